@@ -1,0 +1,84 @@
+"""The values that callers give and get: frozen, slotted dataclasses and enumerations, without any I/O.
+
+Rules
+- Values are ``bytes``; parameters named ``value`` also take ``str`` and store it as UTF-8.
+- Indices and flags are exact 64-bit integers; durations are seconds as ``float``.
+- An argument that can never work is refused when the object is made, with an error that says what would.
+"""
+
+from __future__ import annotations
+
+from consul_coord.models.catalog import (
+    AgentInfo,
+    CatalogNode,
+    CheckSpec,
+    CheckStatus,
+    HealthCheck,
+    Node,
+    PreparedQuery,
+    Registration,
+    Service,
+)
+from consul_coord.models.kv import (
+    LOCK_FLAGS,
+    SEMAPHORE_FLAGS,
+    FailureKind,
+    KVPair,
+    TxnFailure,
+    TxnOp,
+    TxnResult,
+    Verb,
+)
+from consul_coord.models.reply import Consistency, ReadOptions, Result, WriteOptions
+from consul_coord.models.session import Behavior, Session, SessionSettings, SessionSpec, failover_bound
+from consul_coord.models.state import (
+    Blocker,
+    BlockerKind,
+    Contender,
+    Holder,
+    HoldState,
+    LeaderInfo,
+    LossReason,
+    ReleaseOutcome,
+    Sequencer,
+    Stats,
+)
+
+__all__ = [
+    "LOCK_FLAGS",
+    "SEMAPHORE_FLAGS",
+    "AgentInfo",
+    "Behavior",
+    "Blocker",
+    "BlockerKind",
+    "CatalogNode",
+    "CheckSpec",
+    "CheckStatus",
+    "Consistency",
+    "Contender",
+    "FailureKind",
+    "HealthCheck",
+    "HoldState",
+    "Holder",
+    "KVPair",
+    "LeaderInfo",
+    "LossReason",
+    "Node",
+    "PreparedQuery",
+    "ReadOptions",
+    "Registration",
+    "ReleaseOutcome",
+    "Result",
+    "Sequencer",
+    "Service",
+    "Session",
+    "SessionSettings",
+    "SessionSpec",
+    "Stats",
+    "TxnFailure",
+    "TxnOp",
+    "TxnResult",
+    "Verb",
+    "WriteOptions",
+    "failover_bound",
+]

@@ -1,0 +1,81 @@
+"""Checks of arguments, shared by the models and the endpoints: each returns it or raises InvalidArgument.
+
+Callers without a type checker pass anything, so the types are checked too: parameters are ``object`` where
+they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+UINT64_MAX = 2**64 - 1
+
+
+def uint64(name: str, value: object) -> int:
+    """Return an index or flags if Consul can hold it exactly."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= UINT64_MAX:
+        message = f"{name} must be an integer from 0 to 2**64 - 1, not {value!r}"
+        raise InvalidArgument(message)
+    return value
+
+
+def number(name: str, value: object) -> float:
+    """Return a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        message = f"{name} must be a finite number, not {value!r}"
+        raise InvalidArgument(message)
+    return float(value)
+
+
+def seconds(name: str, value: object, *, minimum: float, maximum: float = math.inf) -> float:
+    """Return a duration in seconds that lies within the range, which the error names."""
+    if not minimum <= (duration := number(name, value)) <= maximum:
+        bounds = f"{minimum:.15g} to {maximum:.15g}" if maximum < math.inf else f"{minimum:.15g} or more"
+        message = f"{name} must be {bounds} seconds, not {value!r}"
+        raise InvalidArgument(message)
+    return duration
+
+
+def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """Return a word if it is one of those allowed."""
+    if value not in allowed:
+        message = f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}"
+        raise InvalidArgument(message)
+    return value
+
+
+def text(name: str, value: object) -> str:
+    """Return a text that UTF-8 can carry."""
+    if not isinstance(value, str):
+        message = f"{name} must be a string, not {type(value).__name__}"
+        raise InvalidArgument(message)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        message = f"{name} holds a lone surrogate, which UTF-8 cannot carry: {value!r}"
+        raise InvalidArgument(message) from None
+    return value
+
+
+def texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
+    """Return texts as a tuple; a single string is refused, as it would be taken letter by letter."""
+    if isinstance(values, str | bytes):
+        message = f"{name} must be a sequence of strings, not one string: did you mean ({values!r},)?"
+        raise InvalidArgument(message)
+    return tuple(text(name, each) for each in values)
+
+
+def as_bytes(value: object) -> bytes:
+    """Return a value as bytes; a string as UTF-8."""
+    if isinstance(value, str):
+        return text("value", value).encode()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    message = f"value must be bytes or a string, not {type(value).__name__}"
+    raise InvalidArgument(message)

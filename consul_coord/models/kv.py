@@ -1,0 +1,186 @@
+"""Key-value entries and transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from consul_coord.models._validate import as_bytes, text, uint64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCK_FLAGS = 0x2DDCCBC058A50C18
+"""The flags by which Consul's own clients recognise a lock's key."""
+SEMAPHORE_FLAGS = 0xE0F69A2BAA414DE0
+"""The flags by which Consul's own clients recognise a semaphore's keys."""
+
+Verb: TypeAlias = Literal[
+    "set",
+    "cas",
+    "lock",
+    "unlock",
+    "get",
+    "get-tree",
+    "check-index",
+    "check-session",
+    "check-not-exists",
+    "delete",
+    "delete-tree",
+    "delete-cas",
+]
+
+FailureKind: TypeAlias = Literal[
+    "held",
+    "lock_delay",
+    "stale_index",
+    "not_holder",
+    "missing",
+    "exists",
+    "invalid_session",
+    "denied",
+    "other",
+]
+"""Why an operation refused.
+
+Another session holds the key; the lock-delay runs; the index is not the expected one; the session does not
+hold the key; the key is missing; the key exists; there is no such session; the token may not; something else.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KVPair:
+    """One key as Consul keeps it."""
+
+    key: str
+    value: bytes = b""
+    flags: int = 0
+    session: str | None = None
+    """The session that holds the key, or None."""
+    create_index: int = 0
+    modify_index: int = 0
+    """The index of the last change: grows with every change of the key, also across its deletion."""
+    lock_index: int = 0
+    """How often the key was acquired; a plain write sets it back to 0, so it is no fence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOp:
+    """One operation of a transaction; made by the class methods, one for each verb."""
+
+    verb: Verb
+    key: str
+    value: bytes | None = None
+    flags: int = 0
+    index: int | None = None
+    session: str | None = None
+
+    def __post_init__(self) -> None:
+        text("key", self.key)
+        uint64("flags", self.flags)
+        if self.index is not None:
+            uint64("index", self.index)
+        if self.session is not None:
+            text("session", self.session)
+
+    @classmethod
+    def set(cls, key: str, value: bytes | str, *, flags: int = 0) -> TxnOp:
+        """Write the key, whoever holds it. A holder stays holder; the lock index goes back to 0."""
+        return cls("set", key, value=as_bytes(value), flags=flags)
+
+    @classmethod
+    def cas(cls, key: str, value: bytes | str, index: int, *, flags: int = 0) -> TxnOp:
+        """Write the key if its ModifyIndex is ``index``; 0 means absent. Fails with ``stale_index``."""
+        return cls("cas", key, value=as_bytes(value), flags=flags, index=index)
+
+    @classmethod
+    def lock(cls, key: str, session: str, *, value: bytes | str = b"", flags: int = 0) -> TxnOp:
+        """Acquire and write the key. Fails with ``held``, ``lock_delay`` or ``invalid_session``."""
+        return cls("lock", key, value=as_bytes(value), flags=flags, session=session)
+
+    @classmethod
+    def unlock(cls, key: str, session: str, *, value: bytes | str = b"", flags: int = 0) -> TxnOp:
+        """Release the key; value and flags are overwritten with these. Fails with ``not_holder``."""
+        return cls("unlock", key, value=as_bytes(value), flags=flags, session=session)
+
+    @classmethod
+    def get(cls, key: str) -> TxnOp:
+        """Read the key. Fails with ``missing``; gives nothing without permission to read it."""
+        return cls("get", key)
+
+    @classmethod
+    def get_tree(cls, prefix: str) -> TxnOp:
+        """Read every key that starts with the prefix, as it stands after the operations before this one."""
+        return cls("get-tree", prefix)
+
+    @classmethod
+    def check_index(cls, key: str, index: int) -> TxnOp:
+        """Require that the key's ModifyIndex is ``index``. Fails with ``stale_index`` or ``missing``."""
+        return cls("check-index", key, index=index)
+
+    @classmethod
+    def check_session(cls, key: str, session: str) -> TxnOp:
+        """Require that this session, or none (``""``), holds it. Fails with ``not_holder`` or ``missing``."""
+        return cls("check-session", key, session=session)
+
+    @classmethod
+    def check_not_exists(cls, key: str) -> TxnOp:
+        """Require that the key is absent. Fails with ``exists``."""
+        return cls("check-not-exists", key)
+
+    @classmethod
+    def delete(cls, key: str) -> TxnOp:
+        """Delete the key, whoever holds it; an absent one too."""
+        return cls("delete", key)
+
+    @classmethod
+    def delete_tree(cls, prefix: str) -> TxnOp:
+        """Delete every key that starts with the prefix."""
+        return cls("delete-tree", prefix)
+
+    @classmethod
+    def delete_cas(cls, key: str, index: int) -> TxnOp:
+        """Delete the key if its ModifyIndex is ``index``, or if it is absent. Fails with ``stale_index``."""
+        return cls("delete-cas", key, index=index)
+
+
+@dataclass(frozen=True, slots=True)
+class TxnResult:
+    """What a transaction returned: ``result[i]`` holds the entries of the i-th operation.
+
+    Entries of writes and checks carry no value (Consul leaves it out); deletes and ``check_not_exists`` have
+    no entry, and neither has any operation on a key that the token may not read.
+    """
+
+    entries: tuple[tuple[KVPair, ...], ...] = ()
+
+    @property
+    def index(self) -> int:
+        """The highest ModifyIndex among the entries, or 0 when there are none.
+
+        All writes of one transaction share one index, so this is the transaction's own if it wrote a key that
+        the reply shows. A transaction that only read, checked or deleted has no index of its own in Consul's
+        reply.
+        """
+        return max((pair.modify_index for pairs in self.entries for pair in pairs), default=0)
+
+    def __getitem__(self, op_index: int) -> tuple[KVPair, ...]:
+        return self.entries[op_index]
+
+    def __iter__(self) -> Iterator[tuple[KVPair, ...]]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class TxnFailure:
+    """One operation that made a transaction fail."""
+
+    op_index: int
+    op: TxnOp | None
+    """The operation, or None when Consul names one that was not sent."""
+    kind: FailureKind
+    message: str
+    """Consul's own words."""

@@ -1,0 +1,207 @@
+"""How holds, waiters and their clients stand: states, reasons, outcomes, and who is in whose way."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from urllib.parse import quote, unquote
+
+from consul_coord.errors import InvalidArgument
+from consul_coord.models.reply import ReadOptions
+
+if TYPE_CHECKING:
+    from consul_coord.models.kv import KVPair
+    from consul_coord.models.reply import Result
+
+
+class HoldState(StrEnum):
+    """Where a hold stands in its life."""
+
+    HELD = "held"
+    """Ours, as far as a client can know."""
+    JEOPARDY = "jeopardy"
+    """Still ours, but renewals fail: lost when the lease ends, held again if one gets through before."""
+    LOST = "lost"
+    RELEASED = "released"
+
+
+class LossReason(StrEnum):
+    """Why a hold was lost."""
+
+    EXPIRED = "expired"
+    """The lease ended without a successful renewal."""
+    SESSION_GONE = "session_gone"
+    """Consul no longer knows the session."""
+    RELEASED_BY_OTHER = "released_by_other"
+    KEY_DELETED = "key_deleted"
+    TAKEN_OVER = "taken_over"
+    """Another session holds the key."""
+    SLOT_REMOVED = "slot_removed"
+    """The semaphore's record no longer names the session."""
+    FORKED = "forked"
+    """This process is a forked child; the hold is its parent's."""
+    CLIENT_CLOSED = "client_closed"
+
+
+class ReleaseOutcome(StrEnum):
+    """What a release found."""
+
+    RELEASED = "released"
+    ALREADY_LOST = "already_lost"
+    UNKNOWN = "unknown"
+    """No answer in time; clean-up goes on in the background."""
+
+
+BlockerKind: TypeAlias = Literal["held", "queued", "lock_delay", "unreachable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """What stood in the way of an acquisition."""
+
+    kind: BlockerKind
+    session: str | None = None
+    """The session in the way, where one is known."""
+    position: int | None = None
+    """The place in the queue, counted from 0, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock or a slot."""
+
+    session: str
+    node: str | None = None
+    """The session's node, or None when it may not be read."""
+    value: bytes = b""
+    fence: int = 0
+    since_index: int = 0
+    """The index of the last write to the key; the fence, unless somebody has written since."""
+    lock_delay_active: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Who waits for a lock or a slot."""
+
+    session: str
+    position: int
+    """The place in the queue, counted from 0."""
+    node: str | None = None
+    value: bytes = b""
+    create_index: int = 0
+    modify_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderInfo:
+    """Who leads."""
+
+    value: bytes
+    """What the leader advertises."""
+    session: str
+    node: str | None = None
+    term: int = 0
+    since_index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Counters of one client since it was made."""
+
+    requests: int = 0
+    retries: int = 0
+    failures: int = 0
+    """Requests that ended with an error after all retries."""
+    wakeups: int = 0
+    """Answers to blocking queries that brought a change."""
+    sessions_created: int = 0
+    renewals: int = 0
+    renewal_failures: int = 0
+    acquired: int = 0
+    released: int = 0
+    lost: int = 0
+    pending_cleanup: int = 0
+    """Requests whose outcome is unknown and still being settled."""
+
+
+class _KV(Protocol):
+    def get(self, key: str, *, options: ReadOptions | None = None) -> Result[KVPair | None]: ...
+
+
+class _Client(Protocol):
+    @property
+    def kv(self) -> _KV: ...
+
+
+class _AsyncKV(Protocol):
+    async def get(self, key: str, *, options: ReadOptions | None = None) -> Result[KVPair | None]: ...
+
+
+class _AsyncClient(Protocol):
+    @property
+    def kv(self) -> _AsyncKV: ...
+
+
+_TEXT_FORM = re.compile(r"([0-9]{1,20}):([!-9;-~]*):([!-9;-~]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Sequencer:
+    """A hold in three values, for a server that wants to know whether the sender still holds the lock.
+
+    ``str(sequencer)`` is printable ASCII without spaces, so that it fits a header; ``parse`` reads it back
+    exactly, whatever the key. A plain write to the key, by anybody, sets its lock index to 0: a sequencer
+    made before stops matching.
+    """
+
+    key: str
+    lock_index: int
+    session: str
+
+    def __str__(self) -> str:
+        return f"{self.lock_index}:{_escape(self.session)}:{_escape(self.key)}"
+
+    @classmethod
+    def parse(cls, text: str) -> Sequencer:
+        """Read the text form; raise InvalidArgument for anything that ``str`` does not produce."""
+        if match := _TEXT_FORM.fullmatch(text):
+            index, session, key = match.groups()
+            sequencer = cls(_unescape(key), int(index), _unescape(session))
+            if str(sequencer) == text:
+                return sequencer
+        message = f"not a sequencer (index:session:key, percent-encoded): {text[:200]!r}"
+        raise InvalidArgument(message)
+
+    def matches(self, pair: KVPair | None) -> bool:
+        """Return whether a key, as it was read, is held by this very hold."""
+        return pair is not None and (pair.session, pair.lock_index) == (self.session, self.lock_index)
+
+    def verify(self, client: _Client) -> bool:
+        """Return whether the hold still stood when the leader answered, by one consistent read.
+
+        True says nothing about a moment later: a fence that the resource itself compares is the stronger
+        check. Raises what ``client.kv.get`` raises.
+        """
+        return self.matches(client.kv.get(self.key, options=_CONSISTENT).value)
+
+    async def averify(self, client: _AsyncClient) -> bool:
+        """Return what ``verify`` returns, for an async client."""
+        return self.matches((await client.kv.get(self.key, options=_CONSISTENT)).value)
+
+
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+# Lone surrogates are kept: a sequencer must come back equal even for a key that could never have been locked.
+def _escape(part: str) -> str:
+    return quote(part, safe="/", errors="surrogatepass")
+
+
+def _unescape(part: str) -> str:
+    try:
+        return unquote(part, errors="surrogatepass")
+    except UnicodeDecodeError:
+        return ""
