@@ -1,0 +1,38 @@
+"""Find the Consul program that tests are to run against.
+
+Rules
+- What was named is used or refused; nothing else is tried in its place, since that would test another Consul.
+- What was not named is looked for: near the work first, then on PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from consul_coord.errors import ConfigError
+
+
+def find_consul() -> Path | None:
+    """Return the Consul binary to use, or None when there is none.
+
+    Looked for in this order: the environment variable CONSUL_BIN, ``.consul/consul`` in the current folder or
+    one above it, ``consul`` on PATH. An empty CONSUL_BIN counts as unset; one that names no executable file
+    raises ``ConfigError``, since falling back would test another Consul than the one that was asked for.
+    """
+    named = os.environ.get("CONSUL_BIN")
+    if named:
+        if not _is_executable(Path(named)):
+            raise ConfigError(f"CONSUL_BIN names no executable file: {named}")
+        return Path(named).absolute()
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if _is_executable(binary := folder / ".consul" / "consul"):
+            return binary
+    on_path = shutil.which("consul")
+    return Path(on_path) if on_path else None
+
+
+def _is_executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
