@@ -3,7 +3,8 @@
 Rules
 - An agent listens on loopback only, on ports of its own. It is started anew with others when it loses a race
   for them.
-- "Started" means usable: there is a leader, and a session with Consul's default checks can be created.
+- "Started" means usable: there is a leader, and a session with Consul's default checks can be created. It is
+  this agent that says so: after a lost race another one answers on its port, and is told apart by a mark.
 - An agent has a process group of its own, so that Ctrl-C in a terminal reaches the tests and not the agent
   under them.
 - What was started is ended and reaped: by ``close``, else when the object goes away, else at interpreter
@@ -27,6 +28,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import uuid
 import weakref
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -44,6 +46,7 @@ __all__ = ["AgentError", "Ports", "PortsTakenError", "RealAgent", "RealCluster",
 
 _POLL: Final = 0.05
 _ATTEMPTS: Final = 5
+_MARK: Final = "started-by"
 _LOG_TAIL: Final = 2_000
 
 
@@ -93,6 +96,7 @@ class RealAgent:
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
+        self._mark = str(uuid.uuid4())
         self._finalizers: list[weakref.finalize[..., RealAgent]] = []
 
     def __repr__(self) -> str:
@@ -250,6 +254,7 @@ class RealAgent:
             "bind_addr": self._host,
             "client_addr": self._host,
             "ports": {**asdict(ports), "dns": -1, "grpc": -1},
+            "node_meta": {_MARK: self._mark},
             "session_ttl_min": "200ms",
             "disable_update_check": True,
             "performance": {"raft_multiplier": 1},
@@ -260,15 +265,23 @@ class RealAgent:
 
     def _is_ready(self) -> bool:
         try:
-            status, leader = self.request("GET", "/v1/status/leader")
-            if status != http.HTTPStatus.OK or not json.loads(leader):
-                return False
-            status, session = self.request("PUT", "/v1/session/create", b'{"TTL": "10s"}')
-            if status != http.HTTPStatus.OK:
-                return False
-            self.request("PUT", f"/v1/session/destroy/{json.loads(session)['ID']}")
+            return self._is_itself() and self._has_leader() and self._takes_sessions()
         except (OSError, http.client.HTTPException):
             return False
+
+    def _is_itself(self) -> bool:
+        status, body = self.request("GET", "/v1/agent/self")
+        return status == http.HTTPStatus.OK and json.loads(body)["Meta"].get(_MARK) == self._mark
+
+    def _has_leader(self) -> bool:
+        status, body = self.request("GET", "/v1/status/leader")
+        return status == http.HTTPStatus.OK and bool(json.loads(body))
+
+    def _takes_sessions(self) -> bool:
+        status, body = self.request("PUT", "/v1/session/create", b'{"TTL": "10s"}')
+        if status != http.HTTPStatus.OK:
+            return False
+        self.request("PUT", f"/v1/session/destroy/{json.loads(body)['ID']}")
         return True
 
     def _chosen_ports(self) -> Ports:

@@ -1,0 +1,54 @@
+"""Fixtures for everything under ``tests/``.
+
+Rules
+- Whoever needs a real agent asks for a fixture; the marker ``agent`` follows from that, and is written
+  nowhere.
+- No Consul binary means skipped tests, with the reason; under CONSUL_COORD_REQUIRE_AGENT=1 it means failed
+  ones, so that a build can't pass without them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.testing.agent import RealAgent, find_consul
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_NO_BINARY = "no Consul binary: run tools/install-consul, or set CONSUL_BIN"
+_AGENT_FIXTURES = frozenset({"consul_binary", "real_agent", "agent_address"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and not _AGENT_FIXTURES.isdisjoint(item.fixturenames):
+            item.add_marker(pytest.mark.agent)
+
+
+@pytest.fixture(scope="session")
+def consul_binary() -> Path:
+    """Return the Consul program; without one the test is skipped, or fails if agents are required."""
+    binary = find_consul()
+    if binary is not None:
+        return binary
+    if os.environ.get("CONSUL_COORD_REQUIRE_AGENT") == "1":
+        pytest.fail(f"{_NO_BINARY} (CONSUL_COORD_REQUIRE_AGENT=1 forbids skipping)")
+    pytest.skip(_NO_BINARY)
+
+
+@pytest.fixture(scope="session")
+def real_agent(consul_binary: Path) -> Iterator[RealAgent]:
+    """Yield the one agent of this test process. Shared: use keys of your own, and leave it running."""
+    with RealAgent(binary=consul_binary) as agent:
+        yield agent
+
+
+@pytest.fixture(scope="session")
+def agent_address(real_agent: RealAgent) -> str:
+    """Return the shared agent's HTTP address."""
+    return real_agent.address
