@@ -1,0 +1,106 @@
+"""The project's checks, each in an environment of its own.
+
+``nox`` runs lint, types and tests; ``nox -l`` lists all sessions.
+
+Rules
+- A session runs what a developer can run by hand in an environment with the extra ``dev``, and nothing else.
+- Environments are reused; ``nox -R`` skips even the installation.
+- Needed: Python 3.11 or newer, git, and a package index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_external_run = True
+nox.options.sessions = ["lint", "types", "tests"]
+
+# 2020-02-02, the time stamp that the build backend falls back to: whatever the environment says, builds
+# agree.
+_EPOCH = "1580601600"
+
+
+def _install_dev(session: nox.Session) -> None:
+    session.install("--quiet", "--editable", ".[dev]")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format (ruff)."""
+    _install_dev(session)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types (mypy --strict and pyright)."""
+    _install_dev(session)
+    session.run("mypy", "--strict")
+    python = Path(session.bin) / "python"
+    session.run("pyright", "--pythonpath", str(python))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests, but for the long ones; arguments after ``--`` go to pytest."""
+    _install_dev(session)
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def long(session: nox.Session) -> None:
+    """Run the tests that take minutes."""
+    _install_dev(session)
+    session.run("python", "-m", "pytest", "-m", "long", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Run the tests of the documentation. Nothing is built: the documentation has no build yet."""
+    _install_dev(session)
+    session.run("python", "-m", "pytest", "tests/docs", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks; arguments after ``--`` go to them."""
+    _install_dev(session)
+    session.run("python", "-m", "bench", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build wheel and sdist twice and compare; install the wheel into an empty environment and use it."""
+    _install_dev(session)
+    work = Path(session.create_tmp()).resolve()
+    first, second = (_build(session, work / name) for name in ("first", "second"))
+    if first != second:
+        session.error(f"two builds of the same source differ: {first} and {second}")
+    (wheel,) = (work / "first").glob("*.whl")
+    empty = work / "empty"
+    shutil.rmtree(empty, ignore_errors=True)
+    session.run("python", "-m", "venv", str(empty))
+    python = str(empty / "bin" / "python")
+    # Away from the source, whose package would be imported instead of the installed one.
+    with session.chdir(work):
+        session.run(python, "-m", "pip", "install", "--quiet", str(wheel), external=True)
+        session.run(python, "-W", "error", "-c", "import consul_coord", external=True)
+        session.run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]", external=True)
+        session.run(str(empty / "bin" / "consul-coord"), "--version", external=True)
+
+
+def _build(session: nox.Session, folder: Path) -> dict[str, str]:
+    """Build into ``folder`` and return the digest of each file made, by name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH}
+    session.run("python", "-m", "build", "--outdir", str(folder), env=environment, silent=True)
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
