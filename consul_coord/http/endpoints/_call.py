@@ -1,0 +1,137 @@
+"""How requests are put together and replies taken apart, the same for every endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from consul_coord.errors import DecodeError
+from consul_coord.http import failures
+from consul_coord.http.endpoints import _durations, _json
+from consul_coord.http.messages import Call, Request, Response, Retry
+from consul_coord.models import ReadOptions, Result, WriteOptions
+from consul_coord.models._validate import UINT64_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from consul_coord.models import Consistency
+
+T = TypeVar("T")
+Params = tuple[tuple[str, str], ...]
+
+DEFAULT_WAIT = 30.0
+"""How long a blocking query waits unless told otherwise, in seconds."""
+BODY_LIMIT = 512 * 1024
+"""What an agent takes as a request's body unless configured otherwise, in bytes."""
+_OK = 200
+_LONGEST_NUMBER = len(str(UINT64_MAX))
+_MODES: dict[Consistency, Params] = {
+    "default": (),
+    "consistent": (("consistent", ""),),
+    "stale": (("stale", ""),),
+}
+
+
+def call(request: Request, read: Callable[[Response], T], *, accept: Collection[int] = (_OK,)) -> Call[T]:
+    """Pair a request with how a reply of an accepted status is read; any other status becomes its error."""
+
+    def decode(response: Response) -> T:
+        if response.status not in accept:
+            raise failures.failure(request, response)
+        try:
+            return read(response)
+        except _json.ShapeError as error:
+            message = (
+                f"{request.method} {request.path}: {response.status}, but {error}. "
+                "Is this a Consul agent, and nothing in between that changes its replies?"
+            )
+            body = response.body.decode(errors="replace")
+            raise DecodeError(message, method=request.method, path=request.path, body=body) from error
+
+    return Call(request, decode)
+
+
+def read_request(
+    path: str, options: ReadOptions | None, *, params: Params = (), needed: tuple[str, ...] = ()
+) -> Request:
+    """Return a GET with its options; with an index it is a blocking query."""
+    options = options or ReadOptions()
+    wait = DEFAULT_WAIT if options.wait is None else options.wait
+    blocking: Params = (
+        (("index", str(options.index)), ("wait", _durations.to_text(wait))) if options.index else ()
+    )
+    return Request(
+        "GET",
+        path,
+        params=(*params, *_where(options), *_how(options), *blocking),
+        retry=Retry.READ,
+        needed=needed,
+        hold_open=wait if options.index else 0.0,
+    )
+
+
+def write_request(
+    method: str,
+    path: str,
+    options: WriteOptions | None,
+    *,
+    params: Params = (),
+    body: bytes | None = None,
+    retry: Retry,
+    needed: tuple[str, ...] = (),
+) -> Request:
+    """Return a request that changes something."""
+    params = (*params, *_where(options or WriteOptions()))
+    return Request(method, path, params=params, body=body, retry=retry, needed=needed)
+
+
+def _where(options: ReadOptions | WriteOptions) -> Params:
+    places = (("dc", options.datacenter), ("ns", options.namespace), ("partition", options.partition))
+    return tuple((name, value) for name, value in places if value is not None)
+
+
+def _how(options: ReadOptions) -> Params:
+    near: Params = () if options.near is None else (("near", options.near),)
+    stale: Params = (
+        () if options.max_stale is None else (("max_stale", _durations.to_text(options.max_stale)),)
+    )
+    return (*near, *_MODES[options.consistency], *stale)
+
+
+def blocking(options: ReadOptions | None, *, index: int, wait: float) -> ReadOptions:
+    """Return the options of a blocking query that waits for something newer than ``index``."""
+    return replace(options or ReadOptions(), index=index, wait=wait)
+
+
+def result(response: Response, value: T) -> Result[T]:
+    """Add to a value what the headers tell; a missing or unreadable one says nothing: 0 or None."""
+    contact = _number(response.headers.get("x-consul-lastcontact", ""))
+    leader = response.headers.get("x-consul-knownleader", "").lower()
+    return Result(
+        value,
+        index=_number(response.headers.get("x-consul-index", "")) or 0,
+        known_leader={"true": True, "false": False}.get(leader),
+        last_contact=None if contact is None else contact / 1000,
+    )
+
+
+def _number(text: str) -> int | None:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
+        return None
+    number = int(text)
+    return number if number <= UINT64_MAX else None
+
+
+def answer(read: Callable[[str, object], T]) -> Callable[[Response], T]:
+    """Return a reader of the whole reply from a reader of its JSON value."""
+    return lambda response: read("the reply", _json.parse(response.body))
+
+
+def read_result(read: Callable[[str, object], T]) -> Callable[[Response], Result[T]]:
+    """Return a reader of the whole reply, headers included, from a reader of its JSON value."""
+    return lambda response: result(response, read("the reply", _json.parse(response.body)))
+
+
+def nothing(_response: Response) -> None:
+    """Read a reply whose status says all."""

@@ -1,0 +1,49 @@
+"""Durations as Consul writes and reads them: numbers with units, such as ``15s`` or ``1m30s``."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+NANOSECONDS = 10**9
+_LONGEST_NANOSECONDS = 2**63 - 1
+_LONGEST_TEXT = 64
+
+# Consul takes both the micro sign and the Greek letter.
+_UNITS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": NANOSECONDS,
+    "m": 60 * NANOSECONDS,
+    "h": 3600 * NANOSECONDS,
+}
+_WRITTEN = ("s", "ms", "us", "ns")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+def to_text(seconds: float) -> str:
+    """Return a duration in the largest unit that holds it exactly, rounded to nanoseconds."""
+    nanoseconds = round(seconds * NANOSECONDS)
+    unit = next(unit for unit in _WRITTEN if nanoseconds % _UNITS[unit] == 0)
+    return f"{nanoseconds // _UNITS[unit]}{unit}"
+
+
+def to_seconds(text: str) -> float:
+    """Return a written duration in seconds; raise ValueError when it is none."""
+    digits = text[:_LONGEST_TEXT].removeprefix("-").removeprefix("+")
+    parts = _PART.findall(digits)
+    if digits == "0" and len(text) <= _LONGEST_TEXT:
+        return 0.0
+    if len(text) > _LONGEST_TEXT or not parts or "".join(number + unit for number, unit in parts) != digits:
+        message = f"not a duration: {text[:_LONGEST_TEXT]!r}"
+        raise ValueError(message)
+    nanoseconds = sum(
+        Fraction(f"0{number}0" if "." in number else number) * _UNITS[unit] for number, unit in parts
+    )
+    if nanoseconds > _LONGEST_NANOSECONDS:
+        message = f"a duration too long: {text!r}"
+        raise ValueError(message)
+    return float(nanoseconds / NANOSECONDS) * (-1 if text.startswith("-") else 1)

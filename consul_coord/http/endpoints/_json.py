@@ -1,0 +1,167 @@
+"""Reading JSON from anybody.
+
+Every accessor returns the type that it promises, or raises ShapeError, which names the field. A field that is null
+counts as missing. Integers are exact and within 64 bits; ``true`` is no integer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+
+from consul_coord.http.endpoints import _durations
+from consul_coord.models._validate import UINT64_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+_REQUIRED = object()
+_INT64_MAX = 2**63 - 1
+_KINDS: dict[type[object], str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    type(None): "null",
+}
+
+
+class ShapeError(ValueError):
+    """A reply does not have the expected shape; the message says where."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    message = f"the reply is not JSON: {name}"
+    raise ShapeError(message)
+
+
+def parse(body: bytes) -> object:
+    """Return a body's JSON value."""
+    try:
+        return cast("object", json.loads(body, parse_constant=_refuse_constant))
+    except ShapeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        message = f"the reply is not JSON ({type(error).__name__})"
+        raise ShapeError(message) from error
+
+
+def dump(value: object) -> bytes:
+    """Return a value as compact JSON in ASCII."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _wrong(what: str, wanted: str, value: object) -> ShapeError:
+    return ShapeError(f"{what} should be {wanted}, not {_kind(value)}")
+
+
+def _kind(value: object) -> str:
+    """Name a JSON value's type, without showing what may be long or private."""
+    return _KINDS.get(type(value), "a number")
+
+
+def text(what: str, value: object) -> str:
+    """Return a string."""
+    if isinstance(value, str):
+        return value
+    raise _wrong(what, "a string", value)
+
+
+def boolean(what: str, value: object) -> bool:
+    """Return a boolean."""
+    if isinstance(value, bool):
+        return value
+    raise _wrong(what, "true or false", value)
+
+
+def integer(what: str, value: object, *, minimum: int = 0, maximum: int = UINT64_MAX) -> int:
+    """Return an integer within its range; an unsigned 64-bit one by default."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if minimum <= value <= maximum:
+            return value
+        message = f"{what} is out of range"
+        raise ShapeError(message)
+    raise _wrong(what, "an integer", value)
+
+
+def nanoseconds(what: str, value: object) -> float:
+    """Return seconds from an integer of nanoseconds."""
+    return integer(what, value, minimum=-_INT64_MAX, maximum=_INT64_MAX) / _durations.NANOSECONDS
+
+
+def duration(what: str, value: object) -> float:
+    """Return seconds from a written duration; an empty one is 0."""
+    written = text(what, value)
+    try:
+        return _durations.to_seconds(written) if written else 0.0
+    except ValueError as error:
+        message = f"{what} is {error}"
+        raise ShapeError(message) from None
+
+
+def base64_bytes(what: str, value: object) -> bytes:
+    """Return the bytes of a base64 string."""
+    try:
+        return base64.b64decode(text(what, value), validate=True)
+    except (binascii.Error, ValueError) as error:
+        if isinstance(error, ShapeError):
+            raise
+        message = f"{what} is not base64"
+        raise ShapeError(message) from None
+
+
+def items(what: str, value: object, read: Callable[[str, object], T]) -> tuple[T, ...]:
+    """Return a list's items, each read by ``read``; null is an empty list."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise _wrong(what, "a list", value)
+    return tuple(read(f"{what}[{at}]", item) for at, item in enumerate(cast("list[object]", value)))
+
+
+def mapping(what: str, value: object, read: Callable[[str, object], T]) -> dict[str, T]:
+    """Return an object's members, each read by ``read``; null is an empty object."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _wrong(what, "an object", value)
+    return {name: read(f"{what}.{name}", item) for name, item in cast("dict[str, object]", value).items()}
+
+
+def texts(what: str, value: object) -> tuple[str, ...]:
+    """Return a list of strings; null is an empty list."""
+    return items(what, value, text)
+
+
+def text_map(what: str, value: object) -> dict[str, str]:
+    """Return an object of strings; null is an empty object."""
+    return mapping(what, value, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object's fields, read one by one; ``what`` says which object it is."""
+
+    what: str
+    members: dict[str, object]
+
+    @classmethod
+    def of(cls, what: str, value: object) -> Fields:
+        """Wrap an object."""
+        if not isinstance(value, dict):
+            raise _wrong(what, "an object", value)
+        return cls(what, cast("dict[str, object]", value))
+
+    def get(self, name: str, read: Callable[[str, object], T], default: object = _REQUIRED) -> T:
+        """Return a field read by ``read``; ``default`` when it is missing, or ShapeError without one."""
+        value = self.members.get(name)
+        if value is not None:
+            return read(f"{self.what}.{name}", value)
+        if default is _REQUIRED:
+            message = f"{self.what}.{name} is missing"
+            raise ShapeError(message)
+        return cast("T", default)

@@ -1,0 +1,82 @@
+"""Which keys and identifiers are sent, and how they are put in a path.
+
+Rules, from what Consul does with the path of a request
+- A leading ``/``, ``//`` and the segments ``.`` and ``..`` are cleaned away by a redirect: the request would
+  reach another key, or none. A transaction could store such a key, but no other request could then reach it.
+- Characters that do not print are refused with an empty reply of status 400.
+- ``trail/`` and ``trail`` are two keys; a prefix is a prefix of the string, not of a path.
+- Releases from 1.21.5 refuse some more (that one everything but letters, digits and ``,_./-?&=``; later ones
+  spaces at either end). That is theirs to say, as older ones take them; letters, digits and ``,-_./`` are
+  safe everywhere.
+- Everything is percent-encoded but the unreserved characters and ``/``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from consul_coord.errors import InvalidArgument, InvalidKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _unprintable(text: str) -> str | None:
+    return next((char for char in text if not char.isprintable()), None)
+
+
+# A fault is told in two halves: what is wrong, and what to do about it.
+_FAULTS: tuple[tuple[Callable[[str], bool], str, str], ...] = (
+    (
+        lambda text: text.startswith("/"),
+        "it starts with '/', which Consul would clean away",
+        "leave the first '/' out",
+    ),
+    (lambda text: "//" in text, "it has '//', which Consul would make one '/'", "write one '/'"),
+    (
+        lambda text: not {".", ".."}.isdisjoint(text.split("/")),
+        "it has a segment '.' or '..', which Consul would clean away",
+        "name the segment otherwise",
+    ),
+)
+
+
+def _fault(text: str) -> str | None:
+    """Return why Consul would not take this in a path, and the way out; None when it would."""
+    if (char := _unprintable(text)) is not None:
+        return f"it has the unprintable character {char!r}, which Consul refuses: leave it out"
+    return next((f"{what}: {advice}" for applies, what, advice in _FAULTS if applies(text)), None)
+
+
+def check_prefix(prefix: str) -> str:
+    """Return a prefix of keys, perhaps empty; raise InvalidKey when Consul would change or refuse it."""
+    if fault := _fault(prefix):
+        message = f"prefix {prefix!r} can't be used: {fault}"
+        raise InvalidKey(message, key=prefix)
+    return prefix
+
+
+def check_key(key: str) -> str:
+    """Return a key; raise InvalidKey when Consul would change or refuse it."""
+    if not key:
+        message = "a key can't be empty: name one, such as 'jobs/nightly'"
+        raise InvalidKey(message, key=key)
+    if fault := _fault(key):
+        message = f"key {key!r} can't be used: {fault}"
+        raise InvalidKey(message, key=key)
+    return key
+
+
+def check_id(what: str, value: str) -> str:
+    """Return an id or name for a path; raise InvalidArgument when Consul would change or refuse it."""
+    fault = _fault(value) if value else "it is empty"
+    if fault:
+        message = f"{what} {value!r} can't be used: {fault}"
+        raise InvalidArgument(message)
+    return value
+
+
+def path(root: str, name: str) -> str:
+    """Return ``root`` (which ends with a slash) and the percent-encoded name."""
+    return root + quote(name, safe="/")

@@ -1,0 +1,132 @@
+"""Sessions: ``/v1/session``.
+
+The checks are always sent as ``NodeChecks`` and ``ServiceChecks``, empty ones too: without them Consul would
+add ``serfHealth``, and the older ``Checks`` overrides them in surprising ways.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.http.endpoints import _call, _durations, _json, _keys
+from consul_coord.http.messages import Retry
+from consul_coord.models import Session, SessionSpec
+from consul_coord.models.session import DEFAULT_LOCK_DELAY
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Call
+    from consul_coord.models import ReadOptions, Result, WriteOptions
+
+_ROOT = "/v1/session/"
+_WRITE = ("session:write on the session's node",)
+_READ = ("session:read on the session's node",)
+
+
+def session(what: str, value: object) -> Session:
+    """Read one session; releases before 1.7 list the node checks as ``Checks``."""
+    fields = _json.Fields.of(what, value)
+    return Session(
+        fields.get("ID", _json.text),
+        name=fields.get("Name", _json.text, ""),
+        node=fields.get("Node", _json.text, ""),
+        ttl=fields.get("TTL", _json.duration, 0.0) or None,
+        lock_delay=fields.get("LockDelay", _json.nanoseconds, DEFAULT_LOCK_DELAY),
+        behavior=fields.get("Behavior", _json.text, "release"),
+        node_checks=fields.get("NodeChecks", _json.texts, fields.get("Checks", _json.texts, ())),
+        service_checks=fields.get("ServiceChecks", _service_checks, ()),
+        create_index=fields.get("CreateIndex", _json.integer, 0),
+    )
+
+
+def _service_checks(what: str, value: object) -> tuple[str, ...]:
+    return _json.items(what, value, lambda at, check: _json.Fields.of(at, check).get("ID", _json.text))
+
+
+def _sessions(what: str, value: object) -> tuple[Session, ...]:
+    return _json.items(what, value, session)
+
+
+def _first_or_none(what: str, value: object) -> Session | None:
+    return next(iter(_sessions(what, value)), None)
+
+
+def _first(what: str, value: object) -> Session:
+    if (found := _first_or_none(what, value)) is not None:
+        return found
+    message = f"{what} holds no session"
+    raise _json.ShapeError(message)
+
+
+def _new_id(what: str, value: object) -> str:
+    if new := _json.Fields.of(what, value).get("ID", _json.text):
+        return new
+    message = f"{what}.ID is empty"
+    raise _json.ShapeError(message)
+
+
+def create(spec: SessionSpec | None = None, *, options: WriteOptions | None = None) -> Call[str]:
+    """Make a session and return its id. A repeat would make another one, left until 2 x TTL has passed."""
+    spec = spec or SessionSpec()
+    wanted = {
+        "Name": spec.name,
+        "Node": spec.node,
+        "LockDelay": None if spec.lock_delay is None else _durations.to_text(spec.lock_delay),
+        "Behavior": spec.behavior,
+        "TTL": None if spec.ttl is None else _durations.to_text(spec.ttl),
+        "NodeChecks": list(spec.node_checks),
+        "ServiceChecks": [{"ID": check} for check in spec.service_checks],
+    }
+    node = "the agent's own node" if spec.node is None else f'node "{spec.node}"'
+    request = _call.write_request(
+        "PUT",
+        _ROOT + "create",
+        options,
+        body=_json.dump({name: value for name, value in wanted.items() if value is not None}),
+        retry=Retry.NEVER,
+        needed=(f"session:write on {node}",),
+    )
+    return _call.call(request, _call.answer(_new_id))
+
+
+def destroy(id: str, *, options: WriteOptions | None = None) -> Call[bool]:
+    """End a session; true also when there is none. Its keys are locked to everybody for the lock-delay."""
+    path = _keys.path(_ROOT + "destroy/", _keys.check_id("session", id))
+    request = _call.write_request("PUT", path, options, retry=Retry.IDEMPOTENT, needed=_WRITE)
+    return _call.call(request, _call.answer(_json.boolean))
+
+
+def renew(id: str, *, options: WriteOptions | None = None) -> Call[Session]:
+    """Start a session's TTL anew and return the session; SessionNotFound when it has ended."""
+    path = _keys.path(_ROOT + "renew/", _keys.check_id("session", id))
+    request = _call.write_request("PUT", path, options, retry=Retry.IDEMPOTENT, needed=_WRITE)
+    return _call.call(request, _call.answer(_first))
+
+
+def info(id: str, *, options: ReadOptions | None = None) -> Call[Result[Session | None]]:
+    """Read a session; None when there is none, and also when the token may not read it."""
+    request = _call.read_request(
+        _keys.path(_ROOT + "info/", _keys.check_id("session", id)), options, needed=_READ
+    )
+    return _call.call(request, _call.read_result(_first_or_none))
+
+
+def watch(
+    id: str, *, index: int, wait: float, options: ReadOptions | None = None
+) -> Call[Result[Session | None]]:
+    """Read a session when any is newer than ``index``, or after ``wait`` seconds; at once for index 0."""
+    return info(id, options=_call.blocking(options, index=index, wait=wait))
+
+
+def list_sessions(*, options: ReadOptions | None = None) -> Call[Result[tuple[Session, ...]]]:
+    """Read all sessions that the token may read."""
+    return _call.call(_call.read_request(_ROOT + "list", options, needed=_READ), _call.read_result(_sessions))
+
+
+def node(name: str, *, options: ReadOptions | None = None) -> Call[Result[tuple[Session, ...]]]:
+    """Read the sessions of one node."""
+    request = _call.read_request(
+        _keys.path(_ROOT + "node/", _keys.check_id("node", name)),
+        options,
+        needed=(f'session:read on node "{name}"',),
+    )
+    return _call.call(request, _call.read_result(_sessions))

@@ -1,0 +1,149 @@
+"""Transactions: ``/v1/txn``.
+
+Rules
+- All operations are applied at one index, or none is; later ones see what earlier ones did.
+- The limits of 1.8.7 hold: 64 operations and 512 KiB of body, in which values are base64 (about 393 kB of
+  value).
+- A reply of status 409 is a TxnFailed whose failures are typed by what Consul's text contains, quoted names
+  left aside.
+- A transaction that only reads and checks may be repeated at will; any other is not repeated unless the
+  caller says that it may be.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import InvalidArgument, TxnFailed, ValueTooLarge
+from consul_coord.http.endpoints import _call, _json, _keys, _txn_results, kv
+from consul_coord.http.messages import Retry
+from consul_coord.models import ReadOptions, TxnFailure, TxnResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consul_coord.http.messages import Call, Request, Response
+    from consul_coord.models import FailureKind, KVPair, TxnOp, Verb, WriteOptions
+
+_PATH = "/v1/txn"
+OPS_LIMIT = 64
+_CONFLICT = 409
+_READS: frozenset[Verb] = frozenset({"get", "get-tree", "check-index", "check-session", "check-not-exists"})
+_ON_PREFIX: frozenset[Verb] = frozenset({"get-tree", "delete-tree"})
+_SHOWN_FAILURES = 3
+
+# The first fragment found decides. Quoted keys and sessions are cut out before, as they may contain anything.
+_KINDS: tuple[tuple[str, FailureKind], ...] = (
+    ("due to lock delay", "lock_delay"),
+    ("lock is already held", "held"),
+    ("lock isn't held", "not_holder"),
+    ("failed session check", "not_holder"),
+    ("index is stale", "stale_index"),
+    ("failed index check", "stale_index"),
+    ("doesn't exist", "missing"),
+    ("invalid session", "invalid_session"),
+    ("failed session lookup", "invalid_session"),
+    ("missing session", "invalid_session"),
+    ("permission denied", "denied"),
+    ("acl not found", "denied"),
+    ("exists", "exists"),
+)
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def txn(
+    *ops: TxnOp, options: ReadOptions | WriteOptions | None = None, retry: Retry | None = None
+) -> Call[TxnResult]:
+    """Apply the operations as one; TxnFailed when one of them refuses, and then nothing was changed.
+
+    ``retry`` overrides what is assumed: READ for reads and checks only, else NEVER.
+    """
+    reads_only = all(op.verb in _READS for op in ops)
+    request = _request(ops, options, retry or (Retry.READ if reads_only else Retry.NEVER))
+    return _call.call(request, lambda response: _read(ops, response, request), accept=(200, _CONFLICT))
+
+
+def _request(ops: Sequence[TxnOp], options: ReadOptions | WriteOptions | None, retry: Retry) -> Request:
+    if not ops:
+        message = "a transaction needs at least one operation"
+        raise InvalidArgument(message)
+    _check_size("operations", len(ops), OPS_LIMIT)
+    body = _json.dump([{"KV": _encode(op)} for op in ops])
+    _check_size("bytes", len(body), _call.BODY_LIMIT)
+    needed = tuple(dict.fromkeys(_needed(op) for op in ops))
+    if not isinstance(options, ReadOptions):
+        return _call.write_request("PUT", _PATH, options, body=body, retry=retry, needed=needed)
+    if options.index or options.near is not None:
+        message = "a transaction is no blocking query and no list: leave index and near unset"
+        raise InvalidArgument(message)
+    params = _call.read_request(_PATH, options).params
+    return _call.write_request("PUT", _PATH, None, params=params, body=body, retry=retry, needed=needed)
+
+
+def _check_size(what: str, size: int, limit: int) -> None:
+    if size > limit:
+        message = f"this transaction has {size} {what}, and Consul takes {limit}: split it"
+        raise ValueTooLarge(message, size=size, limit=limit)
+
+
+def _encode(op: TxnOp) -> dict[str, object]:
+    check = _keys.check_prefix if op.verb in _ON_PREFIX else _keys.check_key
+    if op.value is not None:
+        _check_size("bytes in one value", len(op.value), _call.BODY_LIMIT)
+    fields = {
+        "Verb": op.verb,
+        "Key": check(op.key),
+        "Value": None if op.value is None else base64.b64encode(op.value).decode(),
+        "Flags": op.flags or None,
+        "Index": op.index,
+        "Session": op.session,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _needed(op: TxnOp) -> str:
+    permission = "read" if op.verb in _READS else "write"
+    where = "the prefix " if op.verb in _ON_PREFIX else ""
+    return f'key:{permission} on {where}"{op.key}"'
+
+
+def _read(ops: Sequence[TxnOp], response: Response, request: Request) -> TxnResult:
+    fields = _json.Fields.of("the reply", _json.parse(response.body))
+    failures = fields.get("Errors", lambda what, value: _failures(ops, what, value), ())
+    if failures or response.status == _CONFLICT:
+        raise TxnFailed(_message(request, failures), failures=failures)
+    pairs = fields.get("Results", lambda what, value: _json.items(what, value, _entry), ())
+    return TxnResult(_txn_results.assign(ops, pairs))
+
+
+def _entry(what: str, value: object) -> KVPair:
+    return _json.Fields.of(what, value).get("KV", kv.pair)
+
+
+def _failures(ops: Sequence[TxnOp], what: str, value: object) -> tuple[TxnFailure, ...]:
+    def read(at: str, item: object) -> TxnFailure:
+        fields = _json.Fields.of(at, item)
+        index = fields.get("OpIndex", _json.integer, 0)
+        text = fields.get("What", _json.text, "")
+        return TxnFailure(index, ops[index] if index < len(ops) else None, kind_of(text), text)
+
+    return _json.items(what, value, read)
+
+
+def kind_of(text: str) -> FailureKind:
+    """Return what a refusal's text means."""
+    words = _QUOTED.sub("", text).lower()
+    for fragment, kind in _KINDS:
+        if fragment in words:
+            return kind
+    return "other"
+
+
+def _message(request: Request, failures: Sequence[TxnFailure]) -> str:
+    told = "; ".join(f"operation {each.op_index}: {each.message}" for each in failures[:_SHOWN_FAILURES])
+    more = f"; and {len(failures) - _SHOWN_FAILURES} more" if len(failures) > _SHOWN_FAILURES else ""
+    denied = any(each.kind == "denied" for each in failures)
+    needed = f" (the token needs {', '.join(request.needed)})" if denied else ""
+    return f"PUT {_PATH}: the transaction was rolled back: {told or 'Consul gave no reason'}{more}{needed}"

@@ -1,0 +1,244 @@
+"""From a refusing reply to the error that says what it means and what to do.
+
+Rules
+- Text is matched by what it contains, never by equality: a follower prefixes the leader's words with ``rpc
+  error making call:``, once or twice.
+- Consul answers 500 for both its own troubles and a caller's mistakes, so there the text decides. Only
+  unknown text means that the server failed and a write may or may not have been applied.
+- A message names method, path, status, Consul's own words and the way out; never the token.
+- Every status gives an error, whatever the body.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote
+
+from consul_coord.errors import (
+    BODY_LIMIT,
+    ConsulCoordError,
+    DecodeError,
+    InvalidRequest,
+    NoLeader,
+    NotFound,
+    PayloadTooLarge,
+    PermissionDenied,
+    RateLimited,
+    ResponseError,
+    ServerError,
+    SessionCheckFailed,
+    SessionNotFound,
+    TransportError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.http.messages import Request, Response
+
+_SHOWN = 200
+_RENEW = "/v1/session/renew/"
+_TTL_RANGE = re.compile(r"between \[([^=\]]+)=([^\]]+)\]")
+_QUOTED_SESSION = re.compile(r'invalid session "([^"]*)"', re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A reply that is not an answer, with the request that it refuses."""
+
+    request: Request
+    status: int
+    text: str
+
+    def message(self, advice: str) -> str:
+        """Return what was asked, what came, and the way out."""
+        printable = "".join(char if char.isprintable() else " " for char in self.text[:_SHOWN]).strip()
+        words = f": {printable}" if printable else ""
+        return f"{self.request.method} {self.request.path}: {self.status}{words} ({advice})"
+
+    def error(self, kind: type[ResponseError], advice: str) -> ResponseError:
+        """Return an error of a kind that has no fields of its own."""
+        return kind(
+            self.message(advice),
+            method=self.request.method,
+            path=self.request.path,
+            status=self.status,
+            body=self.text,
+        )
+
+
+Build: TypeAlias = "Callable[[Refusal], ConsulCoordError]"
+
+
+def _plain(kind: type[ResponseError], advice: str) -> Build:
+    return lambda refusal: refusal.error(kind, advice)
+
+
+def _check_failed(advice: str) -> Build:
+    return lambda refusal: SessionCheckFailed(refusal.message(advice))
+
+
+def _no_session(refusal: Refusal) -> ConsulCoordError:
+    quoted = _QUOTED_SESSION.search(refusal.text)
+    return SessionNotFound(
+        refusal.message("the session does not exist, or no longer: create a new one"),
+        session=quoted[1] if quoted else "",
+        method=refusal.request.method,
+        path=refusal.request.path,
+        status=refusal.status,
+        body=refusal.text,
+    )
+
+
+def _not_renewed(refusal: Refusal) -> ConsulCoordError:
+    return SessionNotFound(
+        refusal.message("the session has ended, and what it held is lost: create a new one"),
+        session=unquote(refusal.request.path.removeprefix(_RENEW)),
+        method=refusal.request.method,
+        path=refusal.request.path,
+        status=refusal.status,
+        body=refusal.text,
+    )
+
+
+def _bad_ttl(refusal: Refusal) -> ConsulCoordError:
+    allowed = _TTL_RANGE.search(refusal.text)
+    bounds = (
+        f"the servers take {allowed[1]} to {allowed[2]}" if allowed else "the servers do not take this TTL"
+    )
+    return refusal.error(
+        InvalidRequest, f"{bounds}; their session_ttl_min sets the minimum: choose another ttl"
+    )
+
+
+def _denied(refusal: Refusal) -> ConsulCoordError:
+    needed = refusal.request.needed
+    advice = f"the token needs {', '.join(needed)}" if needed else "the token lacks a permission"
+    if "acl not found" in refusal.text.lower():
+        advice = "the servers do not know this token: it is wrong, deleted, or of another datacenter"
+    return PermissionDenied(
+        refusal.message(advice),
+        needed=needed,
+        method=refusal.request.method,
+        path=refusal.request.path,
+        status=refusal.status,
+        body=refusal.text,
+    )
+
+
+def _missing(refusal: Refusal) -> ConsulCoordError:
+    if refusal.request.path.startswith(_RENEW):
+        return _not_renewed(refusal)
+    return refusal.error(NotFound, "there is no such thing, or this agent does not offer it")
+
+
+_MALFORMED_ID = "this is no id of a session: use the one that create returned"
+
+# The first fragment found in the text, in lower case, decides.
+_BY_TEXT: tuple[tuple[str, Build], ...] = (
+    ("no cluster leader", _plain(NoLeader, "it passes when the servers have elected a leader")),
+    ("rpc error getting client", _plain(ServerError, "the agent reaches no server at present: try again")),
+    (
+        "rpc error making call: eof",
+        _plain(
+            ServerError,
+            "the server went away in between; a write may have been applied: read before repeating it",
+        ),
+    ),
+    ("invalid session ttl", _bad_ttl),
+    ("session ttl", _plain(InvalidRequest, "the TTL has to be a duration with a unit")),
+    ('invalid session "', _no_session),
+    ("invalid session", _plain(InvalidRequest, _MALFORMED_ID)),
+    ("failed session lookup", _plain(InvalidRequest, _MALFORMED_ID)),
+    ("missing session", _plain(InvalidRequest, "name a session")),
+    (
+        "missing node registration",
+        _plain(
+            InvalidRequest,
+            "the node is not registered in this datacenter (or not yet, right after its agent started): "
+            "give a registered node and its datacenter",
+        ),
+    ),
+    (
+        "is in critical state",
+        _check_failed("a session needs its health checks passing or warning: pass it first"),
+    ),
+    (
+        "missing check",
+        _check_failed("the session's node has no such health check: register it, or leave it out"),
+    ),
+    (
+        "cross datacenter lock",
+        _plain(InvalidRequest, "a session in another datacenter is made through a server agent"),
+    ),
+    ("invalid behavior", _plain(InvalidRequest, "use 'release' or 'delete'")),
+    ("strconv.parseuint", _plain(InvalidRequest, "flags, cas and index are unsigned 64-bit numbers")),
+    ("invalid key name", _plain(InvalidRequest, "this release takes letters, digits and ,_./-?&= in keys")),
+    (
+        "does not have associated ttl",
+        _plain(NotFound, "register a TTL check with this id at this agent first"),
+    ),
+    ("no path to datacenter", _plain(ServerError, "the datacenter is unknown, or out of reach at present")),
+    ("aliases an existing query name", _plain(InvalidRequest, "choose another name, or delete that query")),
+    ("invalid prepared query", _plain(InvalidRequest, "give the query a name or a session")),
+    ("must provide", _plain(InvalidRequest, "the request lacks something that Consul requires")),
+)
+
+_BY_STATUS: dict[int, Build] = {
+    400: _plain(InvalidRequest, "Consul does not understand this, or not in this version or edition"),
+    401: _plain(InvalidRequest, "something before the agent wants HTTP credentials: set http_auth"),
+    403: _denied,
+    404: _missing,
+    405: _plain(InvalidRequest, "this agent has no such call: it is of another version, or no Consul agent"),
+    413: _plain(PayloadTooLarge, "send less: the agent takes 512 KiB unless its limits are raised"),
+    429: _plain(RateLimited, "there are too many requests at present: try again later"),
+    503: _plain(ServerError, "it refuses at present: try again later"),
+}
+_NAMESPACES = _plain(
+    InvalidRequest, "leave namespace unset: this Consul has none, they belong to the Enterprise edition"
+)
+_REDIRECT = _plain(
+    InvalidRequest, "redirects are not followed: give the agent's own address, and a key without cleaning"
+)
+_REFUSED = _plain(InvalidRequest, "the request was refused, perhaps by something in between")
+_FAILED = _plain(
+    ServerError, "the server failed; a write may or may not have been applied: read before repeating it"
+)
+_STRANGE = _plain(ResponseError, "this is no status that Consul uses: is something else answering?")
+
+
+def failure(request: Request, response: Response) -> ConsulCoordError:
+    """Return the error for a reply whose status the call does not accept."""
+    refusal = Refusal(
+        request, response.status, response.body[: 4 * BODY_LIMIT].decode(errors="replace").strip()
+    )
+    return _build(refusal)(refusal)
+
+
+def _build(refusal: Refusal) -> Build:
+    text = refusal.text.lower()
+    if refusal.status >= 500:  # noqa: PLR2004
+        known = next((build for fragment, build in _BY_TEXT if fragment in text), _FAILED)
+        return _BY_STATUS.get(refusal.status, _FAILED) if known is _FAILED else known
+    if refusal.status == 400 and "namespaces are a consul enterprise feature" in text:  # noqa: PLR2004
+        return _NAMESPACES
+    by_class = {3: _REDIRECT, 4: _REFUSED}
+    return _BY_STATUS.get(refusal.status) or by_class.get(refusal.status // 100, _STRANGE)
+
+
+def retryable(error: BaseException) -> bool:
+    """Return whether the same request may succeed later: transport or servers failed, or are overloaded."""
+    return isinstance(error, TransportError | RateLimited | NoLeader | ServerError)
+
+
+def outcome_unknown(error: BaseException) -> bool:
+    """Return whether a write that ended with this error may have been applied, or may be later.
+
+    True for 5xx, for a reply that can't be understood, and for what the transport says so; false for a clear
+    refusal.
+    """
+    if isinstance(error, TransportError):
+        return error.outcome_unknown
+    return isinstance(error, NoLeader | ServerError | DecodeError) or type(error) is ResponseError
