@@ -5,8 +5,8 @@ Rules
   empty token, datacenter, namespace or partition means none, whatever the environment says.
 - An explicit token or token file beats both of the environment's; of those the file wins.
 - ``https`` is used when the address says so, when a ``TLSConfig`` is given, or when CONSUL_HTTP_SSL asks for
-  it, which only an explicit ``http://`` address overrules. A given ``TLSConfig`` settles ``verify``; what else it
-  leaves out comes from the environment.
+  it, which only an explicit ``http://`` address overrules. A given ``TLSConfig`` settles ``verify``; what
+  else it leaves out comes from the environment.
 - What can't be parsed is refused with the name of the argument or variable and what it takes. No value turns
   a check off by being misspelt.
 - Secrets are never shown: not in a repr, an error or a log. An address with credentials in it is refused.
@@ -74,7 +74,8 @@ class Credentials:
     """The headers that say who asks: an ACL token, static or from a file, and basic auth.
 
     A token file is looked at once a second at most, and read again when it has changed. When it can't be
-    read later on, or holds no token, the last token stays in use, with a warning. Threads may share one object.
+    read later on, or holds no token, the last token stays in use, with a warning. Threads may share one
+    object.
     """
 
     __slots__ = ("_authorization", "_file", "_headers", "_looked_at", "_stamp", "_trouble", "_watched")

@@ -1,0 +1,16 @@
+"""Carry one request to the agent and bring its whole reply back.
+
+- ``base``: what every transport offers, and the limits they keep
+- ``outgoing``, ``incoming``, ``attempt``: pure rules that all share, for what is sent, for what comes, and
+  for what is known when it goes wrong
+- ``dial``, ``tls``, ``bounded``: how a socket is opened
+- ``direct``: blocking, on plain sockets. ``streams``: on an event loop, through anyio
+- ``user_clients``: over a client of httpx that the user brings
+- ``build``: picks one
+
+Rules
+- A reply is returned whatever its status; to judge it is others' work. Redirects are never followed.
+- ``timeout`` is the whole exchange, from the first look-up to the last byte of the body.
+- An error says truthfully whether the request may have been applied.
+- Nothing heavy (asyncio, anyio, ssl, httpx) is imported before it is needed.
+"""

@@ -1,0 +1,86 @@
+"""One exchange as it goes: how far it got, how long it may take, and the error to raise when it fails.
+
+Rules
+- The outcome is unknown once a byte was sent, except that of a request which changes nothing.
+- On a connection used before, the agent may have hung up just as we began. When it ends before any byte of a
+  reply, the request is repeated at once if nothing was sent, or if a repeat does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from consul_coord.errors import BrokenReply, ConnectFailed, RequestTimeout, TransportError
+from consul_coord.http.messages import Retry
+from consul_coord.http.transport.base import SendCancelled
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Request
+
+E = TypeVar("E", bound=TransportError)
+
+
+class Attempt:
+    """The state of one exchange. Its times are ``time.monotonic``'s: they bound waiting, and judge no lease."""
+
+    __slots__ = ("address", "answered", "began", "deadline", "request", "sent")
+
+    def __init__(self, request: Request, *, address: str, timeout: float) -> None:
+        self.request = request
+        self.address = address
+        self.began = time.monotonic()
+        self.deadline = self.began + timeout
+        self.sent = False
+        """Whether a byte may have left."""
+        self.answered = False
+        """Whether a byte of a reply came."""
+
+    def remaining(self) -> float:
+        """Return the seconds left, more than 0, or raise ``TimeoutError``."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """Whether the request may have been applied, or may be later."""
+        return self.sent and self.request.retry is not Retry.READ
+
+    def may_repeat(self) -> bool:
+        """Return whether it may be sent again, after a connection used before ended."""
+        return not self.answered and (not self.sent or self.request.retry is not Retry.NEVER)
+
+    def unreachable(self, why: object) -> ConnectFailed:
+        """Return the error for a connection that could not be made."""
+        return self._error(ConnectFailed, f"no connection to {self.address}: {why}")
+
+    def timed_out(self) -> RequestTimeout:
+        """Return the error for a reply that is not whole in time."""
+        allowed = self.deadline - self.began
+        where = "no whole reply" if self.sent else "no connection"
+        return self._error(RequestTimeout, f"{where} from {self.address} within {allowed:.3g} s")
+
+    def broken(self, why: object) -> BrokenReply:
+        """Return the error for a reply that is cut short, or no HTTP."""
+        return self._error(BrokenReply, f"bad reply from {self.address}: {why}")
+
+    def cancelled(self) -> SendCancelled:
+        """Return the exception for an exchange that was stopped from outside."""
+        kind = BrokenReply if self.sent else ConnectFailed
+        return SendCancelled(self._error(kind, "cancelled"))
+
+    def _error(self, kind: type[E], what: str) -> E:
+        request = self.request
+        return kind(
+            f"{request.method} {request.path}: {what}",
+            method=request.method,
+            path=request.path,
+            outcome_unknown=self.outcome_unknown,
+        )
+
+
+def reason(error: BaseException) -> str:
+    """Return why, in a few words and without the error's number."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,88 @@
+"""What a transport offers, and the limits that all of them keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.errors import TransportError
+    from consul_coord.http.messages import Request, Response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How large a reply may be, in bytes. Beyond a limit the connection is closed."""
+
+    max_body: int = 64 * 1024 * 1024
+    """A successful reply's body; a larger one is a ``BrokenReply``."""
+    max_error_body: int = 64 * 1024
+    """Another reply's body; what exceeds it is cut off."""
+    max_head: int = 64 * 1024
+    """Status line and headers together."""
+    max_headers: int = 100
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class SendCancelled(Exception):
+    """A sync ``send`` was stopped by its cancellation. ``error`` says what is known of the request."""
+
+    def __init__(self, error: TransportError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Cancellation(Protocol):
+    """Something that may be set once, by any thread."""
+
+    def is_set(self) -> bool:
+        """Return whether it has been set."""
+        ...
+
+    def subscribe(self, callback: Callable[[], object], /) -> Callable[[], object]:
+        """Have ``callback`` called once it is set, by the thread that sets it; return how to unsubscribe."""
+        ...
+
+
+class Transport(Protocol):
+    """Sends requests, blocking the caller. Any number of threads may share one."""
+
+    def send(self, request: Request, *, timeout: float, cancel: Cancellation | None = None) -> Response:
+        """Return the whole reply, whatever its status.
+
+        ``timeout``: seconds for the whole exchange. Raises ``ConnectFailed``, ``RequestTimeout``,
+        ``BrokenReply``, ``ClientClosed``, and ``SendCancelled`` within 100 ms of ``cancel`` being set.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what is idle now and what is in use when it comes back. May be called again."""
+        ...
+
+    def forget(self) -> None:
+        """In a forked child: let go of the parent's sockets without a word on them."""
+        ...
+
+
+class AsyncTransport(Protocol):
+    """Sends requests from tasks of one event loop at a time."""
+
+    async def send(self, request: Request, *, timeout: float) -> Response:
+        """Return the whole reply, whatever its status.
+
+        ``timeout``: seconds for the whole exchange. Raises ``ConnectFailed``, ``RequestTimeout``,
+        ``BrokenReply`` and ``ClientClosed``. A cancelled call closes its connection.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close what is idle now and what is in use when it comes back. May be called again."""
+        ...
+
+    def forget(self) -> None:
+        """In a forked child, or for a loop that is gone: let go of its sockets without a word on them."""
+        ...
