@@ -40,7 +40,8 @@ def path(tmp_path: Path) -> Path:
     folder.mkdir()
     for tool in TOOLS:
         found = shutil.which(tool)
-        assert found
+        if found is None:
+            pytest.skip(f"the script is for Debian; this machine has no {tool}")
         (folder / tool).symlink_to(found)
     return folder
 
