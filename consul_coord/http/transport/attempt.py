@@ -22,7 +22,7 @@ E = TypeVar("E", bound=TransportError)
 
 
 class Attempt:
-    """The state of one exchange. Its times are ``time.monotonic``'s: they bound waiting, and judge no lease."""
+    """The state of one exchange. Its times are ``time.monotonic``'s: they bound waits, and judge no lease."""
 
     __slots__ = ("address", "answered", "began", "deadline", "request", "sent")
 

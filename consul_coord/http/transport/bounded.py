@@ -1,7 +1,7 @@
 """Run a blocking call that can't be interrupted, and leave it behind when time is up.
 
 The call runs on a daemon thread of its own, with the caller's context variables. Who gives up on it does
-not wait for it; its late result goes to ``discard``.
+not wait for it; its late result is dropped.
 """
 
 from __future__ import annotations
@@ -24,18 +24,12 @@ class Abandoned(Exception):
     """The cancellation was set before the call came back."""
 
 
-def call_bounded(
-    function: Callable[[], T],
-    *,
-    timeout: float,
-    cancel: Cancellation | None = None,
-    discard: Callable[[T], object] = lambda _result: None,
-) -> T:
+def call_bounded(function: Callable[[], T], *, timeout: float, cancel: Cancellation | None = None) -> T:
     """Return what ``function`` returns or raises, within ``timeout`` seconds.
 
     Raises ``TimeoutError``, or ``Abandoned`` when ``cancel`` is set first.
     """
-    call = _Call(function, discard)
+    call = _Call(function)
     unsubscribe = cancel.subscribe(call.wake.set) if cancel is not None else None
     if cancel is not None and cancel.is_set():
         call.wake.set()
@@ -46,48 +40,31 @@ def call_bounded(
     finally:
         if unsubscribe is not None:
             unsubscribe()
-        outcome = call.leave()
-    if outcome is not None:
-        return outcome()
+    if call.outcome is not None:
+        return call.outcome()
     if cancel is not None and cancel.is_set():
         raise Abandoned
     raise TimeoutError
 
 
 class _Call(Generic[T]):
-    """One call on its thread. Exactly one of caller and thread gets hold of the result."""
+    """One call on its thread."""
 
-    def __init__(self, function: Callable[[], T], discard: Callable[[T], object]) -> None:
+    def __init__(self, function: Callable[[], T]) -> None:
         self.wake = threading.Event()
+        self.outcome: Callable[[], T] | None = None
+        """Returns or raises what the function did, as soon as it has."""
         self._function = function
-        self._discard = discard
-        self._lock = threading.Lock()
-        self._left = False
-        self._outcome: Callable[[], T] | None = None
 
     def run(self) -> None:
-        """Call the function, and hand its outcome over if somebody still waits."""
+        """Call the function, note its outcome, and wake the caller if it still waits."""
         try:
             result = self._function()
         except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, whatever it is
-            self._hand_over(functools.partial(_raise, error))
+            self.outcome = functools.partial(_raise, error)
         else:
-            if not self._hand_over(lambda: result):
-                self._discard(result)
+            self.outcome = lambda: result
         self.wake.set()
-
-    def leave(self) -> Callable[[], T] | None:
-        """Return the outcome if it is there; after this, none is taken any more."""
-        with self._lock:
-            self._left = True
-            return self._outcome
-
-    def _hand_over(self, outcome: Callable[[], T]) -> bool:
-        with self._lock:
-            if self._left:
-                return False
-            self._outcome = outcome
-            return True
 
 
 def _raise(error: BaseException) -> Never:

@@ -71,7 +71,7 @@ class DirectTransport:
         self._close_idle()
 
     def forget(self) -> None:
-        """In a forked child: let go of the parent's sockets. Closing a descriptor says nothing on its wire."""
+        """In a forked child: let go of the parent's sockets. Closing a descriptor says nothing."""
         self._process = os.getpid()
         self._idle.clear()
         links, self._open = self._open, set()

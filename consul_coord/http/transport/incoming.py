@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from consul_coord.http.messages import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from consul_coord.http.transport.base import Limits
 
@@ -40,6 +40,32 @@ class Garbled(Exception):
     """What came is no HTTP reply, or a larger one than allowed, or ended too early."""
 
 
+class BodyLimit:
+    """How large a reply's body may be: a success may not pass it, another is cut there."""
+
+    __slots__ = ("_success", "size")
+
+    def __init__(self, status: int, limits: Limits) -> None:
+        self._success = status in _SUCCESS
+        self.size = limits.max_body if self._success else limits.max_error_body
+
+    def passed_by(self, size: int) -> bool:
+        """Return whether a body of this size is to be cut. Raises ``Garbled`` when it may not be."""
+        if size > self.size and self._success:
+            raise Garbled(f"a body of more than {self.size} bytes")
+        return size > self.size
+
+    def cut(self, body: bytearray) -> bytes:
+        """Return what is kept of a body."""
+        return bytes(body[: self.size])
+
+
+def refuse_compression(headers: Mapping[str, str]) -> None:
+    """Raise ``Garbled`` when the body is compressed: that was not asked for."""
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise Garbled("the reply is compressed, which was not asked for")
+
+
 class ReplyReader:
     """Reads one reply. ``feed`` it until it returns True, then take ``response`` and ``reusable``."""
 
@@ -48,6 +74,7 @@ class ReplyReader:
         "_buffer",
         "_headers",
         "_is_head",
+        "_limit",
         "_limits",
         "_lines",
         "_status",
@@ -64,6 +91,7 @@ class ReplyReader:
         """Whether the connection may carry another exchange."""
         self._is_head = method == "HEAD"
         self._limits = limits
+        self._limit = BodyLimit(0, limits)
         self._buffer = bytearray()
         self._body = bytearray()
         self._headers: dict[str, str] = {}
@@ -133,9 +161,8 @@ class ReplyReader:
 
     def _choose_body(self, minor: str) -> bool:
         headers = self._headers
-        encoding = headers.get("content-encoding", "identity")
-        if encoding.lower() != "identity":
-            raise Garbled("the reply is compressed, which was not asked for")
+        refuse_compression(headers)
+        self._limit = BodyLimit(self._status, self._limits)
         self.reusable = minor == "1" and "close" not in headers.get("connection", "").lower()
         length = headers.get("content-length")
         if self._is_head or self._status in _BODILESS:
@@ -152,25 +179,14 @@ class ReplyReader:
 
     # --- body
 
-    def _over_limit(self, size: int) -> bool:
-        """Return whether a body of this size is to be cut; raise when it may not be."""
-        success = self._status in _SUCCESS
-        limit = self._limits.max_body if success else self._limits.max_error_body
-        if size > limit and success:
-            raise Garbled(f"a body of more than {limit} bytes")
-        return size > limit
-
-    def _cut(self, body: bytearray) -> bool:
-        return self._finish(bytes(body[: self._limits.max_error_body]), reusable=False)
-
     def _take_length(self, text: str) -> None:
         lengths = {part.strip() for part in text.split(",")}
         length = lengths.pop()
         if lengths or not _LENGTH.fullmatch(length):
             raise Garbled("a bad Content-Length")
         self._wanted = int(length)
-        if self._over_limit(self._wanted):
-            self._wanted = self._limits.max_error_body
+        if self._limit.passed_by(self._wanted):
+            self._wanted = self._limit.size
             self.reusable = False
         self._step = self._read_fixed
 
@@ -181,7 +197,9 @@ class ReplyReader:
         return self._finish(bytes(self._buffer[: self._wanted]), reusable=have == self._wanted)
 
     def _read_to_end(self) -> bool:
-        return self._over_limit(len(self._buffer)) and self._cut(self._buffer)
+        if not self._limit.passed_by(len(self._buffer)):
+            return False
+        return self._finish(self._limit.cut(self._buffer), reusable=False)
 
     def _take_line(self) -> bytearray | None:
         buffer = self._buffer
@@ -202,7 +220,7 @@ class ReplyReader:
         if found is None:
             raise Garbled("a bad chunk length")
         self._wanted = int(found[1], 16)
-        self._over_limit(len(self._body) + self._wanted)
+        self._limit.passed_by(len(self._body) + self._wanted)
         self._step = self._read_chunk if self._wanted else self._read_trailer
         return True
 
@@ -211,8 +229,8 @@ class ReplyReader:
         del self._buffer[: len(piece)]
         self._body += piece
         self._wanted -= len(piece)
-        if self._over_limit(len(self._body)):
-            return self._cut(self._body)
+        if self._limit.passed_by(len(self._body)):
+            return self._finish(self._limit.cut(self._body), reusable=False)
         if self._wanted:
             return False
         self._step = self._read_chunk_end
