@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 CheckStatus: TypeAlias = Literal["passing", "warning", "critical"]
 """Only ``critical`` ends the sessions that name the check."""
 
+HealthState: TypeAlias = Literal["any", "passing", "warning", "critical"]
+
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:

@@ -1,7 +1,7 @@
 """Reading JSON from anybody.
 
-Every accessor returns the type that it promises, or raises ShapeError, which names the field. A field that is null
-counts as missing. Integers are exact and within 64 bits; ``true`` is no integer.
+Every accessor returns the type that it promises, or raises ShapeError, which names the field. A field that is
+null counts as missing. Integers are exact and within 64 bits; ``true`` is no integer.
 """
 
 from __future__ import annotations
@@ -165,3 +165,11 @@ class Fields:
             message = f"{self.what}.{name} is missing"
             raise ShapeError(message)
         return cast("T", default)
+
+
+def new_id(what: str, value: object) -> str:
+    """Return the id of something just made."""
+    if new := Fields.of(what, value).get("ID", text):
+        return new
+    message = f"{what}.ID is empty"
+    raise ShapeError(message)

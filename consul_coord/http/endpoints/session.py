@@ -57,13 +57,6 @@ def _first(what: str, value: object) -> Session:
     raise _json.ShapeError(message)
 
 
-def _new_id(what: str, value: object) -> str:
-    if new := _json.Fields.of(what, value).get("ID", _json.text):
-        return new
-    message = f"{what}.ID is empty"
-    raise _json.ShapeError(message)
-
-
 def create(spec: SessionSpec | None = None, *, options: WriteOptions | None = None) -> Call[str]:
     """Make a session and return its id. A repeat would make another one, left until 2 x TTL has passed."""
     spec = spec or SessionSpec()
@@ -85,7 +78,7 @@ def create(spec: SessionSpec | None = None, *, options: WriteOptions | None = No
         retry=Retry.NEVER,
         needed=(f"session:write on {node}",),
     )
-    return _call.call(request, _call.answer(_new_id))
+    return _call.call(request, _call.answer(_json.new_id))
 
 
 def destroy(id: str, *, options: WriteOptions | None = None) -> Call[bool]:

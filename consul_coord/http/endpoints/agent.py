@@ -1,0 +1,110 @@
+"""The agent that answers, and the health checks that it keeps: ``/v1/agent``.
+
+An agent answers these from its own state: there is no index, no consistency to choose, and no waiting.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from consul_coord.http.endpoints import _call, _checks, _durations, _json, _keys
+from consul_coord.http.messages import Retry
+from consul_coord.models import AgentInfo, CheckStatus
+from consul_coord.models._validate import choice
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Call
+    from consul_coord.models import CheckSpec, HealthCheck, ReadOptions, Result, WriteOptions
+
+_CHECK = "/v1/agent/check/"
+_WRITE = ("node:write on the agent's own node, or service:write on the check's service",)
+
+
+def _info(what: str, value: object) -> AgentInfo:
+    config = _json.Fields.of(what, value).get("Config", _json.Fields.of)
+    return AgentInfo(
+        config.get("NodeName", _json.text),
+        datacenter=config.get("Datacenter", _json.text, ""),
+        node_id=config.get("NodeID", _json.text, ""),
+        version=config.get("Version", _json.text, ""),
+        server=config.get("Server", _json.boolean, default=False),
+    )
+
+
+def info(*, options: ReadOptions | None = None) -> Call[Result[AgentInfo]]:
+    """Read who answers."""
+    request = _call.read_request("/v1/agent/self", options, needed=("agent:read on the agent's own node",))
+    return _call.call(request, _call.read_result(_info))
+
+
+def checks(*, options: ReadOptions | None = None) -> Call[Result[dict[str, HealthCheck]]]:
+    """Read the checks that this agent keeps, by id."""
+    request = _call.read_request("/v1/agent/checks", options, needed=("node:read on the agent's own node",))
+    return _call.call(
+        request, _call.read_result(lambda what, value: _json.mapping(what, value, _checks.check))
+    )
+
+
+def register_check(spec: CheckSpec, *, options: WriteOptions | None = None) -> Call[None]:
+    """Have the agent keep a check."""
+    wanted: dict[str, str | None] = {
+        "ID": spec.id,
+        "Name": spec.name,
+        "Notes": spec.notes or None,
+        "ServiceID": spec.service_id,
+        "Status": spec.status,
+        "HTTP": spec.http,
+        "TCP": spec.tcp,
+        "TTL": _duration(spec.ttl),
+        "Interval": _duration(spec.interval),
+        "Timeout": _duration(spec.timeout),
+        "DeregisterCriticalServiceAfter": _duration(spec.deregister_after),
+    }
+    body = _json.dump({name: value for name, value in wanted.items() if value is not None})
+    return _write(_CHECK + "register", options, body=body)
+
+
+def _duration(seconds: float | None) -> str | None:
+    return None if seconds is None else _durations.to_text(seconds)
+
+
+def deregister_check(id: str, *, options: WriteOptions | None = None) -> Call[None]:
+    """Have the agent forget a check; every session that names it ends."""
+    return _write(_keys.path(_CHECK + "deregister/", _keys.check_id("check", id)), options)
+
+
+def pass_check(id: str, *, note: str = "", options: WriteOptions | None = None) -> Call[None]:
+    """Set a TTL check to passing, and start its time anew."""
+    return _set(_CHECK + "pass/", id, note, options)
+
+
+def warn_check(id: str, *, note: str = "", options: WriteOptions | None = None) -> Call[None]:
+    """Set a TTL check to warning, which ends no session, and start its time anew."""
+    return _set(_CHECK + "warn/", id, note, options)
+
+
+def fail_check(id: str, *, note: str = "", options: WriteOptions | None = None) -> Call[None]:
+    """Set a TTL check to critical; every session that names it ends."""
+    return _set(_CHECK + "fail/", id, note, options)
+
+
+def _set(root: str, id: str, note: str, options: WriteOptions | None) -> Call[None]:
+    params = (("note", note),) if note else ()
+    return _write(_keys.path(root, _keys.check_id("check", id)), options, params=params)
+
+
+def update_check(
+    id: str, status: CheckStatus, *, output: str = "", options: WriteOptions | None = None
+) -> Call[None]:
+    """Set a TTL check's state and output."""
+    body = _json.dump({"Status": choice("status", status, get_args(CheckStatus)), "Output": output})
+    return _write(_keys.path(_CHECK + "update/", _keys.check_id("check", id)), options, body=body)
+
+
+def _write(
+    path: str, options: WriteOptions | None, *, params: _call.Params = (), body: bytes | None = None
+) -> Call[None]:
+    request = _call.write_request(
+        "PUT", path, options, params=params, body=body, retry=Retry.IDEMPOTENT, needed=_WRITE
+    )
+    return _call.call(request, _call.nothing)

@@ -1,0 +1,144 @@
+"""Nodes and what is registered on them: ``/v1/catalog``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.http.endpoints import _call, _json, _keys
+from consul_coord.http.messages import Retry
+from consul_coord.models import CatalogNode, HealthCheck, Node, Registration, Service
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Call
+    from consul_coord.models import ReadOptions, Result, WriteOptions
+
+_ROOT = "/v1/catalog/"
+_LARGEST_PORT = 65_535
+
+
+def _node(what: str, value: object) -> Node:
+    fields = _json.Fields.of(what, value)
+    return Node(
+        fields.get("Node", _json.text),
+        address=fields.get("Address", _json.text, ""),
+        id=fields.get("ID", _json.text, ""),
+        datacenter=fields.get("Datacenter", _json.text, ""),
+        meta=fields.get("Meta", _json.text_map, {}),
+        create_index=fields.get("CreateIndex", _json.integer, 0),
+        modify_index=fields.get("ModifyIndex", _json.integer, 0),
+    )
+
+
+def _nodes(what: str, value: object) -> tuple[Node, ...]:
+    return _json.items(what, value, _node)
+
+
+def _port(what: str, value: object) -> int:
+    return _json.integer(what, value, maximum=_LARGEST_PORT)
+
+
+def _service(what: str, value: object) -> Service:
+    fields = _json.Fields.of(what, value)
+    return Service(
+        fields.get("Service", _json.text),
+        id=fields.get("ID", _json.text, ""),
+        address=fields.get("Address", _json.text, ""),
+        port=fields.get("Port", _port, 0),
+        tags=fields.get("Tags", _json.texts, ()),
+        meta=fields.get("Meta", _json.text_map, {}),
+    )
+
+
+def _services(what: str, value: object) -> tuple[Service, ...]:
+    return tuple(_json.mapping(what, value, _service).values())
+
+
+def _catalog_node(what: str, value: object) -> CatalogNode | None:
+    if value is None:
+        return None
+    fields = _json.Fields.of(what, value)
+    return CatalogNode(fields.get("Node", _node), services=fields.get("Services", _services, ()))
+
+
+def nodes(*, options: ReadOptions | None = None) -> Call[Result[tuple[Node, ...]]]:
+    """Read all nodes that the token may read."""
+    request = _call.read_request(_ROOT + "nodes", options, needed=("node:read on the nodes",))
+    return _call.call(request, _call.read_result(_nodes))
+
+
+def node(name: str, *, options: ReadOptions | None = None) -> Call[Result[CatalogNode | None]]:
+    """Read a node with its services; None when it is not registered."""
+    path = _keys.path(_ROOT + "node/", _keys.check_id("node", name))
+    request = _call.read_request(path, options, needed=(f'node:read on node "{name}"',))
+    return _call.call(request, _call.read_result(_catalog_node))
+
+
+def register(registration: Registration, *, options: WriteOptions | None = None) -> Call[bool]:
+    """Enter a node, with a service and checks if given, or overwrite what is there."""
+    wanted: dict[str, object] = {
+        "Node": registration.node,
+        "Address": registration.address,
+        "ID": registration.node_id,
+        "NodeMeta": dict(registration.node_meta) or None,
+        "Service": _encode_service(registration.service),
+        "Checks": [_encode_check(registration.node, check) for check in registration.checks] or None,
+        "SkipNodeUpdate": registration.skip_node_update or None,
+    }
+    services = () if registration.service is None else (f'service:write on "{registration.service.name}"',)
+    return _write(
+        _ROOT + "register", wanted, options, needed=(f'node:write on node "{registration.node}"', *services)
+    )
+
+
+def _encode_service(service: Service | None) -> dict[str, object] | None:
+    if service is None:
+        return None
+    wanted: dict[str, object] = {
+        "ID": service.id or None,
+        "Service": service.name,
+        "Address": service.address or None,
+        "Port": service.port or None,
+        "Tags": list(service.tags) or None,
+        "Meta": dict(service.meta) or None,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _encode_check(node: str, check: HealthCheck) -> dict[str, str]:
+    wanted = {
+        "Node": check.node or node,
+        "CheckID": check.id,
+        "Name": check.name or check.id,
+        "Status": check.status,
+        "Notes": check.notes,
+        "Output": check.output,
+        "ServiceID": check.service_id,
+    }
+    return {name: value for name, value in wanted.items() if value}
+
+
+def deregister(
+    node: str,
+    *,
+    check_id: str | None = None,
+    service_id: str | None = None,
+    options: WriteOptions | None = None,
+) -> Call[bool]:
+    """Remove one check, or one service with its checks, or else the whole node; true also for none such.
+
+    Sessions end with their node, and with any check that they name.
+    """
+    wanted: dict[str, object] = {
+        "Node": _keys.check_id("node", node),
+        "CheckID": check_id,
+        "ServiceID": service_id,
+    }
+    return _write(_ROOT + "deregister", wanted, options, needed=(f'node:write on node "{node}"',))
+
+
+def _write(
+    path: str, wanted: dict[str, object], options: WriteOptions | None, *, needed: tuple[str, ...]
+) -> Call[bool]:
+    body = _json.dump({name: value for name, value in wanted.items() if value is not None})
+    request = _call.write_request("PUT", path, options, body=body, retry=Retry.IDEMPOTENT, needed=needed)
+    return _call.call(request, _call.answer(_json.boolean))
