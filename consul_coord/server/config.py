@@ -1,0 +1,39 @@
+"""Settings of the reference server; the defaults are those of a Consul 1.8.7 server.
+
+Durations are seconds, sizes are bytes. Everything that a test may want to shorten or loosen is a value here,
+so that no rule of the server has a hidden constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Say how the server behaves.
+
+    ``session_ttl_min``/``session_ttl_max`` bound a session's TTL and ``lock_delay_max`` caps its lock-delay.
+    ``default_wait`` and ``max_wait`` rule blocking queries, ``leaderless_hold`` is how long a request waits
+    for a leader before it is refused. ``spurious_wakeups`` makes watches of absent keys answer early on any
+    KV write, as Consul sometimes does. ``http_max_conns_per_client`` closes further connections of one
+    address (0: no limit). ``allow_remote`` permits listening on an address other than loopback.
+    """
+
+    session_ttl_min: float = 10.0
+    session_ttl_max: float = 86_400.0
+    lock_delay_max: float = 60.0
+    kv_max_value_size: int = 524_288
+    txn_max_req_len: int = 524_288
+    txn_max_ops: int = 64
+    default_wait: float = 300.0
+    max_wait: float = 600.0
+    leaderless_hold: float = 7.0
+    tombstone_ttl: float = 900.0
+    tombstone_granularity: float = 30.0
+    spurious_wakeups: bool = False
+    http_max_conns_per_client: int = 200
+    gzip: bool = True
+    pretty: bool = False
+    version: str = "1.8.7"
+    allow_remote: bool = False

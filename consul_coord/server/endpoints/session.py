@@ -1,0 +1,163 @@
+"""/v1/session/: create, destroy, renew and look at sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from consul_coord.server import gojson, sessions
+from consul_coord.server.call import Read, Seen
+from consul_coord.server.failures import Refusal
+from consul_coord.server.gotext import SECOND, GoParseError, parse_duration
+from consul_coord.server.ids import lookup_key
+from consul_coord.server.records import SERF_CHECK, ServiceCheck
+from consul_coord.server.state import SessionDraft
+from consul_coord.server.store import SESSIONS, fold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consul_coord.server.call import Call
+    from consul_coord.server.records import SessionRecord
+    from consul_coord.server.store import Store
+    from consul_coord.server.tables import Mark
+    from consul_coord.server.wire import Reply
+
+_SECONDS_BELOW = 1_000  # a lock-delay of fewer nanoseconds than this is taken for seconds
+
+
+def describe(session: SessionRecord) -> dict[str, object]:
+    """Return a session as the API shows it."""
+    shown: dict[str, object] = {
+        "ID": session.id,
+        "Name": session.name,
+        "Node": session.node,
+        "LockDelay": session.lock_delay,
+        "Behavior": session.behavior,
+        "TTL": session.ttl,
+        "NodeChecks": list(session.node_checks),
+        "ServiceChecks": None
+        if session.service_checks is None
+        else [{"ID": check.id, "Namespace": check.namespace} for check in session.service_checks],
+    }
+    if session.checks:
+        shown["Checks"] = list(session.checks)
+    shown["CreateIndex"] = session.create_index
+    shown["ModifyIndex"] = session.modify_index
+    return shown
+
+
+def create(call: Call) -> Reply:
+    """Create a session; a body without Content-Length is not read."""
+    body = call.request.body if call.request.content_length else b""
+    try:
+        fields = gojson.read_object(gojson.decode(body), _FIELDS) if body else {}
+    except GoParseError as error:
+        message = f"Request decode failed: {error}"
+        raise Refusal(400, message) from None
+    draft = SessionDraft(**{"node": call.state.node, **_checks(fields), **_renamed(fields)})
+    return call.json({"ID": call.state.create_session(draft, call.now)})
+
+
+def destroy(call: Call) -> Reply:
+    """Destroy a session; an unknown one is fine."""
+    call.state.destroy_session(_required(call, "Missing session"), call.now)
+    return call.json(value=True)
+
+
+def renew(call: Call) -> Reply:
+    """Restart a session's TTL."""
+    name = _required(call, "Missing session")
+    session = call.state.renew_session(name, call.now)
+    if session is None:
+        raise Refusal(404, f"Session id '{name}' not found")
+    return call.json([describe(session)])
+
+
+def info(call: Call) -> Read:
+    """Read one session, as a list of one or none."""
+    name = _required(call, "Missing session")
+
+    def look(store: Store) -> Seen:
+        found = sessions.find(store, name)
+        return _seen(call, store, [found] if found else [], (SESSIONS, lookup_key(name)))
+
+    return Read(look)
+
+
+def of_node(call: Call) -> Read:
+    """Read the sessions of a node."""
+    node = _required(call, "Missing node name")
+    return Read(
+        lambda store: _seen(call, store, sessions.of_node(store, node), (SESSIONS, "node", fold(node)))
+    )
+
+
+def list_all(call: Call) -> Read:
+    """Read all sessions, in order of their ids."""
+    return Read(lambda store: _seen(call, store, store.sessions.sorted(), (SESSIONS,)))
+
+
+def _seen(call: Call, store: Store, found: Iterable[SessionRecord], mark: Mark) -> Seen:
+    return Seen(store.index_of(SESSIONS), call.json([describe(session) for session in found]), (mark,))
+
+
+def _required(call: Call, missing: str) -> str:
+    if not call.tail:
+        raise Refusal(400, missing)
+    return call.tail
+
+
+def _lock_delay(value: object, _where: str) -> int | None:
+    if isinstance(value, gojson.Number):
+        nanoseconds = int(float(value))
+    elif isinstance(value, str):
+        nanoseconds = parse_duration(value)
+    else:
+        return None
+    return nanoseconds * SECOND if nanoseconds < _SECONDS_BELOW else nanoseconds
+
+
+def _service_checks(value: object, where: str) -> tuple[ServiceCheck, ...]:
+    if not isinstance(value, list):
+        raise gojson.wrong(value, where, "[]structs.ServiceCheck")
+    read = [
+        gojson.read_object(item, {"ID": gojson.text, "Namespace": gojson.text}, of="ServiceCheck")
+        for item in value
+    ]
+    return tuple(ServiceCheck(item.get("ID", ""), item.get("Namespace", "")) for item in read)
+
+
+_FIELDS = {
+    "Name": gojson.text,
+    "Node": gojson.text,
+    "LockDelay": _lock_delay,
+    "Behavior": gojson.text,
+    "TTL": gojson.text,
+    "NodeChecks": gojson.texts,
+    "ServiceChecks": _service_checks,
+    "Checks": gojson.texts,
+}
+
+_NAMES = {
+    "Name": "name",
+    "Node": "node",
+    "LockDelay": "lock_delay",
+    "Behavior": "behavior",
+    "TTL": "ttl",
+    "ServiceChecks": "service_checks",
+}
+
+
+def _renamed(fields: dict[str, Any]) -> dict[str, Any]:
+    return {_NAMES[name]: value for name, value in fields.items() if name in _NAMES and value is not None}
+
+
+def _checks(fields: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Work out which checks count when the deprecated ``Checks`` is given along with ``NodeChecks``."""
+    node_checks: tuple[str, ...] = fields.get("NodeChecks", (SERF_CHECK,))
+    checks: tuple[str, ...] | None = fields.get("Checks")
+    if checks is None or checks == (SERF_CHECK,):
+        return {"node_checks": node_checks}
+    if not checks or not node_checks:
+        return {"node_checks": ()}
+    return {"node_checks": node_checks, "checks": checks}

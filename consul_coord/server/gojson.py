@@ -1,0 +1,216 @@
+"""JSON as Go's decoder takes it and its encoder writes it.
+
+Rules
+- Decoding reads the first value and ignores what follows; field names are matched without regard to case, the
+  last of several wins. Unknown fields are ignored, or refused where an endpoint is strict.
+- ``null`` leaves a field at its default. A value of the wrong type is refused with Go's words.
+- Numbers keep their text, because 64-bit integers and rounding matter. Encoding escapes ``<``, ``>`` and
+  ``&``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from consul_coord.server.gotext import GoParseError, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_SPACE = " \t\r\n"
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_TO_ESCAPE = re.compile("[<>&\u2028\u2029\udc80-\udcff]")
+_BAD_BYTE = "\\ufffd"
+
+
+class Number(str):
+    """A JSON number, as its text."""
+
+    __slots__ = ()
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    message = f"invalid character {_rune(name[0])} looking for beginning of value"
+    raise GoParseError(message)
+
+
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=_refuse_constant)
+
+_PROBLEMS = {
+    "Expecting value": "looking for beginning of value",
+    "Expecting property name enclosed in double quotes": "looking for beginning of object key string",
+    "Illegal trailing comma before end of object": "looking for beginning of object key string",
+    "Illegal trailing comma before end of array": "looking for beginning of value",
+    "Expecting ':' delimiter": "after object key",
+    "Invalid control character at": "in string literal",
+    "Invalid \\escape": "in string escape code",
+}
+
+
+def decode(body: bytes) -> object:
+    """Return the first JSON value of a body; raise ``GoParseError`` in Go's words."""
+    text = body.decode("utf-8", "replace").lstrip(_SPACE)
+    if not text:
+        raise GoParseError("EOF")
+    try:
+        value: object = _DECODER.raw_decode(text)[0]
+    except json.JSONDecodeError as error:
+        raise GoParseError(_explain(text, error)) from None
+    except RecursionError:
+        raise GoParseError("exceeded max depth") from None
+    return value
+
+
+def _explain(text: str, error: json.JSONDecodeError) -> str:
+    position = error.pos
+    while position < len(text) and text[position] in _SPACE:
+        position += 1
+    if position >= len(text) or error.msg.startswith("Unterminated string"):
+        return "unexpected EOF"
+    if error.msg == "Expecting ',' delimiter":
+        inside = "object key:value pair" if _in_object(text[:position]) else "array element"
+        return f"invalid character {_rune(text[position])} after {inside}"
+    why = _PROBLEMS.get(error.msg, "looking for beginning of value")
+    return f"invalid character {_rune(text[position])} {why}"
+
+
+def _in_object(before: str) -> bool:
+    depth = 0
+    for char in reversed(before):
+        if char in "]}":
+            depth += 1
+        elif char in "[{":
+            if depth == 0:
+                return char == "{"
+            depth -= 1
+    return False
+
+
+def _rune(char: str) -> str:
+    return {"'": "'\\''", '"': "'\"'", "\n": "'\\n'", "\t": "'\\t'"}.get(char, f"'{char}'")
+
+
+def kind_of(value: object) -> str:
+    """Return Go's name for the kind of a decoded value."""
+    for kind, name in (
+        (Number, "number"),
+        (str, "string"),
+        (bool, "bool"),
+        (list, "array"),
+        (dict, "object"),
+    ):
+        if isinstance(value, kind):
+            return name
+    return "null"
+
+
+def wrong(value: object, where: str, wanted: str) -> GoParseError:
+    """Return the error for a value of the wrong type."""
+    return GoParseError(f"json: cannot unmarshal {kind_of(value)} into Go {where} of type {wanted}")
+
+
+def read_object(
+    value: object,
+    fields: Mapping[str, Callable[[object, str], Any]],
+    *,
+    strict: bool = False,
+    of: str = "",
+    type_name: str = "",
+) -> dict[str, Any]:
+    """Return the given fields of an object, by the names in ``fields``; absent and null ones are left out.
+
+    ``of`` is the Go type that errors name; ``strict`` refuses fields that are not listed.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong(value, "value", type_name or of)
+    by_name = {name.lower(): name for name in fields}
+    found: dict[str, Any] = {}
+    for name, member in value.items():
+        known = by_name.get(name.lower())
+        if known is None:
+            if strict:
+                message = f"json: unknown field {quote(name)}"
+                raise GoParseError(message)
+            continue
+        if member is not None:
+            found[known] = fields[known](member, f"struct field {of}.{known}")
+    return found
+
+
+def text(value: object, where: str) -> str:
+    """Read a string field."""
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise wrong(value, where, "string")
+    return value
+
+
+def boolean(value: object, where: str) -> bool:
+    """Read a boolean field."""
+    if not isinstance(value, bool):
+        raise wrong(value, where, "bool")
+    return value
+
+
+def texts(value: object, where: str) -> tuple[str, ...]:
+    """Read a list of strings."""
+    if not isinstance(value, list):
+        raise wrong(value, where, "[]string")
+    return tuple("" if item is None else text(item, where) for item in value)
+
+
+def text_map(value: object, where: str) -> tuple[tuple[str, str], ...]:
+    """Read an object of strings, in order of the keys."""
+    if not isinstance(value, dict):
+        raise wrong(value, where, "map[string]string")
+    return tuple(sorted((key, "" if item is None else text(item, where)) for key, item in value.items()))
+
+
+def integer(low: int, high: int, type_name: str) -> Callable[[object, str], int]:
+    """Return a reader of an integer within bounds, which errors call ``type_name``."""
+
+    def read(value: object, where: str) -> int:
+        if not isinstance(value, Number):
+            raise wrong(value, where, type_name)
+        if not re.fullmatch(r"-?\d{1,20}", value) or not low <= int(value) <= high:
+            message = f"json: cannot unmarshal number {value} into Go {where} of type {type_name}"
+            raise GoParseError(message)
+        return int(value)
+
+    return read
+
+
+uint64 = integer(0, 2**64 - 1, "uint64")
+int_ = integer(-(2**63), 2**63 - 1, "int")
+
+
+def base64_bytes(value: object, where: str) -> bytes:
+    """Read a byte string, in standard base64."""
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise wrong(value, where, "[]uint8")
+    compact = value.replace("\r", "").replace("\n", "")
+    try:
+        return base64.b64decode(compact, validate=True)
+    except (binascii.Error, ValueError):
+        message = f"illegal base64 data at input byte {_first_bad(compact)}"
+        raise GoParseError(message) from None
+
+
+def _first_bad(encoded: str) -> int:
+    match = re.match(r"(?:[A-Za-z0-9+/]{4})*[A-Za-z0-9+/]*", encoded)
+    end = match.end() if match else 0
+    return end if end < len(encoded) else len(encoded) // 4 * 4
+
+
+def encode(value: object, *, pretty: bool = False) -> bytes:
+    """Return a value as Go would write it: compact, or indented by four spaces and with a final newline."""
+    if pretty:
+        out = json.dumps(value, ensure_ascii=False, indent=4) + "\n"
+    else:
+        out = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _TO_ESCAPE.sub(lambda match: _ESCAPES.get(match[0], _BAD_BYTE), out).encode("utf-8")

@@ -1,0 +1,190 @@
+"""A service with a clock: it lets time pass, and brings late replies to whoever waits for them.
+
+Rules
+- All access to the service goes through one lock, so a test's thread may advance a virtual clock, look at the
+  state or set faults while an event loop serves requests.
+- On a stepped clock an alarm runs the timers in the thread that moves the clock; when ``advance`` returns,
+  everything that was due has happened. On any other clock a timer of the event loop that serves requests does
+  it.
+- A late reply is delivered to the event loop that waits for it, whichever thread caused it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from consul_coord.clock import SteppedClock
+from consul_coord.server.wire import Blocked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.clock import Alarm, Clock
+    from consul_coord.server.service import Service
+    from consul_coord.server.wire import Reply, Request
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A reply that is yet to come."""
+
+    ticket: int
+    reply: asyncio.Future[Reply]
+
+
+class Host:
+    """Serve requests over a service and a clock."""
+
+    def __init__(self, service: Service, clock: Clock) -> None:
+        self.service = service
+        self.clock = clock
+        self._lock = threading.RLock()
+        self._late: dict[int, asyncio.Future[Reply]] = {}
+        self._wakeup: _Wakeup = (
+            _Alarmed(clock, self._wake) if isinstance(clock, SteppedClock) else _Looped(clock, self._wake)
+        )
+
+    def begin(self, request: Request) -> Reply | Late:
+        """Answer a request, or return what to wait for; must be called in an event loop."""
+        with self._lock:
+            outcome: Reply | Blocked | Late = self.service.handle(request, self.clock.now())
+            if isinstance(outcome, Blocked):
+                outcome = Late(outcome.ticket, asyncio.get_running_loop().create_future())
+                self._late[outcome.ticket] = outcome.reply
+            self._settle()
+        return outcome
+
+    def withdraw(self, late: Late) -> None:
+        """Forget a waiting request; harmless when it has its reply."""
+        with self._lock:
+            self._late.pop(late.ticket, None)
+            self.service.cancel(late.ticket)
+
+    def do(self, action: Callable[[float], T]) -> T:
+        """Run an action on the state with the present time, alone; whoever it concerns is told."""
+        with self._lock:
+            now = self.clock.now()
+            self.service.run_timers(now)
+            result = action(now)
+            self.service.publish(now)
+            self._settle()
+            return result
+
+    def dismiss(self) -> None:
+        """Answer every waiting request with what there is."""
+        self.do(self.service.dismiss)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        with self._lock:
+            self._wakeup.cancel()
+
+    def _wake(self) -> None:
+        with self._lock:
+            self.service.run_timers(self.clock.now())
+            self._settle()
+
+    def _settle(self) -> None:
+        for ticket, reply in self.service.ready():
+            future = self._late.pop(ticket, None)
+            if future is not None:
+                _deliver(future, reply)
+        self._wakeup.at(self.service.next_timer())
+
+
+def _deliver(future: asyncio.Future[Reply], reply: Reply) -> None:
+    def fulfil() -> None:
+        if not future.done():
+            future.set_result(reply)
+
+    loop = future.get_loop()
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(fulfil)
+
+
+class _Wakeup(Protocol):
+    """A timer that is moved to the next thing due."""
+
+    def at(self, when: float | None) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class _Alarmed:
+    """Wakes by an alarm of a stepped clock."""
+
+    def __init__(self, clock: SteppedClock, wake: Callable[[], None]) -> None:
+        self._clock = clock
+        self._wake = wake
+        self._when: float | None = None
+        self._alarm: Alarm | None = None
+
+    def at(self, when: float | None) -> None:
+        if when == self._when:
+            return
+        self.cancel()
+        if when is not None:
+            self._when = when
+            self._alarm = self._clock.alarm(when, self._go_off)
+
+    def cancel(self) -> None:
+        self._when = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _go_off(self) -> None:
+        self._when = self._alarm = None
+        self._wake()
+
+
+class _Looped:
+    """Wakes by a timer of the running event loop; without one it sleeps until the next request."""
+
+    def __init__(self, clock: Clock, wake: Callable[[], None]) -> None:
+        self._clock = clock
+        self._wake = wake
+        self._when: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def at(self, when: float | None) -> None:
+        loop = _running_loop()
+        if loop is None:
+            self._hand_over()
+        elif when != self._when or loop is not self._loop:
+            self._cancel_here(loop)
+            self._loop = loop
+            if when is not None:
+                self._when = when
+                self._timer = loop.call_later(max(0.0, when - self._clock.now()), self._go_off)
+
+    def cancel(self) -> None:
+        if self._timer is not None and self._loop is _running_loop():
+            self._timer.cancel()
+        self._when = self._timer = None
+
+    def _cancel_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None and self._loop is loop:
+            self._timer.cancel()
+        self._when = self._timer = None
+
+    def _hand_over(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _go_off(self) -> None:
+        self._when = self._timer = None
+        self._wake()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,226 @@
+"""``ReferenceServer``: the agent on a socket, in a thread of its own, as a context manager.
+
+Rules
+- It listens on loopback or on a unix socket; another address is refused unless the configuration permits it.
+- Without entering it nothing runs, but ``app`` already serves: for an ASGI transport in the same process.
+- On a stepped clock the server's time, blocking queries included, moves only when the clock is advanced; on
+  another one it moves by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import socket
+import threading
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
+
+import anyio.to_thread
+
+from consul_coord.clock import Clock, SystemClock
+from consul_coord.server.app import App
+from consul_coord.server.config import ServerConfig
+from consul_coord.server.host import Host
+from consul_coord.server.service import Service
+from consul_coord.server.state import ConsulState
+from consul_coord.server.transport import Listener
+from consul_coord.server.view import StateView
+
+if TYPE_CHECKING:
+    import os
+    import ssl
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+C = TypeVar("C", bound=Clock)
+
+_START_TIMEOUT = 10.0
+_GRACE = 1.0
+
+
+class ReferenceServer(Generic[C]):
+    """A Consul agent in memory, for tests.
+
+    ``with ReferenceServer() as server`` serves at ``server.address`` until the block ends; stopping answers
+    every pending blocking query with what there is. ``tls`` makes it HTTPS. Raises ``ValueError`` for an
+    address that is not loopback, ``OSError`` when the address is taken.
+    """
+
+    @overload
+    def __init__(
+        self: ReferenceServer[SystemClock],
+        *,
+        host: str = ...,
+        port: int = ...,
+        uds: os.PathLike[str] | str | None = ...,
+        node: str = ...,
+        datacenter: str = ...,
+        config: ServerConfig | None = ...,
+        clock: None = None,
+        tls: ssl.SSLContext | None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *,
+        host: str = ...,
+        port: int = ...,
+        uds: os.PathLike[str] | str | None = ...,
+        node: str = ...,
+        datacenter: str = ...,
+        config: ServerConfig | None = ...,
+        clock: C,
+        tls: ssl.SSLContext | None = ...,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        uds: os.PathLike[str] | str | None = None,
+        node: str = "node1",
+        datacenter: str = "dc1",
+        config: ServerConfig | None = None,
+        clock: Clock | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.config = config or ServerConfig()
+        _check_host(host, permitted=self.config.allow_remote)
+        self._clock = clock or SystemClock()
+        state = ConsulState(
+            now=self._clock.now(),
+            new_id=lambda: str(uuid.uuid4()),
+            node=node,
+            datacenter=datacenter,
+            config=self.config,
+        )
+        self._host = Host(Service(state, random=random.random), self._clock)
+        self.app = App(self._host)
+        self.state = StateView(self._host)
+        self._place = (host, port)
+        self._uds = Path(uds) if uds is not None else None
+        self._tls = tls
+        self._address: str | None = None
+        self._thread: threading.Thread | None = None
+        self._stop_serving: Callable[[], object] = lambda: None
+
+    @property
+    def clock(self) -> C:
+        """Return the server's clock."""
+        return self._clock  # type: ignore[return-value]
+
+    @property
+    def address(self) -> str:
+        """Return where the server listens: ``http://127.0.0.1:PORT``, ``https://...`` or ``unix:///path``."""
+        if self._address is None:
+            message = "the server has no address before it is started: use it as a context manager"
+            raise RuntimeError(message)
+        return self._address
+
+    def start(self) -> None:
+        """Listen and serve; returns when requests are answered."""
+        if self._thread is not None:
+            raise RuntimeError("the server is already running")
+        listening = self._bind()
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(listening, started), name="consul-reference-server", daemon=True
+        )
+        self._thread.start()
+        if not started.wait(_START_TIMEOUT):
+            raise RuntimeError("the server did not start")
+
+    def stop(self) -> None:
+        """Answer what is pending and stop; harmless when not running."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._stop_serving()
+        thread.join()
+        self._address = None
+        if self._uds is not None:
+            self._uds.unlink()
+
+    def lose_leader(self) -> None:
+        """Be without a leader: requests wait for one and are then refused, nothing expires."""
+        self._host.do(lambda _: self._host.service.state.lose_leader())
+
+    def elect_leader(self) -> None:
+        """Have a new leader, which starts every session's TTL afresh."""
+        self._host.do(self._host.service.state.elect_leader)
+
+    def __enter__(self) -> Self:
+        """Start the server."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the server."""
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        """Start the server."""
+        await anyio.to_thread.run_sync(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the server."""
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.stop)
+
+    def _bind(self) -> socket.socket:
+        if self._uds is not None:
+            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listening.bind(str(self._uds))
+            self._address = f"unix://{self._uds}"
+            return listening
+        family, kind, protocol, _, place = socket.getaddrinfo(*self._place, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only where TCP is named
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(place)
+        except OSError:
+            listening.close()
+            raise
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self._address = f"{'https' if self._tls else 'http'}://{shown}:{port}"
+        return listening
+
+    def _run(self, listening: socket.socket, started: threading.Event) -> None:
+        asyncio.run(self._serve(listening, started))
+
+    async def _serve(self, listening: socket.socket, started: threading.Event) -> None:
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._stop_serving = lambda: loop.call_soon_threadsafe(stopping.set)
+        listener = Listener(self.app, max_conns_per_client=self.config.http_max_conns_per_client)
+        await listener.start(listening, self._tls)
+        started.set()
+        await stopping.wait()
+        await listener.stop(self._host.dismiss, _GRACE)
+        self._host.close()
+
+    def __repr__(self) -> str:
+        return f"<ReferenceServer at {self._address or 'rest'}>"
+
+
+def _check_host(host: str, *, permitted: bool) -> None:
+    if permitted or host == "localhost":
+        return
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        message = f"{host!r} is not loopback; set ServerConfig(allow_remote=True) to listen there"
+        raise ValueError(message)

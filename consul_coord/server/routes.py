@@ -1,0 +1,152 @@
+"""Which path and method leads to which endpoint, and what happens to those that lead nowhere.
+
+Rules
+- A path that is not clean (``//``, ``.``, ``..``, no leading slash in a key) is redirected to the clean one
+  before anything else; a path with unprintable characters is a 400.
+- A pattern ending in a slash matches everything under it; without the slash it is redirected. Others match
+  exactly.
+- A real Consul endpoint that this server does not have is refused with 501 and named; a path that Consul does
+  not have is a 404; a wrong method is a 405 that says which are right.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote_to_bytes
+
+from consul_coord.server.endpoints import agent, kv, session, status, txn
+from consul_coord.server.failures import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from consul_coord.server.call import Call, Read
+    from consul_coord.server.wire import Reply, Request
+
+    Handler = Callable[[Call], "Reply | Read"]
+
+_PRINTABLE_ASCII = re.compile(r"[ -~]*")
+_LEFT_ALONE = "/$&+,:;=@-_.~"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An endpoint: its handlers by method, whether it needs a leader and whether it takes a namespace."""
+
+    path: str
+    handlers: Mapping[str, Handler]
+    needs_leader: bool = True
+    namespaced: bool = True
+
+    @property
+    def allow(self) -> str:
+        """Return the value of the Allow header."""
+        return ",".join(("OPTIONS", *self.handlers))
+
+
+def _local(path: str, method: str, handler: Handler) -> Route:
+    return Route(path, {method: handler}, needs_leader=False, namespaced=False)
+
+
+ROUTES = (
+    Route("/v1/kv/", {"GET": kv.read, "PUT": kv.write, "DELETE": kv.delete}),
+    Route("/v1/session/create", {"PUT": session.create}),
+    Route("/v1/session/destroy/", {"PUT": session.destroy}),
+    Route("/v1/session/renew/", {"PUT": session.renew}),
+    Route("/v1/session/info/", {"GET": session.info}),
+    Route("/v1/session/node/", {"GET": session.of_node}),
+    Route("/v1/session/list", {"GET": session.list_all}),
+    Route("/v1/txn", {"PUT": txn.apply}, namespaced=False),
+    _local("/v1/status/leader", "GET", status.leader),
+    _local("/v1/status/peers", "GET", status.peers),
+    _local("/v1/agent/self", "GET", agent.describe_self),
+)
+
+# Endpoints that Consul has and this server does not: exact, or everything under it with a final slash.
+ABSENT = (
+    "/v1/acl/",
+    "/v1/agent/",
+    "/v1/catalog/",
+    "/v1/config",
+    "/v1/config/",
+    "/v1/connect/",
+    "/v1/coordinate/",
+    "/v1/discovery-chain/",
+    "/v1/event/",
+    "/v1/health/",
+    "/v1/internal/",
+    "/v1/operator/",
+    "/v1/query",
+    "/v1/query/",
+    "/v1/snapshot",
+    "/ui/",
+)
+
+_EXACT = {route.path: route for route in ROUTES if not route.path.endswith("/")}
+_PREFIXES = tuple(
+    sorted((route for route in ROUTES if route.path.endswith("/")), key=lambda route: -len(route.path))
+)
+
+
+def find(request: Request) -> tuple[Route, str]:
+    """Return the route of a request and the decoded path after it; raise ``Refusal`` when there is none."""
+    path = _decode(request.path)
+    if (clean := _clean(path)) != path:
+        raise _redirect(request, clean)
+    route = _match(path)
+    if route is not None:
+        return route, path[len(route.path) :]
+    if any(path == known.path[:-1] for known in _PREFIXES):
+        raise _redirect(request, path + "/")
+    if any(path == absent or (absent.endswith("/") and path.startswith(absent)) for absent in ABSENT):
+        raise Refusal(501, f"The reference server does not have {path}: use a Consul agent for it")
+    raise Refusal(404, "")
+
+
+def handler_of(route: Route, method: str) -> Handler:
+    """Return the handler of a method; raise ``Refusal`` for OPTIONS (200) and for a wrong method (405)."""
+    if method == "OPTIONS":
+        raise Refusal(200, "", (("Allow", route.allow),))
+    if (handler := route.handlers.get(method)) is None:
+        raise Refusal(405, f"method {method} not allowed", (("Allow", route.allow),))
+    return handler
+
+
+def _match(path: str) -> Route | None:
+    if (exact := _EXACT.get(path)) is not None:
+        return exact
+    return next((route for route in _PREFIXES if path.startswith(route.path)), None)
+
+
+def _decode(raw: str) -> str:
+    path = (
+        unquote_to_bytes(raw).decode("utf-8", "surrogateescape") if "%" in raw or not raw.isascii() else raw
+    )
+    if not _PRINTABLE_ASCII.fullmatch(path) and not all(map(_printable, path)):
+        raise Refusal(400, "")
+    return path
+
+
+def _printable(char: str) -> bool:
+    return char == " " or "\udc80" <= char <= "\udcff" or unicodedata.category(char)[0] in "LMNPS"
+
+
+def _clean(path: str) -> str:
+    if "//" not in path and "/." not in path and path[:1] == "/":
+        return path
+    clean = posixpath.normpath("/" + path.lstrip("/"))
+    return clean + "/" if path.endswith("/") and clean != "/" else clean
+
+
+def _redirect(request: Request, path: str) -> Refusal:
+    encoded = quote(path.encode("utf-8", "surrogateescape"), safe=_LEFT_ALONE)
+    location = f"{encoded}?{request.query}" if request.query else encoded
+    if request.method != "GET":
+        return Refusal(301, "", (("Location", location),))
+    html = location.replace("&", "&amp;").replace('"', "&#34;")
+    page = f'<a href="{html}">Moved Permanently</a>.\n\n'
+    return Refusal(301, page, (("Location", location), ("Content-Type", "text/html; charset=utf-8")))

@@ -1,0 +1,174 @@
+"""The whole agent as a pure function of requests and time: what the ASGI shell and a simulator both drive.
+
+Rules
+- ``handle(request, now)`` answers with a ``Reply``, or with ``Blocked``: the reply then comes from
+  ``ready()`` under the same ticket, after whichever later call caused it. Ask ``ready()`` after every call.
+- ``next_timer()`` tells when ``run_timers(now)`` has something to do: a TTL, a blocking query's end. Whatever
+  was due before a request arrives happens before it.
+- A read blocks when it names an index and the answer's index is not above it; up to a sixteenth of its wait
+  is added at random. It is looked at again when what it watches changes; an index above all others therefore
+  waits its full time.
+- Without a leader a request waits for one, and is refused when its patience ends; watches end at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from consul_coord.server import routes
+from consul_coord.server.call import Call, Read, Seen
+from consul_coord.server.failures import Refusal, StateError
+from consul_coord.server.params import Params, check_namespace, check_target, read_options
+from consul_coord.server.state import LEADER
+from consul_coord.server.waiting import Waiter, WaitingRoom
+from consul_coord.server.wire import Blocked, Reply, text_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.server.routes import Route
+    from consul_coord.server.state import ConsulState
+    from consul_coord.server.wire import Headers, Request
+
+_JITTER = 1 / 16
+_NO_LEADER = text_reply(500, "No cluster leader")
+_LEADER_GONE = text_reply(500, "rpc error making call: EOF")
+
+
+class Service:
+    """An agent that serves requests over a state; ``random`` (0 to 1) gives the jitter of blocking queries."""
+
+    def __init__(self, state: ConsulState, *, random: Callable[[], float]) -> None:
+        self.state = state
+        self._random = random
+        self._waiting = WaitingRoom(spurious=state.config.spurious_wakeups)
+        self._tickets = itertools.count(1)
+        self._ready: list[tuple[int, Reply]] = []
+
+    def handle(self, request: Request, now: float) -> Reply | Blocked:
+        """Answer a request, or let it wait."""
+        self.run_timers(now)
+        outcome = self._answer(request, now)
+        self.publish(now)
+        if isinstance(outcome, Reply):
+            return outcome
+        ticket = next(self._tickets)
+        self._waiting.add(ticket, outcome)
+        return Blocked(ticket, outcome.until)
+
+    def ready(self) -> list[tuple[int, Reply]]:
+        """Return the replies to waiting requests that have come since the last call, by ticket."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def cancel(self, ticket: int) -> None:
+        """Forget a waiting request whose client has gone."""
+        self._waiting.drop(ticket)
+
+    @property
+    def blocked(self) -> int:
+        """Return how many requests wait."""
+        return len(self._waiting)
+
+    def next_timer(self) -> float | None:
+        """Return when ``run_timers`` next has something to do, or None."""
+        times = [when for when in (self.state.next_timer(), self._waiting.earliest()) if when is not None]
+        return min(times, default=None)
+
+    def run_timers(self, now: float) -> None:
+        """Let everything happen that was due by ``now``, in order."""
+        while (when := self.next_timer()) is not None and when <= now:
+            self.state.run_timers(when)
+            self.publish(when)
+            while (ended := self._waiting.expire(when)) is not None:
+                self._ready.append(ended)
+
+    def dismiss(self, now: float) -> None:
+        """Answer every waiting request with what there is, as an agent does that is being stopped."""
+        self._ready += self._waiting.dismiss(now)
+
+    def publish(self, now: float) -> None:
+        """Look again at waiting requests after the state was changed directly."""
+        news = self.state.take_news()
+        while news and self._waiting:
+            self._ready += self._waiting.tell(news, now)
+            news = self.state.take_news()  # held requests that went through may have written
+
+    def _answer(self, request: Request, now: float) -> Reply | Waiter:
+        try:
+            route, tail = routes.find(request)
+            handler = routes.handler_of(route, request.method)
+            call = self._call(route, request, tail, now)
+            if route.needs_leader and not self.state.leader and not call.options.stale:
+                return self._hold(request, now + self.state.config.leaderless_hold)
+            outcome = handler(call)
+            return self._read(call, outcome, now) if isinstance(outcome, Read) else outcome
+        except (Refusal, StateError) as refused:
+            return _refuse(refused)
+
+    def _call(self, route: Route, request: Request, tail: str, now: float) -> Call:
+        params = Params(request.query)
+        if route.namespaced:
+            check_namespace(params)
+        options = read_options(params, self.state.config)
+        check_target(params, self.state.datacenter)
+        pretty = self.state.config.pretty or "pretty" in params
+        return Call(self.state, request, params, tail, now, pretty, options)
+
+    def _read(self, call: Call, read: Read, now: float) -> Reply | Waiter:
+        wait = call.options.wait
+        until = now + wait + self._random() * wait * _JITTER if call.options.index else now
+        return self._ask(call, read, until)
+
+    def _ask(self, call: Call, read: Read, until: float) -> Reply | Waiter:
+        stale = call.options.stale
+        if not self.state.leader and not stale:
+            return _LEADER_GONE
+        seen = self._look(call, read)
+        if isinstance(seen, Reply):
+            return seen
+        if not 0 < max(seen.index, 1) <= call.options.index:
+            return self._with_meta(seen)
+        marks = seen.marks if stale else (*seen.marks, LEADER)
+        return Waiter(lambda _: self._ask(call, read, until), lambda _: self._now(call, read), marks, until)
+
+    def _now(self, call: Call, read: Read) -> Reply:
+        seen = self._look(call, read)
+        return seen if isinstance(seen, Reply) else self._with_meta(seen)
+
+    def _look(self, call: Call, read: Read) -> Seen | Reply:
+        try:
+            return read.look(call.store)
+        except Refusal as refused:
+            return _refuse(refused)
+        except StateError as error:
+            return text_reply(500, str(error), _meta(1, leader=False))
+
+    def _with_meta(self, seen: Seen) -> Reply:
+        reply = seen.reply
+        return Reply(
+            reply.status, reply.body, (*reply.headers, *_meta(seen.index, leader=bool(self.state.leader)))
+        )
+
+    def _hold(self, request: Request, until: float) -> Waiter:
+        def again(now: float) -> Reply | Waiter:
+            return self._answer(request, now) if self.state.leader else self._hold(request, until)
+
+        return Waiter(again, lambda _: _NO_LEADER, (LEADER,), until)
+
+
+def _meta(index: int, *, leader: bool) -> Headers:
+    return (
+        ("X-Consul-Index", str(max(index, 1))),
+        ("X-Consul-Knownleader", "true" if leader else "false"),
+        ("X-Consul-Lastcontact", "0"),
+    )
+
+
+def _refuse(error: Refusal | StateError) -> Reply:
+    if isinstance(error, StateError):
+        return text_reply(500, str(error))
+    if any(name == "Content-Type" for name, _ in error.headers):
+        return Reply(error.status, error.text.encode(), error.headers)
+    return text_reply(error.status, error.text, error.headers)

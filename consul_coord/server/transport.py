@@ -1,0 +1,133 @@
+"""Sockets for an ASGI app: uvicorn's HTTP protocol, started and stopped without waiting for ticks.
+
+Rules
+- Stopping answers what is pending first, then closes; a connection that does not end in time is cut.
+- A client address beyond its share of connections is closed without a byte, as Consul 1.8.7 does.
+- Bytes above ASCII in a path are taken as if they had been percent-encoded, as Go takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_from_bytes
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Callable
+
+    from consul_coord.server.app import App
+
+_KEEP_ALIVE = 3_600
+_BACKLOG = 1_024
+_ASCII = bytes(range(0x21, 0x7F)).decode("ascii")
+
+
+class Listener:
+    """An app on a listening socket, in the running event loop."""
+
+    def __init__(self, app: App, *, max_conns_per_client: int) -> None:
+        self._config = Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            ws="none",
+            interface="asgi3",
+        )
+        self._state = ServerState()
+        self._shares = _Shares(max_conns_per_client)
+        self._stop_accepting: Callable[[], object] = lambda: None
+        self._date: asyncio.TimerHandle | None = None
+
+    async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Serve on a bound socket, which is owned from now on."""
+        if not self._config.loaded:
+            self._config.load()
+        loop = asyncio.get_running_loop()
+        self._stamp(loop)
+        server = await loop.create_server(self._protocol, sock=listening, ssl=tls, backlog=_BACKLOG)
+        self._stop_accepting = server.close
+
+    async def stop(self, dismiss: Callable[[], None], grace: float) -> None:
+        """Accept nothing more, let ``dismiss`` answer what is pending, and close within ``grace`` seconds."""
+        self._stop_accepting()
+        dismiss()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=grace)
+        await asyncio.sleep(0)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        if self._date is not None:
+            self._date.cancel()
+
+    def _protocol(self) -> _Protocol:
+        return _Protocol(self._config, self._state, {}, shares=self._shares)
+
+    def _stamp(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._state.default_headers = [(b"Date", formatdate(usegmt=True).encode("ascii"))]
+        self._date = loop.call_later(1.0, self._stamp, loop)
+
+
+class _Shares:
+    """How many connections each client address has."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: Counter[str] = Counter()
+
+    def take(self, client: str) -> bool:
+        if self._limit and self._open[client] >= self._limit:
+            return False
+        self._open[client] += 1
+        return True
+
+    def give_back(self, client: str) -> None:
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, with a share of connections per client."""
+
+    def __init__(
+        self, config: Config, state: ServerState, app_state: dict[str, Any], *, shares: _Shares
+    ) -> None:
+        super().__init__(config, state, app_state)
+        self.logger = _SILENT
+        self.access_log = False
+        self._shares = shares
+        self._share: str | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        client = self.client[0] if self.client else ""
+        if client and not self._shares.take(client):
+            transport.close()
+            return
+        self._share = client
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._share:
+            self._shares.give_back(self._share)
+            self._share = None
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url if url.isascii() else quote_from_bytes(url, safe=_ASCII).encode("ascii"))
+
+
+# uvicorn's protocol logs to "uvicorn.error"; an application's own uvicorn must not be mixed up with ours.
+_SILENT = logging.getLogger("consul_coord.server")
