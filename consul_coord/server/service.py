@@ -37,7 +37,7 @@ _LEADER_GONE = text_reply(500, "rpc error making call: EOF")
 
 
 class Service:
-    """An agent that serves requests over a state; ``random`` (0 to 1) gives the jitter of blocking queries."""
+    """An agent that serves requests over a state; ``random`` (0 to 1) gives blocking queries their jitter."""
 
     def __init__(self, state: ConsulState, *, random: Callable[[], float]) -> None:
         self.state = state

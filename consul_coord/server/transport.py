@@ -3,7 +3,6 @@
 Rules
 - Stopping answers what is pending first, then closes; a connection that does not end in time is cut.
 - A client address beyond its share of connections is closed without a byte, as Consul 1.8.7 does.
-- Bytes above ASCII in a path are taken as if they had been percent-encoded, as Go takes them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import logging
 from collections import Counter
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote_from_bytes
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 _KEEP_ALIVE = 3_600
 _BACKLOG = 1_024
-_ASCII = bytes(range(0x21, 0x7F)).decode("ascii")
 
 
 class Listener:
@@ -124,9 +121,6 @@ class _Protocol(HttpToolsProtocol):
         if self._share:
             self._shares.give_back(self._share)
             self._share = None
-
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url if url.isascii() else quote_from_bytes(url, safe=_ASCII).encode("ascii"))
 
 
 # uvicorn's protocol logs to "uvicorn.error"; an application's own uvicorn must not be mixed up with ours.

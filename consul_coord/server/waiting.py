@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One waiting request: ``again`` answers it, or says how it waits on; ``give_up`` answers it at ``until``."""
+    """One waiting request: ``again`` answers it or says how it waits on, ``give_up`` answers at ``until``."""
 
     again: Callable[[float], Reply | Waiter]
     give_up: Callable[[float], Reply]
