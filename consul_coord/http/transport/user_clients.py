@@ -8,7 +8,7 @@ Rules
 - httpx bounds single reads and writes. So that the whole exchange is bounded, and can be cancelled, a sync
   one runs on a thread of its own, which is left behind when time is up, and ends with the single read it is
   in.
-- Only a failure to connect is known to have sent nothing.
+- Nothing was sent only if httpx failed to connect, or says that it is still connecting.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from consul_coord.http.transport.incoming import BodyLimit, Garbled, refuse_comp
 from consul_coord.http.transport.outgoing import Outgoing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     import httpx
@@ -49,8 +50,7 @@ class UserClientTransport:
         """Return the whole reply; see ``Transport.send``."""
         _check_open(self._closed or self._client.is_closed)
         attempt = self._requests.attempt(request, timeout)
-        arguments = self._requests.arguments(attempt)
-        attempt.sent = True
+        arguments = self._requests.arguments(attempt, _Progress(attempt).note)
         try:
             return call_bounded(lambda: self._fetch(arguments, attempt), timeout=timeout, cancel=cancel)
         except Abandoned as error:
@@ -101,8 +101,7 @@ class AsyncUserClientTransport:
 
         _check_open(self._closed or self._client.is_closed)
         attempt = self._requests.attempt(request, timeout)
-        arguments = self._requests.arguments(attempt)
-        attempt.sent = True
+        arguments = self._requests.arguments(attempt, _Progress(attempt).anote)
         with anyio.move_on_after(timeout):
             try:
                 return await self._fetch(arguments)
@@ -143,7 +142,7 @@ class _Requests:
     def attempt(self, request: Request, timeout: float) -> Attempt:
         return Attempt(request, address=self._address, timeout=timeout)
 
-    def arguments(self, attempt: Attempt) -> dict[str, Any]:
+    def arguments(self, attempt: Attempt, trace: Callable[..., object]) -> dict[str, Any]:
         """Return the keyword arguments of ``build_request``."""
         request = attempt.request
         return {
@@ -153,7 +152,25 @@ class _Requests:
             # Empty content makes httpx say "Content-Length: 0" on a PUT.
             "content": request.body or b"",
             "timeout": attempt.remaining(),
+            "extensions": {"trace": trace},
         }
+
+
+class _Progress:
+    """Follows httpcore's trace, to know whether anything has left. Unless it says otherwise, something may."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        attempt.sent = True
+
+    def note(self, event: str, _details: object) -> None:
+        if event.startswith("connection.connect_"):
+            self._attempt.sent = False
+        elif event.endswith(".send_request_headers.started"):
+            self._attempt.sent = True
+
+    async def anote(self, event: str, details: object) -> None:
+        self.note(event, details)
 
 
 class _Body:

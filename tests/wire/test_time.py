@@ -1,0 +1,126 @@
+"""``timeout`` is the whole exchange: whatever the agent does, the call ends then, and says what is known."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.errors import RequestTimeout
+from consul_coord.http.messages import Request, Retry
+from tests.wire.servers import silent
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from tests.wire.conftest import MakeEngine, Serve
+    from tests.wire.servers import Peer
+
+TIMEOUT = 0.6
+TOLERANCE = 0.3
+GET = Request("GET", "/v1/kv/a", retry=Retry.READ)
+PUT = Request("PUT", "/v1/kv/a", body=b"v", retry=Retry.NEVER)
+RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT)
+PAUSE = 0.02
+"""Between two bytes: far less than the time limit, so that a limit for each read would never end it."""
+
+
+@contextmanager
+def ends_in_time() -> Generator[None]:
+    began = time.monotonic()
+    yield
+    assert TIMEOUT - 0.01 <= time.monotonic() - began <= TIMEOUT + TOLERANCE
+
+
+def slow_head(peer: Peer) -> None:
+    peer.request()
+    peer.drip(b"HTTP/1.1 200 OK\r\n" + b"X-A: a\r\n" * 100, pause=PAUSE)
+
+
+def slow_body(peer: Peer) -> None:
+    peer.request()
+    peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    peer.drip(bytes(1000), pause=PAUSE)
+
+
+def slow_chunks(peer: Peer) -> None:
+    peer.request()
+    peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    peer.drip(b"1\r\na\r\n" * 200, pause=PAUSE)
+
+
+def slow_error_page(peer: Peer) -> None:
+    peer.request()
+    peer.send(b"HTTP/1.1 500 No\r\n\r\n")
+    peer.drip(bytes(1000), pause=PAUSE)
+
+
+@pytest.mark.parametrize("handler", [silent, slow_head, slow_body, slow_chunks, slow_error_page])
+def test_a_slow_reply_ends_at_the_limit(engine: MakeEngine, serve: Serve, handler: object) -> None:
+    sender = engine(serve(handler))
+    with ends_in_time(), pytest.raises(RequestTimeout) as raised:
+        sender.send(PUT, timeout=TIMEOUT)
+    assert raised.value.outcome_unknown is True
+    assert "0.6 s" in str(raised.value)
+
+
+@pytest.mark.parametrize(("request_", "unknown"), [(GET, False), (PUT, True), (RENEW, True)])
+def test_the_outcome_after_a_timeout(
+    engine: MakeEngine, serve: Serve, request_: Request, unknown: bool
+) -> None:
+    with pytest.raises(RequestTimeout) as raised:
+        engine(serve(silent)).send(request_, timeout=0.1)
+    assert raised.value.outcome_unknown is unknown
+
+
+def test_a_reader_that_stops_reading_ends_at_the_limit(own_engine: MakeEngine, serve: Serve) -> None:
+    def deaf(peer: Peer) -> None:
+        peer.server.closing.wait(5.0)
+
+    sender = own_engine(serve(deaf))
+    large = Request("PUT", "/v1/kv/a", body=bytes(32 * 1024 * 1024))
+    with ends_in_time(), pytest.raises(RequestTimeout) as raised:
+        sender.send(large, timeout=TIMEOUT)
+    assert raised.value.outcome_unknown is True
+
+
+@contextmanager
+def black_hole() -> Generator[str]:
+    """Yield an address that neither accepts nor refuses: the queue of its listener is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        fillers = [socket.socket() for _ in range(8)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+def test_a_black_hole_leaves_nothing_unknown(engine: MakeEngine) -> None:
+    with black_hole() as address:
+        sender = engine(address)
+        with ends_in_time(), pytest.raises(RequestTimeout) as raised:
+            sender.send(PUT, timeout=TIMEOUT)
+    assert raised.value.outcome_unknown is False
+
+
+def test_a_timed_out_connection_is_closed(engine: MakeEngine, serve: Serve) -> None:
+    hung_up = []
+
+    def watch(peer: Peer) -> None:
+        peer.request()
+        hung_up.append(peer.wait_for_hang_up())
+
+    sender = engine(serve(watch))
+    with pytest.raises(RequestTimeout):
+        sender.send(PUT, timeout=0.1)
+    deadline = time.monotonic() + 5.0
+    while not hung_up and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert hung_up == [True]
