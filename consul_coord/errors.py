@@ -148,7 +148,14 @@ class SessionNotFound(NotFound):
     """The session does not exist, or no longer."""
 
     def __init__(
-        self, message: str, *, session: str, method: str = "", path: str = "", status: int = 404, body: str = ""
+        self,
+        message: str,
+        *,
+        session: str,
+        method: str = "",
+        path: str = "",
+        status: int = 404,
+        body: str = "",
     ) -> None:
         super().__init__(message, method=method, path=path, status=status, body=body)
         self.session = session

@@ -1,0 +1,158 @@
+"""What happens inside, as typed events: for an ``Observer``, and for the log by default.
+
+Rules
+- An event is a frozen fact with seconds as float and no token in it.
+- Levels: a loss or a failing agent is a warning, a bug an error, everything else is for debugging.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from consul_coord.models import Blocker, LossReason, ReleaseOutcome
+
+logger = logging.getLogger("consul_coord")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+    level: ClassVar[int] = logging.DEBUG
+
+    def describe(self) -> str:
+        """Return one line of text, e.g. for a log."""
+        parts = (f"{f.name}={getattr(self, f.name)!s}" for f in fields(self))
+        return f"{type(self).__name__.lower()} " + " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Event):
+    """An acquire did not succeed at once."""
+
+    key: str
+    blocker: Blocker
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired(Event):
+    """A hold was granted."""
+
+    key: str
+    session: str
+    fence: int
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed(Event):
+    """A session's lease was extended; ``remaining`` seconds are left now."""
+
+    session: str
+    remaining: float
+
+
+@dataclass(frozen=True, slots=True)
+class Jeopardy(Event):
+    """A renewal failed; the lease still has ``remaining`` seconds."""
+
+    level: ClassVar[int] = logging.WARNING
+    session: str
+    remaining: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Event):
+    """A hold ended without being released."""
+
+    level: ClassVar[int] = logging.WARNING
+    key: str
+    session: str
+    fence: int
+    reason: LossReason
+
+
+@dataclass(frozen=True, slots=True)
+class Released(Event):
+    """A hold was given up."""
+
+    key: str
+    session: str
+    fence: int
+    outcome: ReleaseOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten(Event):
+    """A hold was dropped without being released; it is given back in the background."""
+
+    level: ClassVar[int] = logging.WARNING
+    key: str
+    session: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten(Event):
+    """Somebody else wrote the value of a held key; the hold itself goes on."""
+
+    level: ClassVar[int] = logging.WARNING
+    key: str
+    session: str
+    modify_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDiffers(Event):
+    """The server keeps a session with other settings than were asked for."""
+
+    level: ClassVar[int] = logging.WARNING
+    session: str
+    setting: str
+    asked: str
+    got: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retried(Event):
+    """A request is sent again."""
+
+    method: str
+    path: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned(Event):
+    """What an ended attempt may have left was looked for and, if found, removed."""
+
+    key: str
+    session: str
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Event):
+    """A background program or a user's callback raised: a bug there, which ended nothing else."""
+
+    level: ClassVar[int] = logging.ERROR
+    where: str
+    error: str
+
+
+class Observer(Protocol):
+    """Receives every event, on the callback thread (async: in the event loop). What it raises is logged."""
+
+    def on_event(self, event: Event) -> None:
+        """Take notice of an event."""
+        ...
+
+
+def log(event: Event) -> None:
+    """Write an event to the package's logger at its level."""
+    if logger.isEnabledFor(event.level):
+        logger.log(event.level, "%s", event.describe())

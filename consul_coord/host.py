@@ -1,0 +1,116 @@
+"""What every driver's host has in common: the clock, randomness, counters, and where events go.
+
+Rules
+- ``emit`` counts, logs and hands over; it never blocks and never raises, whatever an observer does.
+- Exact types of tasks and callbacks are the drivers' business: a host is finished by ``spawn``, ``call_back`` and ``mutex``.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from consul_coord import events
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
+
+    from consul_coord.clock import Clock
+    from consul_coord.events import Event, Observer
+    from consul_coord.io import IO, Task
+
+
+class BaseHost(ABC):
+    """A host but for what depends on threads or an event loop."""
+
+    def __init__(self, *, clock: Clock, observer: Observer | None) -> None:
+        self.clock = clock
+        self._observer = observer
+        self._counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
+
+    def now(self) -> float:
+        """Return the lease clock's time in seconds."""
+        return self.clock.now()
+
+    def random(self) -> float:
+        """Return a random number from 0 up to, not including, 1."""
+        return random.random()  # noqa: S311 - spreads load, protects nothing
+
+    def count(self, what: str) -> None:
+        """Add one to a counter."""
+        with self._counting:
+            self._counts[what] += 1
+
+    def counted(self, what: str) -> int:
+        """Return a counter's value."""
+        return self._counts[what]
+
+    def emit(self, event: Event) -> None:
+        """Report an event to the log and the observer."""
+        self.count(type(event).__name__)
+        events.log(event)
+        observer = self._observer
+        if observer is not None:
+            self.call_back(lambda: observer.on_event(event))
+
+    def report_failure(self, where: str, error: BaseException) -> None:
+        """Report a bug in a background program or a callback; not to the observer, which may be the cause."""
+        self.count(events.Failed.__name__)
+        events.log(events.Failed(where, f"{type(error).__name__}: {error}"))
+        events.logger.debug("%s failed", where, exc_info=error)
+
+    @abstractmethod
+    def mutex(self) -> AbstractContextManager[object]:
+        """Make a re-entrant lock, or what stands for one where there is one thread only."""
+
+    @abstractmethod
+    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
+        """Run a program in the background."""
+
+    @abstractmethod
+    def call_back(self, function: Callable[[], object]) -> None:
+        """Run a user's callback where those run."""
+
+
+class HostedIO:
+    """The part of an ``IO`` that its host does."""
+
+    def count(self, what: str) -> None:
+        """Add one to a counter."""
+        self.host.count(what)
+
+    def counted(self, what: str) -> int:
+        """Return a counter's value."""
+        return self.host.counted(what)
+
+    def __init__(self, host: BaseHost) -> None:
+        self.host = host
+
+    def now(self) -> float:
+        """Return the lease clock's time in seconds."""
+        return self.host.clock.now()
+
+    def random(self) -> float:
+        """Return a random number from 0 up to, not including, 1."""
+        return self.host.random()
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """Make a re-entrant lock."""
+        return self.host.mutex()
+
+    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
+        """Run a program in the background."""
+        return self.host.spawn(program, name=name)
+
+    def emit(self, event: Event) -> None:
+        """Report an event."""
+        self.host.emit(event)
+
+    def call_back(self, function: Callable[[], object]) -> None:
+        """Run a user's callback where those run."""
+        self.host.call_back(function)

@@ -1,0 +1,91 @@
+"""Performing a call: send, decode and, where the call allows it, again.
+
+Rules
+- The request's ``Retry`` class decides: reads and idempotent writes are repeated until the deadline; anything else only when
+  the failure shows that it was never applied.
+- What is repeated are failures to serve (5xx, 429, a broken or missing reply), never a refusal (403, 400, a failed CAS).
+- The first try runs without tenacity, which would cost more than the try itself; the repeats use its loop with this
+  package's clock, randomness and sleep. This is the only module that imports it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from consul_coord.errors import ConsulCoordError
+from consul_coord.events import Retried
+from consul_coord.http.backoff import delay
+from consul_coord.http.failures import outcome_unknown, retryable
+from consul_coord.http.messages import Retry
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+    from consul_coord.http.messages import Call, Request
+    from consul_coord.io import IO
+
+T = TypeVar("T")
+
+
+def may_repeat(request: Request, error: BaseException) -> bool:
+    """Return whether a request that failed with ``error`` may be sent again."""
+    if not isinstance(error, ConsulCoordError) or not retryable(error):
+        return False
+    return request.retry is not Retry.NEVER or not outcome_unknown(error)
+
+
+async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float) -> T:
+    """Send a call until it is answered, or ``deadline`` comes; each try takes ``attempt`` seconds at most.
+
+    Raises the last try's error.
+    """
+    try:
+        return await send_once(io, call, deadline=min(deadline, io.now() + attempt))
+    except ConsulCoordError as error:
+        if not may_repeat(call.request, error):
+            raise
+        first_pause = delay(1, io.random())
+        if io.now() + first_pause >= deadline:
+            raise
+        _report(io, call.request, error)
+    await io.sleep(first_pause)
+    return await _repeat(io, call, deadline, attempt)
+
+
+async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
+    """Send a call once and decode its reply. Raises whatever comes of it."""
+    return call.decode(await io.send(call.request, deadline=deadline))
+
+
+async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float) -> T:
+    # Imported here: it costs more than most programs' whole use of this package, and is needed after a failure only.
+    from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415
+
+    def wait(state: RetryCallState) -> float:
+        return delay(state.attempt_number + 1, io.random())
+
+    def stop(state: RetryCallState) -> bool:
+        return io.now() + state.upcoming_sleep >= deadline
+
+    def report(state: RetryCallState) -> None:
+        outcome = state.outcome
+        if outcome is not None and (error := outcome.exception()) is not None:
+            _report(io, call.request, error)
+
+    retrying = AsyncRetrying(
+        sleep=io.sleep,
+        wait=wait,
+        stop=stop,
+        retry=retry_if_exception(lambda error: may_repeat(call.request, error)),
+        before_sleep=report,
+        reraise=True,
+    )
+
+    async def once() -> T:
+        return await send_once(io, call, deadline=min(deadline, io.now() + attempt))
+
+    return await retrying(once)
+
+
+def _report(io: IO, request: Request, error: BaseException) -> None:
+    io.emit(Retried(request.method, request.path, f"{type(error).__name__}: {error}"))

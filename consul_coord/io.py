@@ -1,0 +1,199 @@
+"""The world as a recipe sees it: everything that has an effect or depends on the outside passes through ``IO``.
+
+Recipes are plain ``async def`` programs over this protocol, and exist once. Three drivers run them: blocking (each method
+does its work and returns without ever suspending), async (each method awaits), and simulated (virtual time, seeded faults).
+
+Rules
+- A program gets its ``IO`` as an argument and keeps none beyond its end: a foreground call and the background loop have
+  different ones.
+- Times are instants on the lease clock, ``io.now()``. A deadline of None is "for ever".
+- What a ``Signal`` or a ``Once`` protects needs no lock: both are built on single atomic dict operations, so they may be
+  used from any thread, from a signal handler, and in a forked child.
+- Outside ``shield`` every awaited method may raise what ended the call from outside: an ``Interrupt``'s error, a
+  KeyboardInterrupt, or the event loop's cancellation. Inside, none of the first kind does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+
+    from consul_coord.events import Event
+    from consul_coord.http.messages import Request, Response
+
+T = TypeVar("T")
+
+
+class Signal:
+    """A flag that is raised once, by any thread, and calls back who asked for it."""
+
+    __slots__ = ("__weakref__", "_callbacks", "_raised")
+
+    def __init__(self) -> None:
+        self._raised = False
+        self._callbacks: dict[object, Callable[[], object]] = {}
+
+    def is_set(self) -> bool:
+        """Return whether the flag has been raised."""
+        return self._raised
+
+    def set(self) -> None:
+        """Raise the flag and call back everybody; harmless when done before."""
+        self._raised = True
+        self._call_back()
+
+    def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call ``callback`` once when the flag is raised, at once if it is; returns how to take that back.
+
+        The callback runs in the thread that raises the flag and must neither block nor raise.
+        """
+        ticket = object()
+        self._callbacks[ticket] = callback
+        if self._raised:
+            self._call_back()
+        return lambda: self._callbacks.pop(ticket, None) and None
+
+    def _call_back(self) -> None:
+        # popitem is atomic: between a raising and a subscribing thread, exactly one gets each callback.
+        while True:
+            try:
+                _, callback = self._callbacks.popitem()
+            except KeyError:
+                return
+            callback()
+
+    def __repr__(self) -> str:
+        return f"Signal({'set' if self._raised else 'not set'})"
+
+
+class Once(Generic[T]):
+    """A value settled by whoever comes first; later attempts change nothing."""
+
+    __slots__ = ("_settled",)
+
+    def __init__(self) -> None:
+        self._settled: dict[None, tuple[T]] = {}
+
+    def settle(self, value: T) -> bool:
+        """Set the value; returns whether this call was the first."""
+        mine = (value,)
+        return self._settled.setdefault(None, mine) is mine
+
+    @property
+    def value(self) -> T | None:
+        """The settled value, or None before."""
+        settled = self._settled.get(None)
+        return None if settled is None else settled[0]
+
+
+class Interrupt:
+    """Ends a waiting call from outside: the first ``fire`` decides the error that the call raises."""
+
+    __slots__ = ("_error", "signal")
+
+    def __init__(self) -> None:
+        self.signal = Signal()
+        self._error: Once[Callable[[], Exception]] = Once()
+
+    def fire(self, error: Callable[[], Exception]) -> None:
+        """End the call with the error that ``error()`` makes in the waiting thread or task."""
+        self._error.settle(error)
+        self.signal.set()
+
+    def raise_if_fired(self) -> None:
+        """Raise the error if ``fire`` was called."""
+        if self.signal.is_set():
+            error = self._error.value
+            if error is not None:
+                raise error()
+
+
+class Task(Protocol):
+    """A program running in the background."""
+
+    @property
+    def done(self) -> Signal:
+        """Raised when the program has ended, however it did."""
+        ...
+
+    def cancel(self) -> None:
+        """Ask the program to end; returns at once, from any thread."""
+        ...
+
+
+class Host(Protocol):
+    """What can be done from any thread, at any moment, without waiting."""
+
+    def now(self) -> float:
+        """Return the lease clock's time in seconds."""
+        ...
+
+    def random(self) -> float:
+        """Return a random number from 0 up to, not including, 1."""
+        ...
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """Make a re-entrant lock that keeps the client's other threads out; free of cost where there are none."""
+        ...
+
+    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
+        """Run a program in the background, with the background's own IO; returns at once.
+
+        What it raises is reported as ``Failed``, and ends nothing else.
+        """
+        ...
+
+    def count(self, what: str) -> None:
+        """Add one to a counter."""
+        ...
+
+    def counted(self, what: str) -> int:
+        """Return a counter's value: how many events of that name, or how often ``count`` was called with it."""
+        ...
+
+    def emit(self, event: Event) -> None:
+        """Report an event to the log and the observer; never blocks and never raises."""
+        ...
+
+    def call_back(self, function: Callable[[], object]) -> None:
+        """Run a user's callback where those run; returns at once, what it raises is reported as ``Failed``."""
+        ...
+
+
+class IO(Host, Protocol):
+    """What a program can do. See the module's rules."""
+
+    def owner(self) -> object:
+        """Return what identifies the calling thread or task, for "this thread holds it already"."""
+        ...
+
+    async def send(self, request: Request, *, deadline: float) -> Response:
+        """Exchange one request for a reply, raising TransportError without one by ``deadline``.
+
+        Nothing is repeated, decoded or judged here.
+        """
+        ...
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        """Exchange one blocking query for its reply; None when ``until`` was raised or ``deadline`` came first.
+
+        Raises TransportError as ``send`` does.
+        """
+        ...
+
+    async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
+        """Wait until the signal is raised; returns False when ``deadline`` came first."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass on the lease clock."""
+        ...
+
+    def shield(self, seconds: float) -> AbstractAsyncContextManager[float]:
+        """Keep interrupts and cancellation out of a clean-up; gives the deadline by which it should end."""
+        ...

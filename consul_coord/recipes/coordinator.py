@@ -1,0 +1,232 @@
+"""What one client has under way: its sessions, holds, waiting calls and clean-up, and how they hear of each other.
+
+Rules
+- It knows of a hold, but does not keep it alive: a hold that nobody can reach any more is given back by the reaper.
+- A hold's end passes through here once: it leaves the register, its key's turn goes on, and everybody is told.
+- A session's end reaches all its holds before anything else is done about it.
+- After ``close`` nothing new begins. A forked child starts with a coordinator of its own, and marks what it inherited as lost.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ClientClosed
+from consul_coord.events import Forgotten, Lost
+from consul_coord.io import Interrupt, Signal
+from consul_coord.models import LossReason, Stats
+from consul_coord.recipes import session as sessions
+from consul_coord.recipes.hold import HoldCore
+from consul_coord.recipes.local_queue import LocalQueues
+from consul_coord.recipes.monitor import Monitor
+from consul_coord.recipes.reaper import DestroySession, Reaper, Unlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consul_coord.io import IO, Host
+    from consul_coord.models import KVPair, SessionSpec
+    from consul_coord.recipes.local_queue import Turn
+    from consul_coord.recipes.session import KeptSession, SessionSource
+
+MOST_REMEMBERED = 10_000
+"""Of so many keys the last fence is remembered; of older ones the server is asked again."""
+
+
+class Coordinator:
+    """The state that the recipes of one client share."""
+
+    def __init__(self, host: Host, *, spec: SessionSpec, timeout: float) -> None:
+        self.host = host
+        self.timeout = timeout
+        """Seconds that one request may take."""
+        self.queues = LocalQueues(host.mutex())
+        self.shared = sessions.SessionSource(self, spec)
+        self.reaper = Reaper(self)
+        self.monitor = Monitor(self)
+        self.closing = Signal()
+        self._sessions: dict[str, KeptSession] = {}
+        self._sources: weakref.WeakSet[SessionSource] = weakref.WeakSet()
+        self._holds: dict[int, weakref.ref[HoldCore]] = {}
+        self._waiting: dict[Interrupt, None] = {}
+        self._fences: dict[str, int] = {}
+
+    # -- sessions ---------------------------------------------------------------------------------------------------
+
+    def source(self, spec: SessionSpec | str | None) -> SessionSource:
+        """Return where a recipe gets its session from: the shared one for None."""
+        return self.shared if spec is None else sessions.SessionSource(self, spec)
+
+    def adopt_session(self, kept: KeptSession) -> None:
+        """Take a session into care: it is renewed from now on."""
+        self._sessions[kept.id] = kept
+        self.host.count("sessions")
+        self.host.spawn(lambda io: sessions.keep(io, self, kept), name=f"keep session {kept.id}")
+
+    def end_session(self, kept: KeptSession, reason: LossReason) -> None:
+        """End a session for good, telling its holds; harmless when it has ended."""
+        if not kept.lease.end(reason):
+            return
+        self._sessions.pop(kept.id, None)
+        for hold in self.holds_of(kept):
+            hold.look(self.host.now())
+        kept.ended.set()
+        if reason is LossReason.EXPIRED and not kept.outside:
+            self.reaper.add(DestroySession(kept.id))
+
+    def session_of(self, hold: HoldCore) -> KeptSession | None:
+        """Return the session in care that a hold depends on, or None when that has ended."""
+        return self._sessions.get(hold.session)
+
+    def sessions(self) -> list[KeptSession]:
+        """Return the sessions in care."""
+        return list(self._sessions.values())
+
+    # -- holds ------------------------------------------------------------------------------------------------------
+
+    def grant(self, granted: KVPair, *, kept: KeptSession, value: bytes, flags: int, turn: Turn) -> HoldCore:
+        """Register a hold that the server has granted."""
+        hold = HoldCore(
+            granted,
+            session=kept.id,
+            lease=kept.lease,
+            value=value,
+            flags=flags,
+            turn=turn,
+            now=self.host.now(),
+            on_end=self._ended,
+            on_forgotten=self._forgotten,
+        )
+        self._holds[id(hold)] = weakref.ref(hold)
+        self.remember_fence(hold.key, hold.fence)
+        self.monitor.add(hold, kept)
+        return hold
+
+    def holds(self) -> Iterator[HoldCore]:
+        """Iterate over the holds that somebody still refers to."""
+        for reference in list(self._holds.values()):
+            hold = reference()
+            if hold is not None:
+                yield hold
+
+    def holds_of(self, kept: KeptSession) -> Iterator[HoldCore]:
+        """Iterate over the holds that depend on a session."""
+        return (hold for hold in self.holds() if hold.lease is kept.lease)
+
+    def has_holds_of(self, kept: KeptSession) -> bool:
+        """Return whether any hold depends on a session."""
+        return next(self.holds_of(kept), None) is not None
+
+    def _ended(self, hold: HoldCore) -> None:
+        self._holds.pop(id(hold), None)
+        reason = hold.look(self.host.now())[1]
+        if reason is None:
+            return  # released: the turn goes on when the release has an outcome
+        self.queues.leave(hold.turn)
+        self.host.emit(Lost(hold.key, hold.session, hold.fence, reason))
+        self._call_back(hold)
+
+    def _forgotten(self, hold: HoldCore) -> None:
+        """Give back a hold that was dropped without a release; called by the garbage collector, in any thread."""
+        self._holds.pop(id(hold), None)
+        if self.closing.is_set() or hold.lease.ended_by is not None:
+            return
+        self.host.emit(Forgotten(hold.key, hold.session, hold.fence))
+        self.reaper.add(Unlock.of(hold))
+
+    def on_lost(self, hold: HoldCore, callback: Callable[[LossReason], object]) -> None:
+        """Have a callback called at the loss of a hold, at once when it is lost."""
+        hold.on_lost(callback)
+        if hold.look(self.host.now())[1] is not None:
+            self._call_back(hold)
+
+    def _call_back(self, hold: HoldCore) -> None:
+        reason = hold.look(self.host.now())[1]
+        if reason is not None:
+            for callback in hold.take_lost_callbacks():
+                self.host.call_back(partial(callback, reason))
+
+    def healthy(self, slack: float) -> bool:
+        """Return whether every live hold has at least ``slack`` seconds of its lease left."""
+        now = self.host.now()
+        return all(hold.lease.remaining(now) >= slack for hold in self.holds())
+
+    # -- fences -----------------------------------------------------------------------------------------------------
+
+    def remember_fence(self, key: str, fence: int) -> None:
+        """Keep the latest fence got for a key: the next one must be above it."""
+        self._fences.pop(key, None)
+        self._fences[key] = fence
+        if len(self._fences) > MOST_REMEMBERED:
+            self._fences.pop(next(iter(self._fences)), None)
+
+    def last_fence(self, key: str) -> int | None:
+        """Return the latest fence got for a key, or None when this client has not held it, or long ago."""
+        return self._fences.get(key)
+
+    def stats(self) -> Stats:
+        """Return the counters."""
+        counted = self.host.counted
+        return Stats(
+            requests=counted("requests"),
+            retries=counted("Retried"),
+            failures=counted("failures"),
+            sessions_created=counted("sessions"),
+            renewals=counted("Renewed"),
+            renewal_failures=counted("Jeopardy"),
+            acquired=counted("Acquired"),
+            released=counted("Released"),
+            lost=counted("Lost"),
+            pending_cleanup=self.reaper.pending,
+        )
+
+    # -- waiting calls ----------------------------------------------------------------------------------------------
+
+    def enter(self, interrupt: Interrupt) -> None:
+        """Let ``close`` end a call that is about to begin. Raises ClientClosed when it is too late."""
+        self._waiting[interrupt] = None
+        if self.closing.is_set():
+            self.leave(interrupt)
+            raise _closed()
+
+    def leave(self, interrupt: Interrupt) -> None:
+        """Forget a call that has ended."""
+        self._waiting.pop(interrupt, None)
+
+    def begin_close(self) -> bool:
+        """Refuse new calls and end the waiting ones; returns False when that was done before."""
+        if self.closing.is_set():
+            return False
+        self.closing.set()
+        for interrupt in list(self._waiting):
+            interrupt.fire(_closed)
+        return True
+
+    def forked(self, host: Host) -> None:
+        """Mark everything as the parent's; called in the child, which has no other thread yet, with its new host.
+
+        What another thread had locked at the fork stays locked for ever here, so no inherited lock is touched.
+        """
+        self.host = host
+        self.queues = LocalQueues(host.mutex())
+        self.closing.set()
+        for kept in self.sessions():
+            self.end_session(kept, LossReason.FORKED)
+
+
+def _closed() -> ClientClosed:
+    return ClientClosed("the client is closed")
+
+
+async def close(io: IO, core: Coordinator, *, deadline: float) -> None:
+    """Release all holds, then destroy all sessions, as far as that can be done by ``deadline``; the rest is left to their TTL."""
+    for hold in list(core.holds()):
+        hold.lose(LossReason.CLIENT_CLOSED)
+        core.reaper.add(Unlock.of(hold))
+    for kept in core.sessions():
+        core.end_session(kept, LossReason.CLIENT_CLOSED)
+        if not kept.outside:
+            core.reaper.add(DestroySession(kept.id))
+    await core.reaper.finish(io, deadline=deadline)

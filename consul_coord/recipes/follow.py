@@ -1,0 +1,109 @@
+"""Following something on the server by blocking queries: the one engine behind every watch.
+
+Rules
+- The index rules are those of ``http.blocking``; this adds time: a pace, so that a server which answers at once is not asked in
+  a tight loop, and a growing, jittered pause after failures.
+- After a failure the present state is asked for, without waiting: what changed meanwhile is seen then.
+- One query lasts ``WAIT`` seconds at most, below the idle limits of usual load balancers; its end is routine.
+
+Source: https://developer.hashicorp.com/consul/api-docs/features/blocking
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from consul_coord.errors import ConsulCoordError
+from consul_coord.events import Retried
+from consul_coord.http.backoff import delay
+from consul_coord.http.blocking import IndexTracker, Pace
+from consul_coord.http.failures import retryable
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Call
+    from consul_coord.io import IO, Signal
+    from consul_coord.models import Result
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+WAIT = 30.0
+LONGEST_PAUSE = 15.0
+
+
+class Query(Protocol[T_co]):
+    """A blocking query, but for where to wait from and how long."""
+
+    def __call__(self, *, index: int, wait: float) -> Call[Result[T_co]]:
+        """Return the call that waits for something newer than ``index``; that answers at once for 0."""
+        ...
+
+
+class Follower(Generic[T]):
+    """Reads one thing again and again, each time when it may have changed."""
+
+    def __init__(
+        self,
+        query: Query[T],
+        *,
+        index: int = 0,
+        wait: float = WAIT,
+        min_interval: float = 0.0,
+    ) -> None:
+        self._query = query
+        self._wait = wait
+        self._pace = Pace(interval=min_interval, burst=1) if min_interval else Pace()
+        self._tracker: IndexTracker[T] = IndexTracker(index)
+        self._failures = 0
+
+    async def next(self, io: IO, *, until: Signal | None = None) -> Result[T] | None:
+        """Return the next answer, changed or not; None when ``until`` was raised. Raises what goes wrong; then ``pause``."""
+        answer = await self._ask(io, until)
+        if answer is not None:
+            self._tracker, _ = self._tracker.advance(answer)
+        return answer
+
+    async def change(self, io: IO, *, until: Signal | None = None) -> Result[T] | None:
+        """Return the present state at the first call, then each change once; None when ``until`` was raised.
+
+        Failures to serve are ridden out. Raises what the server refuses.
+        """
+        while True:
+            try:
+                answer = await self._ask(io, until)
+            except ConsulCoordError as error:
+                if not retryable(error):
+                    raise
+                path = self._query(index=0, wait=self._wait).request.path
+                io.emit(Retried("GET", path, f"{type(error).__name__}: {error}"))
+                await self.pause(io, until=until)
+                continue
+            if answer is None:
+                return None
+            self._tracker, news = self._tracker.advance(answer)
+            if news:
+                return answer
+
+    async def pause(self, io: IO, *, until: Signal | None = None) -> None:
+        """Wait after a failure, longer each time, and start from the present state."""
+        self._failures += 1
+        self._tracker = self._tracker.restart()
+        seconds = delay(self._failures, io.random(), most=LONGEST_PAUSE)
+        if until is None:
+            await io.sleep(seconds)
+        else:
+            await io.wait(until, deadline=io.now() + seconds)
+
+    async def _ask(self, io: IO, until: Signal | None) -> Result[T] | None:
+        self._pace, pause = self._pace.take(io.now(), io.random())
+        if pause:
+            await io.sleep(pause)
+        if until is not None and until.is_set():
+            return None
+        call = self._query(index=self._tracker.index, wait=self._wait)
+        response = await io.changed(call.request, until=until)
+        if response is None:
+            return None
+        answer = call.decode(response)
+        self._failures = 0
+        return answer

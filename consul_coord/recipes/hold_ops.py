@@ -1,0 +1,83 @@
+"""What a holder can ask the server about its hold, or do under it.
+
+Rules
+- Each answers for this very hold: never for a later one of the same session.
+- A refusal that shows the hold to be gone ends it, with its reason, before the error is raised.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ConsulCoordError, InvalidArgument, TxnFailed
+from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.messages import Retry
+from consul_coord.http.retry import perform
+from consul_coord.models import ReadOptions, TxnOp
+from consul_coord.recipes import session as sessions
+from consul_coord.recipes.hold import lost_error
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.hold import HoldCore
+
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+def check(hold: HoldCore, now: float) -> None:
+    """Raise LockLost unless the hold may be relied on now; no I/O."""
+    reason = hold.loss(now)
+    if reason is not None:
+        raise lost_error(hold, reason)
+
+
+async def ensure(io: IO, core: Coordinator, hold: HoldCore, *, seconds: float) -> None:
+    """Renew the session when less than ``seconds`` of the lease are left.
+
+    Raises LockLost when it is lost, InvalidArgument when the lease can never be that long, and what a failing renewal raises.
+    """
+    if seconds > hold.lease.longest:
+        message = f"ensure({seconds:g}): this session's lease is never longer than {hold.lease.longest:g} s; use a longer ttl"
+        raise InvalidArgument(message)
+    check(hold, io.now())
+    if hold.lease.remaining(io.now()) >= seconds:
+        return
+    kept = core.session_of(hold)
+    if kept is not None:
+        try:
+            await sessions.renew(io, core, kept, deadline=hold.lease.valid_until)
+        except ConsulCoordError:
+            check(hold, io.now())
+            raise
+    check(hold, io.now())
+
+
+async def verify(io: IO, core: Coordinator, hold: HoldCore) -> bool:
+    """Return whether the leader, asked now, still has the key locked for this hold."""
+    if hold.ended or not hold.is_held(io.now()):
+        return False
+    call = kv.get(hold.key, options=_CONSISTENT)
+    pair = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
+    return pair is not None and pair.session == hold.session and hold.is_held(io.now())
+
+
+async def put(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> None:
+    """Write the key's value while holding it; the fence stays. Raises LockLost when it is not held any more."""
+    check(hold, io.now())
+    # "lock" by the holder replaces the value and keeps the LockIndex, which "set" would reset.
+    ops = (
+        TxnOp.check_session(hold.key, hold.session),
+        TxnOp.lock(hold.key, hold.session, value=value, flags=hold.flags),
+    )
+    hold.writing = True
+    try:
+        call = txn.txn(*ops, retry=Retry.IDEMPOTENT)
+        result = await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)
+    except TxnFailed:
+        await core.monitor.make_sure(io, hold)
+        check(hold, io.now())
+        raise
+    finally:
+        hold.writing = False
+    hold.written(result[1][0], value)

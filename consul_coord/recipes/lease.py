@@ -1,0 +1,80 @@
+"""How long a client may believe in a session: pure arithmetic.
+
+Rules
+- ``valid_until = sent_at + (1 - drift) * horizon``: counted from just *before* the renewal was sent, since the server
+  restarted its timer at some moment after that. Only a success moves it, and never backwards.
+- Horizon: the TTL for a session without checks, as the server waits at least that long (in fact twice). With checks the
+  session may die at once, but nobody can take its keys before the lock-delay has passed: min(TTL, lock-delay).
+- Drift covers the difference in rate between the two clocks; 5 % is far beyond any working machine.
+- A lease that has ended never comes back: the next acquire gets a new session.
+
+Source: Gray and Cheriton, "Leases" (1989), section 2; Burrows, "The Chubby lock service" (2006), section 2.8; Consul's
+documentation of sessions, for the TTL as a lower bound.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from consul_coord.io import Once
+
+if TYPE_CHECKING:
+    from consul_coord.models import LossReason
+
+RENEW_FRACTION = 1 / 3
+"""A session is renewed when this part of its horizon has passed."""
+
+
+class Lease:
+    """The local validity of one session, fed by its renewals."""
+
+    __slots__ = ("_drift", "_end", "_horizon", "in_contact", "sent_at", "valid_until")
+
+    def __init__(self, *, drift: float) -> None:
+        self._drift = drift
+        self._end: Once[LossReason] = Once()
+        self._horizon: float | None = None
+        self.sent_at = -math.inf
+        """When the last successful renewal was sent."""
+        self.valid_until = -math.inf
+        self.in_contact = True
+        """Whether the last renewal succeeded."""
+
+    def confirm(self, *, sent_at: float, horizon: float | None) -> None:
+        """Take note of a create or renew, sent at ``sent_at``, that succeeded.
+
+        ``horizon`` is what the server grants at least, in seconds; None is a session without any local bound.
+        """
+        self.in_contact = True
+        self.sent_at = max(self.sent_at, sent_at)
+        self._horizon = horizon
+        granted = math.inf if horizon is None else sent_at + (1 - self._drift) * horizon
+        self.valid_until = max(self.valid_until, granted)
+
+    def end(self, reason: LossReason) -> bool:
+        """End the lease for good; returns whether this call did it."""
+        return self._end.settle(reason)
+
+    @property
+    def ended_by(self) -> LossReason | None:
+        """Why the lease was ended, or None while it was not."""
+        return self._end.value
+
+    def is_valid(self, now: float) -> bool:
+        """Return whether the session may still be believed in."""
+        return self._end.value is None and now < self.valid_until
+
+    def remaining(self, now: float) -> float:
+        """Return the seconds left, 0 when there are none, infinite without a bound."""
+        return max(0.0, self.valid_until - now) if self._end.value is None else 0.0
+
+    @property
+    def longest(self) -> float:
+        """The seconds that a renewal can give at most."""
+        return math.inf if self._horizon is None else (1 - self._drift) * self._horizon
+
+    @property
+    def renew_at(self) -> float:
+        """When the next renewal is due; infinite when there is nothing to extend."""
+        return math.inf if self._horizon is None else self.sent_at + RENEW_FRACTION * self._horizon

@@ -1,0 +1,78 @@
+"""Threads and tasks of one client queue here first, before any of them asks the server.
+
+Rules
+- They share a session, and the server grants a key to its session again and again: without this queue two threads would both
+  hold it. So whoever acts on a key (an attempt, a hold, a release under way, a clean-up) has that key's turn meanwhile.
+- First come, first served, and no request is sent for the waiting.
+- ``leave`` may be called at any time and more than once: by who never got the turn, or gave it up already.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import AlreadyHeld
+from consul_coord.io import Signal
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+
+class Turn:
+    """A place in the queue of one key; ``ready`` is raised when it is at the head."""
+
+    __slots__ = ("key", "owner", "ready")
+
+    def __init__(self, key: str, owner: object) -> None:
+        self.key = key
+        self.owner = owner
+        self.ready = Signal()
+
+
+class LocalQueues:
+    """The queues of all keys that this client acts on."""
+
+    def __init__(self, mutex: AbstractContextManager[object]) -> None:
+        self._mutex = mutex
+        self._queues: dict[str, deque[Turn]] = {}
+
+    def join(self, turn: Turn) -> None:
+        """Take a place at the end. Raises AlreadyHeld when the same thread or task has the turn, as it would wait for itself."""
+        with self._mutex:
+            queue = self._queues.setdefault(turn.key, deque())
+            if queue and turn.owner is not None and queue[0].owner == turn.owner:
+                message = (
+                    f"{turn.key!r} is held by this thread or task already: release it first, "
+                    "or use ReentrantLock if it is meant to be taken twice"
+                )
+                raise AlreadyHeld(message, key=turn.key)
+            queue.append(turn)
+            if queue[0] is turn:
+                turn.ready.set()
+
+    def join_if_idle(self, turn: Turn) -> bool:
+        """Take the turn if nobody acts on the key; returns whether that was so."""
+        with self._mutex:
+            if self._queues.get(turn.key):
+                return False
+            self.join(turn)
+            return True
+
+    def position(self, turn: Turn) -> int | None:
+        """Return the place in the queue, 0 for the head, or None when it is not there."""
+        with self._mutex:
+            queue = self._queues.get(turn.key, deque())
+            return queue.index(turn) if turn in queue else None
+
+    def leave(self, turn: Turn) -> None:
+        """Give up the turn or the place, and let the next one have it."""
+        with self._mutex:
+            queue = self._queues.get(turn.key)
+            if queue is None or turn not in queue:
+                return
+            queue.remove(turn)
+            if not queue:
+                del self._queues[turn.key]
+            else:
+                queue[0].ready.set()

@@ -1,0 +1,211 @@
+"""Noticing a loss that happens on the server: by blocking queries, off the acquire's path.
+
+Rules
+- A hold is watched only once it has lasted a moment: most are released before, and cost nothing here.
+- One blocking query per session tells its end to all its holds. One per key tells what operators do to the key: up to
+  ``MOST_WATCHES`` keys each; beyond that many, keys are read in batches every ``BATCH_PERIOD`` seconds.
+- What a watch shows is a suspicion. Evidence is a 404 on renew, or a consistent read that is newer than the fence: without
+  permission a session reads as gone, and an old leader shows old data.
+- A write by somebody else is no loss as long as the session stays: it is an event.
+- No failure of a query is a loss: the lease alone decides how long contact may be missing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ConsulCoordError, PermissionDenied, SessionNotFound, TxnFailed
+from consul_coord.events import Overwritten
+from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.retry import perform
+from consul_coord.models import ReadOptions, TxnOp
+from consul_coord.recipes import session as sessions
+from consul_coord.recipes.follow import Follower
+from consul_coord.recipes.hold import reason_of
+from consul_coord.recipes.on_demand import OnDemand
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.models import KVPair, Session
+    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.session import KeptSession
+
+SETTLING = 0.05
+"""Seconds that a hold must have lasted before it is watched."""
+IDLE_TICKS = 20
+"""After so many looks without a new hold the monitor ends; the next hold starts it again."""
+MOST_WATCHES = 32
+BATCH_PERIOD = 1.0
+BATCH = 60
+"""Keys read in one transaction: it takes 64 operations at most."""
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+class Monitor:
+    """Starts what watches the holds of one client."""
+
+    def __init__(self, core: Coordinator) -> None:
+        self._core = core
+        self._fresh: deque[tuple[float, weakref.ref[HoldCore], KeptSession]] = deque()
+        self._batch: dict[weakref.ref[HoldCore], None] = {}
+        self._watched_keys = 0
+        self._watched_sessions: set[str] = set()
+        self._starter = OnDemand(core.host, self._start_watches, has_work=lambda: self._fresh, name="monitor")
+        self._reader = OnDemand(
+            core.host, self._read_batches, has_work=lambda: self._batch, name="batch monitor"
+        )
+
+    def add(self, hold: HoldCore, kept: KeptSession) -> None:
+        """Watch a hold, if it lasts. On the acquire's path: wakes the background only when that is at rest."""
+        self._fresh.append((hold.granted_at + SETTLING, weakref.ref(hold), kept))
+        self._starter.start()
+
+    async def _start_watches(self, io: IO) -> None:
+        idle = 0
+        while idle < IDLE_TICKS:
+            await io.sleep(SETTLING)
+            idle = 0 if self._fresh else idle + 1
+            while self._fresh and self._fresh[0][0] <= io.now():
+                _, reference, kept = self._fresh.popleft()
+                hold = reference()
+                if hold is not None and not hold.ended:
+                    self._watch(io, hold, kept)
+
+    def _watch(self, io: IO, hold: HoldCore, kept: KeptSession) -> None:
+        if kept.id not in self._watched_sessions:
+            self._watched_sessions.add(kept.id)
+            io.spawn(lambda io: self._watch_session(io, kept), name=f"watch session {kept.id}")
+        reference = weakref.ref(hold)
+        if self._watched_keys < MOST_WATCHES:
+            self._watched_keys += 1
+            io.spawn(lambda io: self._watch_key(io, reference), name=f"watch {hold.key}")
+        else:
+            self._batch[reference] = None
+            self._reader.start()
+
+    # -- one blocking query per session -------------------------------------------------------------------------------
+
+    async def _watch_session(self, io: IO, kept: KeptSession) -> None:
+        try:
+            await self._follow_session(io, kept)
+        finally:
+            self._watched_sessions.discard(kept.id)
+
+    async def _follow_session(self, io: IO, kept: KeptSession) -> None:
+        follower: Follower[Session | None] = Follower(partial(session_endpoint.watch, kept.id))
+        while self._core.has_holds_of(kept):
+            try:
+                seen = await follower.next(io, until=kept.ended)
+                if seen is None:
+                    return
+                if seen.value is None:
+                    # Gone, or not to be read with this token: a renewal tells.
+                    limit = min(kept.lease.valid_until, io.now() + self._core.timeout)
+                    await sessions.renew(io, self._core, kept, deadline=limit)
+                    return
+            except (PermissionDenied, SessionNotFound):
+                return
+            except ConsulCoordError:
+                await follower.pause(io)
+
+    # -- one blocking query per key -----------------------------------------------------------------------------------
+
+    async def _watch_key(self, io: IO, reference: weakref.ref[HoldCore]) -> None:
+        try:
+            await self._follow_key(io, reference)
+        finally:
+            self._watched_keys -= 1
+
+    async def _follow_key(self, io: IO, reference: weakref.ref[HoldCore]) -> None:
+        hold = reference()
+        if hold is None:
+            return
+        key, over = hold.key, hold.over
+        follower: Follower[KVPair | None] = Follower(partial(kv.watch, key), index=hold.last_index)
+        del hold  # a watch must not keep a forgotten hold alive
+        while not over.is_set():
+            try:
+                seen = await follower.next(io, until=over)
+                if seen is None:
+                    return
+                await self._judge(io, reference, seen.value)
+            except PermissionDenied:
+                return
+            except ConsulCoordError:
+                await follower.pause(io)
+
+    # -- many keys in one transaction ---------------------------------------------------------------------------------
+
+    async def _read_batches(self, io: IO) -> None:
+        while self._batch:
+            await io.sleep(BATCH_PERIOD)
+            holds = {
+                hold.key: reference
+                for reference in list(self._batch)
+                if (hold := reference()) and not hold.ended
+            }
+            self._batch = {reference: None for reference in holds.values()}
+            keys = list(holds)
+            for start in range(0, len(keys), BATCH):
+                part = keys[start : start + BATCH]
+                try:
+                    found = await self._read(io, part)
+                except ConsulCoordError:
+                    continue
+                for key in part:
+                    await self._judge(io, holds[key], found.get(key))
+
+    async def _read(self, io: IO, keys: list[str]) -> dict[str, KVPair]:
+        ops = [TxnOp.get(key) for key in keys]
+        try:
+            result = await perform(
+                io, txn.txn(*ops), deadline=io.now() + self._core.timeout, attempt=self._core.timeout
+            )
+        except TxnFailed as error:
+            # A missing key fails the whole reading, and all missing ones are named: read the others.
+            missing = {failure.op_index for failure in error.failures if failure.kind == "missing"}
+            if not missing:
+                raise
+            rest = [key for number, key in enumerate(keys) if number not in missing]
+            return await self._read(io, rest) if rest else {}
+        return {pair.key: pair for pairs in result for pair in pairs}
+
+    # -- evidence -----------------------------------------------------------------------------------------------------
+
+    async def _judge(self, io: IO, reference: weakref.ref[HoldCore], pair: KVPair | None) -> None:
+        """Take note of a reading of the key. Raises what stands in the way of making sure."""
+        hold = reference()
+        if hold is None or hold.ended:
+            return
+        if pair is None or pair.session != hold.session:
+            await self.make_sure(io, hold)
+        elif pair.modify_index > hold.last_index and not hold.writing:
+            if pair.modify_index != hold.overwritten_at:
+                hold.overwritten_at = pair.modify_index
+                io.emit(Overwritten(hold.key, hold.session, pair.modify_index))
+
+    async def make_sure(self, io: IO, hold: HoldCore) -> None:
+        """End the hold if a consistent reading shows that it has ended."""
+        limit = min(hold.lease.valid_until, io.now() + self._core.timeout)
+        result = await perform(
+            io, kv.get(hold.key, options=_CONSISTENT), deadline=limit, attempt=self._core.timeout
+        )
+        pair = result.value
+        if pair is not None and pair.session == hold.session:
+            return
+        if (result.index if pair is None else pair.modify_index) < hold.fence:
+            return  # older than the grant: no evidence
+        kept = self._core.session_of(hold)
+        if kept is not None:
+            try:
+                await sessions.renew(
+                    io, self._core, kept, deadline=min(hold.lease.valid_until, io.now() + self._core.timeout)
+                )
+            except ConsulCoordError:
+                pass  # SessionNotFound has ended the hold; otherwise the key itself is evidence enough
+        hold.lose(reason_of(pair))

@@ -1,0 +1,174 @@
+"""Clean-up that could not be done at once: kept until the server has answered for it.
+
+Rules
+- A request without an answer was applied, or was not, or will be later: seen on a real agent, up to the moment it went on
+  after a pause. So giving up an attempt is not over with one look; its key is looked at again after a while, several times.
+- One program does all duties, one after the other, each with a bounded request; a duty that fails comes again, later and later.
+- Who cleans a key has that key's turn, or somebody else has it and will leave the key in order himself.
+- Duties are small values: what they concern may have been forgotten by everybody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from consul_coord.errors import ConsulCoordError
+from consul_coord.events import Cleaned, Failed, Released
+from consul_coord.http.backoff import delay
+from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.retry import send_once
+from consul_coord.io import Signal
+from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.on_demand import OnDemand
+from consul_coord.recipes.unlock import unlock, unlock_stray
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from consul_coord.io import IO
+    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.hold import HoldCore
+
+SWEEPS = (1.0, 4.0, 10.0, 45.0)
+"""Seconds from an unanswered request to the first look at its key, and from each look to the next: a minute in all."""
+LONGEST_PAUSE = 15.0
+"""Seconds between two tries of a duty that fails, at most."""
+
+
+class Duty(Protocol):
+    """Something to be done until the server has answered."""
+
+    async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:
+        """Do it; returns None when it is done, or in how many seconds to come again. Raises what goes wrong."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Unlock:
+    """Unlock a key whose hold was given up without an answer, or forgotten."""
+
+    key: str
+    session: str
+    index: int
+    value: bytes
+    flags: int
+    turn: Turn
+    fence: int
+
+    @classmethod
+    def of(cls, hold: HoldCore) -> Self:
+        """Take over from a hold."""
+        return cls(hold.key, hold.session, hold.last_index, hold.value, hold.flags, hold.turn, hold.fence)
+
+    async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:
+        """Unlock the key, and let the next one have its turn."""
+        unlocked = await unlock(
+            io,
+            key=self.key,
+            session=self.session,
+            index=self.index,
+            value=self.value,
+            flags=self.flags,
+            deadline=deadline,
+            uncertain=True,
+        )
+        core.queues.leave(self.turn)
+        io.emit(Released(self.key, self.session, self.fence, unlocked.outcome))
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class Sweep:
+    """Look, now and later, whether an unanswered request has locked a key for nobody."""
+
+    key: str
+    session: str
+    flags: int
+    pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
+
+    async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:
+        """Unlock the key if the session has it and nobody here acts on it."""
+        turn = Turn(self.key, None)
+        if core.queues.join_if_idle(turn):
+            try:
+                found = await unlock_stray(
+                    io, key=self.key, session=self.session, flags=self.flags, deadline=deadline
+                )
+            finally:
+                core.queues.leave(turn)
+            io.emit(Cleaned(self.key, self.session, found))
+        return self.pauses.pop(0) if self.pauses else None
+
+
+@dataclass(slots=True, eq=False)
+class DestroySession:
+    """Destroy a session that nobody here relies on any more."""
+
+    session: str
+
+    async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:  # noqa: ARG002 - a Duty's
+        """Destroy it; harmless when it is gone."""
+        await send_once(io, session_endpoint.destroy(self.session), deadline=deadline)
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    duty: Duty
+    due: float
+    failures: int = 0
+
+
+class Reaper:
+    """Does the duties of one client in the background, for as long as there are any."""
+
+    def __init__(self, core: Coordinator) -> None:
+        self._core = core
+        self._entries: dict[_Entry, None] = {}
+        self._more = Signal()
+        self._program = OnDemand(core.host, self._run, has_work=lambda: self._entries, name="reaper")
+
+    @property
+    def pending(self) -> int:
+        """How many duties are not done."""
+        return len(self._entries)
+
+    def add(self, duty: Duty, *, after: float = 0.0) -> None:
+        """Take on a duty; from any thread, also the garbage collector's."""
+        self._entries[_Entry(duty, self._core.host.now() + after)] = None
+        self._more.set()
+        if not self._core.closing.is_set():
+            self._program.start()
+
+    async def _run(self, io: IO) -> None:
+        while self._entries:
+            self._more = Signal()
+            entry = min(self._entries, key=lambda one: one.due)
+            if entry.due <= io.now():
+                await self._do(io, entry, deadline=io.now() + self._core.timeout)
+            else:
+                await io.wait(self._more, deadline=entry.due)
+
+    async def _do(self, io: IO, entry: _Entry, *, deadline: float) -> None:
+        try:
+            again = await entry.duty.step(io, self._core, deadline=deadline)
+        except Exception as error:  # noqa: BLE001 - whatever one duty raises, the others must be done
+            if not isinstance(error, ConsulCoordError):
+                io.emit(Failed("reaper", f"{type(error).__name__}: {error}"))
+            entry.failures += 1
+            again = delay(entry.failures, io.random(), most=LONGEST_PAUSE)
+        else:
+            entry.failures = 0
+        if again is None:
+            self._entries.pop(entry, None)
+        else:
+            entry.due = io.now() + again
+
+    async def finish(self, io: IO, *, deadline: float) -> None:
+        """Try each duty once more, now: the client closes. Sweeps are settled by the destroying of their sessions."""
+        for entry in sorted(self._entries, key=lambda one: isinstance(one.duty, DestroySession)):
+            if isinstance(entry.duty, Sweep):
+                self._entries.pop(entry, None)
+            elif io.now() < deadline:
+                await self._do(io, entry, deadline=min(deadline, io.now() + self._core.timeout))

@@ -1,0 +1,200 @@
+"""Sessions: made on first need, renewed until they end, replaced by a new one for the next need after a loss.
+
+Rules
+- A session's end is told once, to all its holds, with one reason. 404 on renew is that end; anything else is tried again until
+  the lease is over. Nothing that a renewal raises ends the renewing.
+- Each renewal has its own deadline, a part of the lease, so that one request that hangs leaves time for another.
+- The lease is what is believed in, never the server's 2 x TTL. The server's echo of the TTL is adopted.
+- A session that ended here is destroyed on the server as soon as that can be reached, *without* releasing its keys first: their
+  lock-delay then covers what the former holder may still have under way.
+- An outside session (given by its id) is renewed while in use, and never destroyed.
+
+Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ConsulCoordError, RequestTimeout, SessionNotFound, UnsafeSession
+from consul_coord.events import Failed, Jeopardy, Renewed, SessionDiffers
+from consul_coord.http.backoff import delay
+from consul_coord.http.endpoints import session as endpoint
+from consul_coord.http.retry import perform
+from consul_coord.io import Signal
+from consul_coord.models import LossReason, SessionSpec
+from consul_coord.models.session import LONGEST_LOCK_DELAY
+from consul_coord.recipes.lease import Lease
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.models import Session
+    from consul_coord.recipes.coordinator import Coordinator
+
+WATCH_SLICE = 1.0
+"""While holds depend on it, a keeper looks at the clock this often: timers stand still while a machine is suspended."""
+EARLY = 0.005
+"""A lease is declared over this many seconds before it is, so that the news is not later than the fact."""
+TRIES_PER_LEASE = 4
+"""A renewal may take this part of the lease at most."""
+LEAST_LEFT = 0.25
+"""An acquire renews a lease of which less than this part is left: the keeper is late, e.g. after a suspend."""
+
+
+class KeptSession:
+    """One session on the server, from its creation or adoption to its end."""
+
+    __slots__ = ("checked", "ended", "id", "lease", "outside", "spec")
+
+    def __init__(self, session_id: str, spec: SessionSpec, *, outside: bool) -> None:
+        self.id = session_id
+        self.spec = spec
+        self.outside = outside
+        self.lease = Lease(drift=spec.drift)
+        self.ended = Signal()
+        self.checked = False
+        """Whether the server's idea of the session has been compared with ours."""
+
+
+class SessionSource:
+    """Gives the one live session that its users share, made when first asked for."""
+
+    def __init__(self, core: Coordinator, spec: SessionSpec | str) -> None:
+        self._core = core
+        self._spec = spec
+        self._making: dict[None, Signal] = {}
+        self.current: KeptSession | None = None
+
+    async def live(self, io: IO, *, deadline: float) -> KeptSession:
+        """Return a session that may be believed in now. Raises what the server or the network says; RequestTimeout at the deadline."""
+        while True:
+            kept = self.current
+            if kept is not None and kept.lease.is_valid(io.now()):
+                if kept.lease.remaining(io.now()) >= LEAST_LEFT * kept.lease.longest or await self._refresh(
+                    io, kept, deadline
+                ):
+                    return kept
+                continue
+            mine = Signal()
+            making = self._making.setdefault(None, mine)
+            if making is mine:
+                try:
+                    self.current = await self._make(io, deadline)
+                finally:
+                    self._making.clear()
+                    mine.set()
+            elif not await io.wait(making, deadline=deadline):
+                message = (
+                    "no session in time: another thread or task is still waiting for the agent to create it"
+                )
+                raise RequestTimeout(message, method="PUT", path="/v1/session/create", outcome_unknown=False)
+
+    async def _refresh(self, io: IO, kept: KeptSession, deadline: float) -> bool:
+        """Renew a lease that runs out; returns whether it is valid afterwards."""
+        try:
+            await renew(io, self._core, kept, deadline=min(deadline, kept.lease.valid_until))
+        except ConsulCoordError:
+            # What is left of the lease is still good; at its end the keeper says so.
+            pass
+        return kept.lease.is_valid(io.now())
+
+    async def _make(self, io: IO, deadline: float) -> KeptSession:
+        core = self._core
+        if isinstance(self._spec, str):
+            kept = KeptSession(self._spec, SessionSpec(), outside=True)
+            await renew(io, core, kept, deadline=deadline)
+        else:
+            sent_at = io.now()
+            call = endpoint.create(self._spec)
+            session_id = await perform(io, call, deadline=deadline, attempt=core.timeout)
+            kept = KeptSession(session_id, self._spec, outside=False)
+            # Counted from before the first try, though only the last one made this session: earlier is safe.
+            kept.lease.confirm(sent_at=sent_at, horizon=self._spec.lease_horizon)
+        core.adopt_session(kept)
+        return kept
+
+
+async def renew(io: IO, core: Coordinator, kept: KeptSession, *, deadline: float) -> None:
+    """Renew once, with repeats until ``deadline``; extends the lease.
+
+    Raises SessionNotFound after ending the session; other errors change nothing.
+    """
+    sent_at = io.now()
+    # One try only: a repeat would have to move sent_at.
+    response = await io.send(endpoint.renew(kept.id).request, deadline=deadline)
+    try:
+        session = endpoint.renew(kept.id).decode(response)
+    except SessionNotFound:
+        core.end_session(kept, LossReason.SESSION_GONE)
+        raise
+    kept.lease.confirm(sent_at=sent_at, horizon=_horizon(kept, session))
+    _compare(io, kept, session)
+    io.emit(Renewed(kept.id, kept.lease.remaining(io.now())))
+
+
+def _horizon(kept: KeptSession, session: Session) -> float | None:
+    """Return what the server grants by its own account of the session; raises UnsafeSession for an outside one without a bound."""
+    if session.ttl is not None and (session.node_checks or session.service_checks):
+        granted: float | None = min(session.ttl, max(0.0, min(session.lock_delay, LONGEST_LOCK_DELAY)))
+    else:
+        granted = session.ttl
+    if granted:
+        return granted
+    if kept.outside:
+        message = (
+            f"session {kept.id} has no TTL, or checks and no lock-delay: its holder could not notice a loss in time. "
+            "Give one with a TTL, or let the client make it: SessionSpec(..., allow_unbounded=True)"
+        )
+        raise UnsafeSession(message, session=kept.id)
+    return kept.spec.lease_horizon
+
+
+def _compare(io: IO, kept: KeptSession, session: Session) -> None:
+    """Report once where the server's session differs from what was asked for."""
+    if kept.checked or kept.outside:
+        return
+    kept.checked = True
+    asked = kept.spec
+    for setting, wanted, got in (
+        ("ttl", asked.ttl, session.ttl),
+        ("node_checks", tuple(asked.node_checks), session.node_checks),
+        ("service_checks", tuple(asked.service_checks), session.service_checks),
+        ("behavior", asked.behavior, session.behavior),
+    ):
+        if wanted != got:
+            io.emit(SessionDiffers(kept.id, setting, str(wanted), str(got)))
+
+
+async def keep(io: IO, core: Coordinator, kept: KeptSession) -> None:
+    """Renew a session until it ends: the background program of each session."""
+    lease = kept.lease
+    failures = 0
+    retry_at = lease.sent_at
+    while lease.ended_by is None:
+        now = io.now()
+        over = lease.valid_until - EARLY
+        due = max(lease.renew_at, retry_at)
+        if now >= over:
+            core.end_session(kept, LossReason.EXPIRED)
+        elif now < due:
+            look = now + WATCH_SLICE if core.has_holds_of(kept) else due
+            await io.wait(kept.ended, deadline=min(due, over, look))
+        else:
+            try:
+                await renew(io, core, kept, deadline=min(over, now + lease.longest / TRIES_PER_LEASE))
+            except SessionNotFound:
+                return
+            except Exception as error:  # noqa: BLE001 - a bug must not end the renewing either
+                failures += 1
+                _report_failure(io, kept, error)
+                retry_at = io.now() + delay(failures, io.random(), most=max(0.05, lease.longest / 20))
+            else:
+                failures = 0
+
+
+def _report_failure(io: IO, kept: KeptSession, error: Exception) -> None:
+    kept.lease.in_contact = False
+    text = f"{type(error).__name__}: {error}"
+    if not isinstance(error, ConsulCoordError):
+        io.emit(Failed("renewal", text))
+    io.emit(Jeopardy(kept.id, kept.lease.remaining(io.now()), text))

@@ -1,0 +1,100 @@
+"""Unlocking a key on the server.
+
+Rules
+- An unlock is bound to the index of the hold's own last write: a late copy of it can then never free a later hold of the same
+  session. If somebody else wrote the value meanwhile, the key is read and unlocked at the index found.
+- The value and the flags are carried along: an unlock replaces both.
+- Unanswered unlocks are repeated until answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ConsulCoordError, TxnFailed
+from consul_coord.http.backoff import delay
+from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.failures import outcome_unknown, retryable
+from consul_coord.http.messages import Retry
+from consul_coord.http.retry import perform, send_once
+from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.recipes.hold import reason_of
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.models import KVPair
+
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+@dataclass(frozen=True, slots=True)
+class Unlocked:
+    """What an unlock found. ``loss`` is why the key was not ours any more, where the outcome says so."""
+
+    outcome: ReleaseOutcome
+    loss: LossReason | None = None
+
+
+_RELEASED = Unlocked(ReleaseOutcome.RELEASED)
+
+
+async def unlock(
+    io: IO,
+    *,
+    key: str,
+    session: str,
+    index: int,
+    value: bytes,
+    flags: int,
+    deadline: float,
+    uncertain: bool = False,
+) -> Unlocked:
+    """Unlock a key held by ``session`` and last written by it at ``index``; repeats until answered.
+
+    ``uncertain`` says that an earlier unlock got no answer, so that finding the key free means that it was applied.
+    Raises the last failure when no answer came by ``deadline``.
+    """
+    failures = 0
+    while True:
+        ops = (TxnOp.check_index(key, index), TxnOp.unlock(key, session, value=value, flags=flags))
+        try:
+            await send_once(io, txn.txn(*ops, retry=Retry.IDEMPOTENT), deadline=deadline)
+        except TxnFailed:
+            pair = await _read(io, key, deadline)
+            if pair is None or pair.session != session:
+                return _RELEASED if uncertain else Unlocked(ReleaseOutcome.ALREADY_LOST, reason_of(pair))
+            index, value = pair.modify_index, pair.value
+        except ConsulCoordError as error:
+            failures += 1
+            pause = delay(failures, io.random())
+            if not retryable(error) or io.now() + pause >= deadline:
+                raise
+            uncertain = uncertain or outcome_unknown(error)
+            await io.sleep(pause)
+        else:
+            return _RELEASED
+
+
+async def unlock_stray(io: IO, *, key: str, session: str, flags: int, deadline: float) -> bool:
+    """Unlock a key if ``session`` has it; returns whether it had. The caller has the key's turn, so no hold is meant by it."""
+    pair = await _read(io, key, deadline)
+    if pair is None or pair.session != session:
+        return False
+    await unlock(
+        io,
+        key=key,
+        session=session,
+        index=pair.modify_index,
+        value=pair.value,
+        flags=flags,
+        deadline=deadline,
+    )
+    return True
+
+
+async def _read(io: IO, key: str, deadline: float) -> KVPair | None:
+    result = await perform(
+        io, kv.get(key, options=_CONSISTENT), deadline=deadline, attempt=deadline - io.now()
+    )
+    return result.value

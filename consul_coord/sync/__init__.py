@@ -1,0 +1,1 @@
+"""The world of blocking code: the driver that runs programs on the caller's thread, and the facades over them."""

@@ -1,0 +1,311 @@
+"""Running programs on the caller's thread: the blocking ``IO``, and the client's one loop thread.
+
+Rules
+- A program over ``BlockingIO`` never suspends: ``run`` drives it to its end with one ``send(None)``, on the caller's stack.
+- Short requests are made on the caller's thread. Whatever may take long (blocking queries) or goes on by itself (renewals,
+  clean-up) runs on the loop thread, and the caller waits for a signal: so it can be cancelled, and time out exactly.
+- Users' callbacks run on a thread of their own, made on demand; never on the loop's.
+- Both threads are daemons: the exit of the interpreter waits for nobody. They are started anew after a fork.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from consul_coord.clock import SteppedClock
+from consul_coord.errors import RequestTimeout
+from consul_coord.host import BaseHost, HostedIO
+from consul_coord.http.blocking import read_timeout
+from consul_coord.http.transport.base import SendCancelled
+from consul_coord.io import Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from consul_coord.aio.driver import Supervisor
+    from consul_coord.clock import Clock
+    from consul_coord.events import Observer
+    from consul_coord.http.messages import Request, Response
+    from consul_coord.http.transport.base import AsyncTransport, Transport
+    from consul_coord.io import IO, Interrupt, Task
+
+T = TypeVar("T")
+
+LONGEST_TIMER = 3600.0
+START_TIMEOUT = 10.0
+
+
+def run(program: Coroutine[Any, Any, T]) -> T:
+    """Drive a program that never suspends to its end."""
+    try:
+        program.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    message = f"{program!r} awaited something other than its IO"
+    raise RuntimeError(message)
+
+
+class BlockingIO(HostedIO):
+    """The blocking driver of one call."""
+
+    def __init__(self, host: BaseHost, transport: Transport, *, interrupt: Interrupt | None = None) -> None:
+        super().__init__(host)
+        self._transport = transport
+        self._interrupt = interrupt
+        self.shields = 0
+        """How many clean-ups are under way, one within the other."""
+
+    def owner(self) -> object:
+        """Return the running thread."""
+        return threading.current_thread()
+
+    @property
+    def _open_to(self) -> Interrupt | None:
+        """The interrupt that may end the next operation."""
+        return None if self.shields else self._interrupt
+
+    async def send(self, request: Request, *, deadline: float) -> Response:
+        """Exchange one request for a reply, on this thread."""
+        timeout = min(deadline - self.now(), LONGEST_TIMER)
+        if timeout <= 0:
+            message = f"{request.method} {request.path} was not sent: its time was over before"
+            raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
+        self.host.count("requests")
+        interrupt = self._open_to
+        if interrupt is None:
+            return self._transport.send(request, timeout=timeout)
+        interrupt.raise_if_fired()
+        try:
+            return self._transport.send(request, timeout=timeout, cancel=interrupt.signal)
+        except SendCancelled as cancelled:
+            interrupt.raise_if_fired()
+            raise cancelled.error from None
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        """Exchange one blocking query for its reply, on the loop thread; None when ``until`` or ``deadline`` came first."""
+        outcome: list[Response | Exception] = []
+
+        async def ask(io: IO) -> None:
+            try:
+                outcome.append(await io.send(request, deadline=io.now() + read_timeout(request.hold_open)))
+            except Exception as error:  # noqa: BLE001 - raised in the waiting thread
+                outcome.append(error)
+
+        task = self.host.spawn(ask, name=f"{request.method} {request.path}")
+        try:
+            self._wait_for([task.done] if until is None else [task.done, until], deadline)
+        finally:
+            if not task.done.is_set():
+                task.cancel()
+        if not outcome:
+            return None
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
+        """Wait until the signal is raised; returns False when ``deadline`` came first."""
+        self._wait_for([signal], deadline)
+        return signal.is_set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass on the lease clock."""
+        self._wait_for([], self.now() + seconds)
+
+    def _wait_for(self, signals: list[Signal], deadline: float | None) -> None:
+        """Wait until a signal is raised or the deadline comes. Raises the interrupt's error."""
+        interrupt = self._open_to
+        if interrupt is None:
+            wait_for_any(signals, deadline, self.host.clock)
+            return
+        interrupt.raise_if_fired()
+        wait_for_any([*signals, interrupt.signal], deadline, self.host.clock)
+        interrupt.raise_if_fired()
+
+    def shield(self, seconds: float) -> AbstractAsyncContextManager[float]:
+        """Keep interrupts out of a clean-up; gives the deadline by which it should end."""
+        return _Shield(self, seconds)
+
+
+class _Shield(AbstractAsyncContextManager[float, None]):
+    """While it lasts, the IO is deaf to its interrupt. Ctrl-C still gets through."""
+
+    def __init__(self, io: BlockingIO, seconds: float) -> None:
+        self._io = io
+        self._seconds = seconds
+
+    async def __aenter__(self) -> float:
+        self._io.shields += 1
+        return self._io.now() + self._seconds
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._io.shields -= 1
+
+
+def wait_for_any(signals: list[Signal], deadline: float | None, clock: Clock) -> None:
+    """Block this thread until one of the signals is raised or the deadline comes; Ctrl-C gets through at once."""
+    if any(signal.is_set() for signal in signals):
+        return
+    latch = threading.Lock()
+    latch.acquire()
+
+    def wake() -> None:
+        try:
+            latch.release()
+        except RuntimeError:
+            pass  # woken already
+
+    stepped = deadline is not None and math.isfinite(deadline) and isinstance(clock, SteppedClock)
+    unsubscribes = [signal.subscribe(wake) for signal in signals]
+    try:
+        if stepped and deadline is not None and isinstance(clock, SteppedClock):
+            unsubscribes.append(clock.alarm(deadline, wake).cancel)
+        while True:
+            left = (
+                LONGEST_TIMER if deadline is None or stepped else min(deadline - clock.now(), LONGEST_TIMER)
+            )
+            if left <= 0 or latch.acquire(timeout=left):
+                return
+    finally:
+        for unsubscribe in unsubscribes:
+            unsubscribe()
+
+
+class ThreadHost(BaseHost):
+    """The host of a sync client: one loop thread and one callback thread, each started when first needed."""
+
+    def __init__(
+        self, *, clock: Clock, observer: Observer | None, background: Callable[[], AsyncTransport]
+    ) -> None:
+        super().__init__(clock=clock, observer=observer)
+        self._background = background
+        self._starting = threading.Lock()
+        self._loop: _LoopThread | None = None
+        self._callbacks: _CallbackThread | None = None
+        self._stopped = False
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """Make a re-entrant lock between this client's threads."""
+        return threading.RLock()
+
+    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
+        """Run a program on the loop thread."""
+        loop = self._loop
+        if loop is None:
+            with self._starting:
+                if self._stopped:
+                    return _Ended()
+                if self._loop is None:
+                    self._loop = _LoopThread(self, self._background())
+                loop = self._loop
+        return loop.supervisor.spawn(program, name=name)
+
+    def call_back(self, function: Callable[[], object]) -> None:
+        """Run a user's callback on the callback thread."""
+        callbacks = self._callbacks
+        if callbacks is None:
+            with self._starting:
+                if self._callbacks is None:
+                    self._callbacks = _CallbackThread(self)
+                callbacks = self._callbacks
+        callbacks.put(function)
+
+    def stop(self, *, timeout: float) -> None:
+        """Stop both threads, after the callbacks handed over so far have run."""
+        with self._starting:
+            self._stopped = True
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.stop(timeout=timeout)
+        callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            callbacks.stop(timeout=timeout)
+
+
+class _Ended:
+    """A program that was not started, because its host has stopped."""
+
+    def __init__(self) -> None:
+        self.done = Signal()
+        self.done.set()
+
+    def cancel(self) -> None:
+        pass
+
+
+class _LoopThread:
+    """A daemon thread with an event loop, under one supervisor."""
+
+    supervisor: Supervisor
+
+    def __init__(self, host: ThreadHost, transport: AsyncTransport) -> None:
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(host, transport), name="consul-coord-loop", daemon=True
+        )
+        self._thread.start()
+        if not self._ready.wait(START_TIMEOUT) or self._error is not None:
+            message = "the client's background thread could not be started"
+            raise RuntimeError(message) from self._error
+
+    def _run(self, host: ThreadHost, transport: AsyncTransport) -> None:
+        import anyio  # noqa: PLC0415 - with it comes asyncio, which a program without background work never needs
+
+        from consul_coord.aio.driver import Supervisor  # noqa: PLC0415 - likewise
+
+        async def main() -> None:
+            self.supervisor = Supervisor(host, transport)
+            try:
+                await self.supervisor.supervise(self._ready.set)
+            finally:
+                await transport.aclose()
+
+        try:
+            anyio.run(main)
+        except BaseException as error:  # noqa: BLE001 - the thread's last word
+            self._error = error
+            host.report_failure("the background loop", error)
+        finally:
+            self._ready.set()
+
+    def stop(self, *, timeout: float) -> None:
+        self.supervisor.request_stop()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+
+class _CallbackThread:
+    """A daemon thread that runs users' callbacks, one after the other."""
+
+    def __init__(self, host: ThreadHost) -> None:
+        self._host = host
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="consul-coord-callbacks", daemon=True)
+        self._thread.start()
+
+    def put(self, function: Callable[[], object]) -> None:
+        self._queue.put(function)
+
+    def _run(self) -> None:
+        while (function := self._queue.get()) is not None:
+            try:
+                function()
+            except Exception as error:  # noqa: BLE001 - a user's bug must not end the others' callbacks
+                self._host.report_failure("a callback", error)
+
+    def stop(self, *, timeout: float) -> None:
+        self._queue.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)

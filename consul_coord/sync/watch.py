@@ -1,0 +1,56 @@
+"""Watches for blocking code: what ``client.kv.watch`` and its kin return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from consul_coord.io import Signal
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from consul_coord.models import Result
+    from consul_coord.recipes.follow import Follower
+    from consul_coord.sync.client import Client
+
+T = TypeVar("T")
+
+
+class Watch(Generic[T]):
+    """Iterates over the states of something on the server: the present one first, then each change once.
+
+    States between two looks may be skipped, the latest never is. Outages of the agent are ridden out, with growing pauses.
+    Raises what the server refuses, and ClientClosed. Leaving it as a context manager closes it.
+    """
+
+    def __init__(self, client: Client, follower: Follower[T]) -> None:
+        self._client = client
+        self._follower = follower
+        self._closed = Signal()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Result[T]:
+        if self._closed.is_set():
+            raise StopIteration
+        result = self._client.call(lambda io: self._follower.change(io, until=self._closed))
+        if result is None:
+            raise StopIteration
+        return result
+
+    def close(self) -> None:
+        """End the iteration, from any thread or task, within 100 ms; harmless when it has ended."""
+        self._closed.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Watch: {'closed' if self._closed.is_set() else 'open'}>"
