@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 from consul_coord.errors import InvalidArgument
 from consul_coord.models import _validate
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Consistency: TypeAlias = Literal["default", "consistent", "stale"]
 """How fresh a read must be.
@@ -22,10 +22,10 @@ LONGEST_WAIT = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Generic[T]):
+class Result(Generic[T_co]):
     """The answer to a read."""
 
-    value: T
+    value: T_co
     index: int = 0
     """Where the servers' state stood, for a blocking query; 0 when the reply did not say."""
     known_leader: bool | None = None

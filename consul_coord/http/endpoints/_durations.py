@@ -33,7 +33,7 @@ def to_text(seconds: float) -> str:
 
 def to_seconds(text: str) -> float:
     """Return a written duration in seconds; raise ValueError when it is none."""
-    digits = text[:_LONGEST_TEXT].removeprefix("-").removeprefix("+")
+    digits = text[1:_LONGEST_TEXT] if text.startswith(("-", "+")) else text[:_LONGEST_TEXT]
     parts = _PART.findall(digits)
     if digits == "0" and len(text) <= _LONGEST_TEXT:
         return 0.0

@@ -15,7 +15,8 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from consul_coord.http.endpoints._json import ShapeError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from consul_coord.models import KVPair, TxnOp, Verb
 
-_NO_ENTRY: frozenset[Verb] = frozenset({"delete", "delete-tree", "delete-cas", "check-not-exists"})
+_SILENT: frozenset[Verb] = frozenset({"delete", "delete-tree", "delete-cas", "check-not-exists"})
 _TREE: Verb = "get-tree"
 
 # Whether the operation's key exists after it succeeded, and what its success says of the time before; None:
@@ -59,102 +60,121 @@ _BEFORE: dict[Verb, bool | None] = {
 def assign(ops: Sequence[TxnOp], pairs: Sequence[KVPair]) -> tuple[tuple[KVPair, ...], ...]:
     """Return the entries of each operation; raise ShapeError when they can't belong to these operations."""
     for strict in (True, False):
-        counts = _Matcher(ops, pairs, strict=strict).counts()
-        if counts is not None:
-            return _split(pairs, counts)
+        ends = _Matcher(ops, pairs, strict=strict).ends()
+        if ends is not None:
+            return tuple(tuple(pairs[start:end]) for start, end in pairwise([0, *ends]))
     message = f"the reply's {len(pairs)} results do not belong to the {len(ops)} operations sent"
     raise ShapeError(message)
 
 
-def _split(pairs: Sequence[KVPair], counts: Sequence[int]) -> tuple[tuple[KVPair, ...], ...]:
-    entries: list[tuple[KVPair, ...]] = []
-    start = 0
-    for count in counts:
-        entries.append(tuple(pairs[start : start + count]))
-        start += count
-    return tuple(entries)
-
-
-def _sort_key(pair: KVPair) -> bytes:
-    return pair.key.encode(errors="surrogatepass")
-
-
-@dataclass(slots=True)
 class _Matcher:
-    """A search for how many entries each operation has, earlier operations first, the most first."""
+    """A search for where the entries of each operation end, earlier operations first, the most entries first.
 
-    ops: Sequence[TxnOp]
-    pairs: Sequence[KVPair]
-    strict: bool
-    _dead_ends: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    _readable: frozenset[str] = field(init=False)
+    A tree's entries end where they stop rising or lose its prefix, or before a key that a later operation
+    names: a key that is missing from one tree and present in a later one was made in between, and that write
+    has its own entry first. So there are few places to try, however long the reply.
+    """
 
-    def __post_init__(self) -> None:
-        self._readable = frozenset(pair.key for pair in self.pairs)
+    def __init__(self, ops: Sequence[TxnOp], pairs: Sequence[KVPair], *, strict: bool) -> None:
+        self._ops = ops
+        self._strict = strict
+        self._names = [_in_order(pair.key) for pair in pairs]
+        self._readable = frozenset(pair.key for pair in pairs)
+        self._rises_until = _rises_until(self._names)
+        self._known = [self._existences(at) if op.verb == _TREE else {} for at, op in enumerate(ops)]
+        self._named_later = [
+            frozenset(
+                later.key for later in ops[at + 1 :] if later.verb not in _SILENT and later.verb != _TREE
+            )
+            for at in range(len(ops))
+        ]
+        self._dead_ends: set[tuple[int, int]] = set()
 
-    def counts(self, op: int = 0, start: int = 0) -> list[int] | None:
-        """Return the counts from one operation on, whose entries begin at ``start``."""
-        if op == len(self.ops):
-            return [] if start == len(self.pairs) else None
+    def ends(self, op: int = 0, start: int = 0) -> list[int] | None:
+        """Return where the entries of each operation end, from one on whose entries begin at ``start``."""
+        if op == len(self._ops):
+            return [] if start == len(self._names) else None
         if (op, start) in self._dead_ends:
             return None
-        for count in self._choices(op, start):
-            rest = self.counts(op + 1, start + count)
+        for end in self._choices(op, start):
+            rest = self.ends(op + 1, end)
             if rest is not None:
-                return [count, *rest]
+                return [end, *rest]
         self._dead_ends.add((op, start))
         return None
 
     def _choices(self, op: int, start: int) -> Iterator[int]:
-        verb = self.ops[op].verb
-        if verb in _NO_ENTRY:
-            yield 0
+        verb, key = self._ops[op].verb, self._ops[op].key
+        if verb in _SILENT:
+            yield start
         elif verb == _TREE:
             yield from self._tree_choices(op, start)
         else:
-            key = self.ops[op].key
-            here = start < len(self.pairs) and self.pairs[start].key == key
-            if here:
-                yield 1
-            if not (self.strict and key in self._readable):
-                yield 0
+            if start < len(self._names) and self._names[start] == _in_order(key):
+                yield start + 1
+            if not (self._strict and key in self._readable):
+                yield start
 
     def _tree_choices(self, op: int, start: int) -> Iterator[int]:
-        longest = self._longest_run(op, start)
-        if not self.strict:
-            yield from range(longest, -1, -1)
-            return
-        known = self._known(op)
-        present = {key for key, exists in known.items() if exists}
-        run = [pair.key for pair in self.pairs[start : start + longest]]
-        absent_at = next((at for at, key in enumerate(run) if known.get(key) is False), longest)
-        at_least = max((at + 1 for at, key in enumerate(run) if key in present), default=0)
-        if present <= set(run):
-            yield from range(absent_at, at_least - 1, -1)
+        longest = self._tree_end(_in_order(self._ops[op].key), start)
+        ends = {longest, *(self._find(key, start, longest) for key in self._named_later[op])}
+        if not self._strict:
+            ends.add(start)
+        for end in sorted(ends, reverse=True):
+            if not self._strict or self._agrees(op, start, end):
+                yield end
 
-    def _longest_run(self, op: int, start: int) -> int:
-        end = start
-        while end < len(self.pairs) and self.pairs[end].key.startswith(self.ops[op].key):
-            if end > start and _sort_key(self.pairs[end]) <= _sort_key(self.pairs[end - 1]):
-                break
-            end += 1
-        return end - start
+    def _tree_end(self, prefix: bytes, start: int) -> int:
+        if start == len(self._names):
+            return start
+        # Sorted, the names with one prefix stand together.
+        return bisect_left(
+            self._names,
+            True,  # noqa: FBT003
+            start,
+            self._rises_until[start],
+            key=lambda name: not name.startswith(prefix),
+        )
 
-    def _known(self, op: int) -> dict[str, bool | None]:
-        """Return, for each readable key below a tree, whether it must exist at that moment."""
-        prefix = self.ops[op].key
-        keys = {each.key for each in self.ops if each.key in self._readable and each.key.startswith(prefix)}
-        return {key: self._existence(op, key) for key in keys}
+    def _find(self, key: str, start: int, end: int) -> int:
+        """Return where a key stands within a rising part of the names; its end when it does not."""
+        name = _in_order(key)
+        at = bisect_left(self._names, name, start, end)
+        return at if at < end and self._names[at] == name else end
+
+    def _agrees(self, op: int, start: int, end: int) -> bool:
+        return all((self._find(key, start, end) < end) is exists for key, exists in self._known[op].items())
+
+    def _existences(self, op: int) -> dict[str, bool]:
+        """Return whether the readable keys below a tree existed then, for those where that is certain."""
+        prefix = self._ops[op].key
+        keys = {each.key for each in self._ops if each.key in self._readable and each.key.startswith(prefix)}
+        certain = ((key, self._existence(op, key)) for key in keys)
+        return {key: exists for key, exists in certain if exists is not None}
 
     def _existence(self, op: int, key: str) -> bool | None:
-        for each in reversed(self.ops[:op]):
+        for each in reversed(self._ops[:op]):
             if each.verb == "delete-tree" and key.startswith(each.key):
                 return False
             if each.key == key and each.verb in _AFTER:
                 return _AFTER[each.verb]
-        for each in self.ops[op + 1 :]:
+        for each in self._ops[op + 1 :]:
             if each.verb == "delete-tree" and key.startswith(each.key):
                 return None
             if each.key == key and each.verb in _BEFORE:
                 return (each.index != 0) if each.verb == "cas" else _BEFORE[each.verb]
         return None
+
+
+def _in_order(key: str) -> bytes:
+    """Return a key as Consul sorts it."""
+    return key.encode(errors="surrogatepass")
+
+
+def _rises_until(names: Sequence[bytes]) -> list[int]:
+    """Return, for each place, where the names that rise strictly from there on end."""
+    ends = list(range(1, len(names) + 1))
+    for at in range(len(names) - 2, -1, -1):
+        if names[at] < names[at + 1]:
+            ends[at] = ends[at + 1]
+    return ends

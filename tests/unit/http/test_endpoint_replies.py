@@ -1,0 +1,239 @@
+"""Replies of a real agent and odd ones: what is read from them, and which error names the fault."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from consul_coord.errors import DecodeError, NotFound
+from consul_coord.http.endpoints import agent, catalog, health, kv, query, session, status
+from consul_coord.http.messages import Call, Response
+from consul_coord.models import (
+    AgentInfo,
+    CatalogNode,
+    HealthCheck,
+    KVPair,
+    Node,
+    PreparedQuery,
+    Result,
+    Service,
+    Session,
+)
+
+SID = "adf4238a-882b-9ddc-4a9d-5b6758e4159e"
+HEADERS = {
+    "x-consul-index": "18446744073709551615",
+    "x-consul-knownleader": "true",
+    "x-consul-lastcontact": "5017",
+}
+PAIR = {
+    "LockIndex": 1,
+    "Key": "k",
+    "Flags": 2**64 - 1,
+    "Value": "AP8=",
+    "Session": SID,
+    "CreateIndex": 9,
+    "ModifyIndex": 2**63,
+}
+
+
+def ok(value: Any) -> Response:
+    return Response(200, HEADERS, json.dumps(value).encode())
+
+
+def read(call: Call[Any], value: Any) -> Any:
+    return call.decode(ok(value))
+
+
+def read_value(call: Call[Result[Any]], value: Any) -> Any:
+    return call.decode(ok(value)).value
+
+
+def test_key_with_everything() -> None:
+    expected = KVPair("k", b"\x00\xff", 2**64 - 1, SID, create_index=9, modify_index=2**63, lock_index=1)
+    assert read(kv.get("k"), [PAIR]) == Result(expected, 2**64 - 1, known_leader=True, last_contact=5.017)
+
+
+def test_key_with_the_least() -> None:
+    odd: dict[str, Any] = {
+        "Key": "k",
+        "Value": None,
+        "CreateIndex": 1,
+        "ModifyIndex": 2,
+        "Session": "",
+        "Unknown": [{}],
+    }
+    assert read_value(kv.get("k"), [odd]) == KVPair("k", create_index=1, modify_index=2)
+
+
+@pytest.mark.parametrize("call", [kv.get("k"), kv.get_raw("k")])
+def test_absent_key_has_an_index(call: Call[Result[Any]]) -> None:
+    assert call.decode(Response(404, {"x-consul-index": "5"})) == Result(None, 5)
+
+
+@pytest.mark.parametrize("call", [kv.list_pairs("p/"), kv.keys("p/")])
+def test_absent_prefix_is_empty(call: Call[Result[Any]]) -> None:
+    assert call.decode(Response(404, {"x-consul-index": "5"})) == Result((), 5)
+
+
+@pytest.mark.parametrize("garbage", ["", "-1", "1.5", "٣", "abc", "18446744073709551616", "9" * 5000, " 7"])
+def test_garbage_in_headers_says_nothing(garbage: str) -> None:
+    names: tuple[str, ...] = ("x-consul-index", "x-consul-lastcontact", "x-consul-knownleader")
+    headers: dict[str, str] = dict.fromkeys(names, garbage)
+    assert kv.get("k").decode(Response(404, headers)) == Result(None, 0, known_leader=None, last_contact=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"Key": None}, "[0].Key is missing"),
+        ({"Value": "a"}, "[0].Value is not base64"),
+        ({"Value": "YQ=\n="}, "[0].Value is not base64"),
+        ({"Value": 1}, "[0].Value should be a string, not a number"),
+        ({"Flags": -1}, "[0].Flags is out of range"),
+        ({"Flags": 2**64}, "[0].Flags is out of range"),
+        ({"ModifyIndex": 1.0}, "[0].ModifyIndex should be an integer, not a number"),
+        ({"ModifyIndex": True}, "[0].ModifyIndex should be an integer, not a boolean"),
+        ({"Session": []}, "[0].Session should be a string, not a list"),
+        ({"Key": "other"}, "not just 'k'"),
+    ],
+)
+def test_wrong_shape_is_named(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        read(kv.get("k"), [{**PAIR, **change}])
+    assert named in str(caught.value)
+    assert (caught.value.method, caught.value.path) == ("GET", "/v1/kv/k")
+
+
+@pytest.mark.parametrize("value", [None, [], {}, "x", [PAIR, PAIR], [None]])
+def test_a_key_is_exactly_one(value: Any) -> None:
+    with pytest.raises(DecodeError):
+        read(kv.get("k"), value)
+
+
+def test_raw_keys_and_trees() -> None:
+    assert kv.get_raw("k").decode(Response(200, {}, b"\x00[")).value == b"\x00["
+    assert read_value(kv.keys("p/"), ["p/a", "p/b/"]) == ("p/a", "p/b/")
+    assert [pair.key for pair in read_value(kv.list_pairs(""), [PAIR, {**PAIR, "Key": "l"}])] == ["k", "l"]
+
+
+@pytest.mark.parametrize("body", [b"true", b"true\n", b" true "])
+def test_booleans_whatever_their_layout(body: bytes) -> None:
+    assert kv.put("k", b"").decode(Response(200, {}, body)) is True
+
+
+@pytest.mark.parametrize("body", [b"", b"1", b'"true"', b"null", b"[true]"])
+def test_no_boolean(body: bytes) -> None:
+    with pytest.raises(DecodeError):
+        kv.put("k", b"").decode(Response(200, {}, body))
+
+
+SESSION = {
+    "ID": SID,
+    "Name": "n",
+    "Node": "n1",
+    "LockDelay": 1500000000,
+    "Behavior": "delete",
+    "TTL": "1m30s",
+    "NodeChecks": ["serfHealth"],
+    "ServiceChecks": [{"ID": "web", "Namespace": ""}],
+    "CreateIndex": 7,
+    "ModifyIndex": 7,
+}
+
+
+def test_session_with_everything() -> None:
+    expected = Session(SID, "n", "n1", 90.0, 1.5, "delete", ("serfHealth",), ("web",), 7)
+    assert read(session.renew(SID), [SESSION]) == expected
+    assert read_value(session.list_sessions(), [SESSION]) == (expected,)
+
+
+@pytest.mark.parametrize("ttl", ["", "0s", None])
+def test_session_without_ttl(ttl: str | None) -> None:
+    assert read(session.renew(SID), [{**SESSION, "TTL": ttl, "ServiceChecks": None}]).ttl is None
+
+
+def test_session_of_an_old_release_lists_its_checks_otherwise() -> None:
+    assert read(session.renew(SID), [{"ID": SID, "Checks": ["serfHealth"]}]).node_checks == ("serfHealth",)
+
+
+@pytest.mark.parametrize("value", [[], None])
+def test_no_session(value: Any) -> None:
+    assert read_value(session.info(SID), value) is None
+    with pytest.raises(DecodeError):
+        read(session.renew(SID), value)
+
+
+@pytest.mark.parametrize("ttl", ["15", "abc", "15 s", "s", "1h-2m", "9" * 60 + "s", "9" * 5000])
+def test_session_with_an_odd_ttl(ttl: str) -> None:
+    with pytest.raises(DecodeError, match="TTL"):
+        read(session.renew(SID), [{**SESSION, "TTL": ttl}])
+
+
+@pytest.mark.parametrize("value", [{}, {"ID": ""}, {"ID": 1}, [], None])
+def test_create_without_an_id(value: Any) -> None:
+    with pytest.raises(DecodeError):
+        read(session.create(), value)
+
+
+def test_create() -> None:
+    assert read(session.create(), {"ID": SID}) == SID
+
+
+def test_agent() -> None:
+    config = {"Datacenter": "dc1", "NodeName": "n1", "NodeID": SID, "Server": True, "Version": "1.8.7"}
+    reply = {"Config": config, "DebugConfig": {"x": 1}, "Stats": None}
+    assert read_value(agent.info(), reply) == AgentInfo("n1", "dc1", SID, "1.8.7", server=True)
+    checks = {"c1": {"CheckID": "c1", "Name": "c", "Node": "n1", "Status": "passing", "Type": "ttl"}}
+    assert read_value(agent.checks(), checks) == {"c1": HealthCheck("c1", "c", "n1", "passing")}
+    assert agent.pass_check("c1").decode(Response(200)) is None
+
+
+def test_catalog_and_health() -> None:
+    node = {
+        "ID": SID,
+        "Node": "n1",
+        "Address": "a",
+        "Datacenter": "dc1",
+        "Meta": {"m": "1"},
+        "TaggedAddresses": None,
+    }
+    service = {"ID": "web1", "Service": "web", "Tags": None, "Port": 80, "Address": "", "Meta": None}
+    expected = Node("n1", "a", SID, "dc1", {"m": "1"})
+    assert read_value(catalog.nodes(), [node]) == (expected,)
+    both = read_value(catalog.node("n1"), {"Node": node, "Services": {"web1": service}})
+    assert both == CatalogNode(expected, (Service("web", "web1", "", 80),))
+    assert read_value(catalog.node("n1"), None) is None
+    check = {"CheckID": "serfHealth", "Node": "n1", "Status": "critical", "CreateIndex": 3, "ModifyIndex": 4}
+    expected_check = HealthCheck("serfHealth", node="n1", status="critical", create_index=3, modify_index=4)
+    assert read_value(health.node("n1"), [check]) == (expected_check,)
+    assert read_value(health.state("any"), []) == ()
+
+
+def test_queries() -> None:
+    reply = {
+        "ID": "q1",
+        "Name": "q",
+        "Session": SID,
+        "Token": "secret",
+        "Service": {"Service": "web", "Tags": ["t"], "OnlyPassing": True, "Near": "_agent"},
+    }
+    expected = PreparedQuery(
+        service="web", name="q", session=SID, id="q1", tags=("t",), only_passing=True, near="_agent"
+    )
+    assert read_value(query.get("q1"), [reply]) == expected
+    assert read_value(query.list_queries(), [reply]) == (expected,)
+    assert query.get("q1").decode(Response(404, {}, b"Query not found")).value is None
+    with pytest.raises(NotFound):
+        query.delete("q1").decode(Response(404, {}, b"Query not found"))
+
+
+@pytest.mark.parametrize(("reply", "leader"), [("127.0.0.1:8300", "127.0.0.1:8300"), ("", None)])
+def test_leader(reply: str, leader: str | None) -> None:
+    assert read(status.leader(), reply) == leader
+
+
+def test_peers() -> None:
+    assert read(status.peers(), ["a:8300"]) == ("a:8300",)

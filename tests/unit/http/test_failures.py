@@ -1,0 +1,253 @@
+"""Every refusal that a real agent was seen to give, and the error that it becomes."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consul_coord import errors
+from consul_coord.http.endpoints import kv, query, session
+from consul_coord.http.failures import failure, outcome_unknown, retryable
+from consul_coord.http.messages import Request, Response
+from consul_coord.models import Blocker, LossReason, PreparedQuery, TxnFailure, TxnOp
+
+SID = "adf4238a-882b-9ddc-4a9d-5b6758e4159e"
+PUT = kv.put("k", b"v").request
+CREATE = session.create().request
+RENEW = session.renew(SID).request
+QUERY = query.create(PreparedQuery(service="web")).request
+
+Row: TypeAlias = tuple[Request, int, str, type[errors.ConsulCoordError], str]
+
+TABLE: list[Row] = [
+    (PUT, 500, "No cluster leader", errors.NoLeader, "elected"),
+    (PUT, 503, "No cluster leader", errors.NoLeader, "elected"),
+    (PUT, 500, "rpc error making call: EOF", errors.ServerError, "may have been applied"),
+    (
+        PUT,
+        500,
+        "rpc error getting client: failed to get conn: dial tcp",
+        errors.ServerError,
+        "reaches no server",
+    ),
+    (PUT, 500, f'invalid session "{SID}"', errors.SessionNotFound, "create a new one"),
+    (QUERY, 500, "invalid session: index error: UUID must be 36 characters", errors.InvalidRequest, "no id"),
+    (RENEW, 500, "failed session lookup: index error: UUID must be 36", errors.InvalidRequest, "no id"),
+    (PUT, 500, "missing session", errors.InvalidRequest, "name a session"),
+    (RENEW, 400, "Missing session", errors.InvalidRequest, "does not understand"),
+    (CREATE, 500, "Missing node registration", errors.InvalidRequest, "datacenter"),
+    (CREATE, 500, "Must provide Node", errors.InvalidRequest, "requires"),
+    (
+        CREATE,
+        500,
+        "Invalid Session TTL '9000000000', must be between [10s=24h0m0s]",
+        errors.InvalidRequest,
+        "take 10s to 24h0m0s",
+    ),
+    (CREATE, 500, "Invalid Session TTL", errors.InvalidRequest, "choose another ttl"),
+    (CREATE, 500, "Session TTL '10' invalid: time: missing unit", errors.InvalidRequest, "with a unit"),
+    (CREATE, 500, "Invalid Behavior setting 'bogus'", errors.InvalidRequest, "'release' or 'delete'"),
+    (CREATE, 500, "Missing check 'nope' registration", errors.SessionCheckFailed, "no such health check"),
+    (CREATE, 500, "Check 'c1' is in critical state", errors.SessionCheckFailed, "pass it first"),
+    (
+        CREATE,
+        500,
+        "cross datacenter lock must be created at server agent",
+        errors.InvalidRequest,
+        "server agent",
+    ),
+    (PUT, 500, 'strconv.ParseUint: parsing "abc": invalid syntax', errors.InvalidRequest, "64-bit"),
+    (PUT, 500, "invalid key name, keys should respect the ...", errors.InvalidRequest, "letters, digits"),
+    (PUT, 500, "No path to datacenter", errors.ServerError, "out of reach"),
+    (PUT, 500, 'CheckID "x" does not have associated TTL', errors.NotFound, "TTL check"),
+    (QUERY, 500, "name 'q1' aliases an existing query name", errors.InvalidRequest, "another name"),
+    (
+        QUERY,
+        500,
+        "Invalid prepared query: Must be bound to a session",
+        errors.InvalidRequest,
+        "name or a session",
+    ),
+    (PUT, 500, "", errors.ServerError, "may or may not"),
+    (PUT, 502, "<html>Bad gateway</html>", errors.ServerError, "may or may not"),
+    (PUT, 503, "", errors.ServerError, "try again later"),
+    (
+        PUT,
+        400,
+        'Bad request: Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature',
+        errors.InvalidRequest,
+        "namespace unset",
+    ),
+    (PUT, 400, "", errors.InvalidRequest, "does not understand"),
+    (PUT, 401, "", errors.InvalidRequest, "http_auth"),
+    (PUT, 403, "Permission denied", errors.PermissionDenied, 'key:write on "k"'),
+    (CREATE, 403, "Permission denied", errors.PermissionDenied, "session:write on the agent's own node"),
+    (PUT, 403, "ACL not found", errors.PermissionDenied, "do not know this token"),
+    (RENEW, 404, f"Session id '{SID}' not found", errors.SessionNotFound, "what it held is lost"),
+    (PUT, 404, "", errors.NotFound, "no such thing"),
+    (PUT, 405, "method GET not allowed", errors.InvalidRequest, "no such call"),
+    (PUT, 409, "", errors.InvalidRequest, "refused"),
+    (
+        PUT,
+        413,
+        "Request body(524289 bytes) too large, max size: 524288 bytes.",
+        errors.PayloadTooLarge,
+        "send less",
+    ),
+    (PUT, 418, "", errors.InvalidRequest, "refused"),
+    (PUT, 429, "", errors.RateLimited, "later"),
+    (PUT, 301, "", errors.InvalidRequest, "redirects are not followed"),
+    (PUT, 307, "", errors.InvalidRequest, "redirects are not followed"),
+    (PUT, 308, "", errors.InvalidRequest, "redirects are not followed"),
+    (PUT, 204, "", errors.ResponseError, "no status that Consul uses"),
+    (PUT, 999, "", errors.ServerError, "may or may not"),
+    (PUT, 0, "", errors.ResponseError, "no status that Consul uses"),
+]
+
+
+@pytest.mark.parametrize("row", TABLE)
+@pytest.mark.parametrize(
+    "prefix", ["", "rpc error making call: ", "rpc error making call: rpc error making call: "]
+)
+def test_table(row: Row, prefix: str) -> None:
+    request, status, body, kind, advice = row
+    error = failure(request, Response(status, {}, (prefix + body).encode()))
+    assert type(error) is kind
+    for part in (request.method, request.path, str(status), body[:40], advice):
+        assert part in str(error)
+
+
+def test_fields() -> None:
+    denied = failure(PUT, Response(403, {}, b"Permission denied"))
+    assert isinstance(denied, errors.PermissionDenied)
+    assert denied.needed == ('key:write on "k"',)
+    assert (denied.method, denied.path, denied.status, denied.body) == (
+        "PUT",
+        "/v1/kv/k",
+        403,
+        "Permission denied",
+    )
+    for call, status, text in (
+        (RENEW, 404, ""),
+        (PUT, 500, f'rpc error making call: invalid session "{SID}"'),
+    ):
+        gone = failure(call, Response(status, {}, text.encode()))
+        assert isinstance(gone, errors.SessionNotFound)
+        assert (gone.session, gone.status) == (SID, status)
+
+
+def test_bodies_are_cut_and_cleaned() -> None:
+    error = failure(PUT, Response(500, {}, b"\x1b[31mred\n" + b"x" * 100_000 + b"\xff"))
+    assert isinstance(error, errors.ServerError)
+    assert len(error.body) == errors.BODY_LIMIT
+    assert len(str(error)) < errors.BODY_LIMIT
+    assert str(error).isprintable()
+
+
+@given(st.integers(-1, 1200), st.binary(max_size=80))
+def test_any_status_and_body_give_an_error_that_says_where(status: int, body: bytes) -> None:
+    error = failure(PUT, Response(status, {}, body))
+    assert isinstance(error, errors.ConsulCoordError)
+    assert str(error).startswith(f"PUT /v1/kv/k: {status}")
+
+
+FACTS = {"method": "GET", "path": "/p"}
+REFUSED = {**FACTS, "status": 500, "body": "b"}
+ABOUT = {"key": "k", "session": "s"}
+EVERY_ERROR: list[errors.ConsulCoordError] = [
+    errors.ConsulCoordError("m"),
+    errors.ConfigError("m"),
+    errors.InvalidArgument("m"),
+    errors.InvalidKey("m", key="/k"),
+    errors.ValueTooLarge("m", size=2, limit=1),
+    errors.DecodeError("m", body="b", **FACTS),
+    errors.ClientClosed("m"),
+    errors.TransportError("m", outcome_unknown=True, **FACTS),
+    errors.ConnectFailed("m", outcome_unknown=False, **FACTS),
+    errors.RequestTimeout("m", outcome_unknown=True, **FACTS),
+    errors.BrokenReply("m", outcome_unknown=True, **FACTS),
+    *(
+        kind("m", method="GET", path="/p", status=500, body="b")
+        for kind in (
+            errors.ResponseError,
+            errors.NotFound,
+            errors.RateLimited,
+            errors.NoLeader,
+            errors.InvalidRequest,
+            errors.PayloadTooLarge,
+            errors.ServerError,
+        )
+    ),
+    errors.SessionNotFound("m", session="s"),
+    errors.PermissionDenied("m", needed=["a", "b"]),
+    errors.TxnFailed("m", failures=[TxnFailure(0, TxnOp.get("k"), "missing", "w")]),
+    *(
+        kind("m", key="k", session="s")
+        for kind in (
+            errors.CoordinationError,
+            errors.AcquireCancelled,
+            errors.AlreadyHeld,
+            errors.NotHeld,
+            errors.UnsafeSession,
+            errors.SessionCheckFailed,
+        )
+    ),
+    errors.AcquireTimeout("m", blocker=Blocker("queued", "t", 3), **ABOUT),
+    errors.LockLost("m", fence=3, reason=LossReason.EXPIRED, **ABOUT),
+    errors.LeadershipLost("m", fence=3, reason=LossReason.EXPIRED, **ABOUT),
+    errors.KeyConflict("m", flags=2**64 - 1, **ABOUT),
+    errors.SemaphoreLimitConflict("m", local=1, remote=2, **ABOUT),
+]
+
+
+def test_the_list_of_errors_is_whole() -> None:
+    def below(kind: type[errors.ConsulCoordError]) -> set[type[errors.ConsulCoordError]]:
+        return {kind}.union(*(below(each) for each in kind.__subclasses__()))
+
+    own = {kind for kind in below(errors.ConsulCoordError) if kind.__module__ == errors.__name__}
+    assert {type(error) for error in EVERY_ERROR} == own
+
+
+@pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: type(error).__name__)
+def test_every_error_survives_pickling(error: errors.ConsulCoordError) -> None:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        copy = pickle.loads(pickle.dumps(error, protocol))
+        assert type(copy) is type(error)
+        assert (copy.args, vars(copy), str(copy)) == (error.args, vars(error), str(error))
+
+
+RETRYABLE = {
+    "TransportError",
+    "ConnectFailed",
+    "RequestTimeout",
+    "BrokenReply",
+    "RateLimited",
+    "NoLeader",
+    "ServerError",
+}
+UNKNOWN = {
+    "TransportError",
+    "RequestTimeout",
+    "BrokenReply",
+    "NoLeader",
+    "ServerError",
+    "DecodeError",
+    "ResponseError",
+}
+
+
+@pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: type(error).__name__)
+def test_what_may_be_repeated_and_what_is_unknown(error: errors.ConsulCoordError) -> None:
+    name = type(error).__name__
+    assert retryable(error) is (name in RETRYABLE)
+    assert outcome_unknown(error) is (name in UNKNOWN)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt(), TimeoutError()])
+def test_others_errors_are_neither(error: BaseException) -> None:
+    assert not retryable(error)
+    assert not outcome_unknown(error)

@@ -1,0 +1,241 @@
+"""What the models refuse, compute and keep."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import inspect
+import math
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consul_coord import models
+from consul_coord.errors import InvalidArgument, UnsafeSession
+from consul_coord.models import (
+    CheckSpec,
+    HoldState,
+    KVPair,
+    LossReason,
+    ReadOptions,
+    Registration,
+    ReleaseOutcome,
+    Result,
+    Sequencer,
+    Service,
+    SessionSpec,
+    TxnOp,
+    TxnResult,
+    failover_bound,
+)
+
+DATACLASSES = [
+    value
+    for name in models.__all__
+    if inspect.isclass(value := getattr(models, name)) and dataclasses.is_dataclass(value)
+]
+
+
+@pytest.mark.parametrize("kind", DATACLASSES, ids=lambda kind: kind.__name__)
+def test_models_are_frozen_and_slotted(kind: Any) -> None:
+    assert kind.__dataclass_params__.frozen
+    assert "__slots__" in vars(kind)
+
+
+HORIZONS: list[tuple[dict[str, Any], float | None]] = [
+    ({}, 15.0),
+    ({"ttl": 20.0, "lock_delay": 1.0}, 20.0),
+    ({"ttl": 20.0, "lock_delay": 0.0}, 20.0),
+    ({"ttl": 20.0, "node_checks": ["serfHealth"]}, 15.0),
+    ({"ttl": 10.0, "node_checks": ["serfHealth"]}, 10.0),
+    ({"ttl": 20.0, "service_checks": ["web"], "lock_delay": 3.0}, 3.0),
+    ({"ttl": None, "allow_unbounded": True}, None),
+    ({"ttl": None, "node_checks": ["c"], "lock_delay": 5.0, "allow_unbounded": True}, None),
+    ({"node_checks": ["c"], "lock_delay": 0.0, "allow_unbounded": True}, None),
+]
+
+
+@pytest.mark.parametrize(("settings", "horizon"), HORIZONS)
+def test_lease_horizon(settings: dict[str, Any], horizon: float | None) -> None:
+    assert SessionSpec(**settings).lease_horizon == horizon
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"ttl": None}, {"node_checks": ["c"], "lock_delay": 0.0}, {"service_checks": ["c"], "lock_delay": 0}],
+)
+def test_no_horizon_must_be_asked_for(settings: dict[str, Any]) -> None:
+    with pytest.raises(UnsafeSession, match="allow_unbounded=True"):
+        SessionSpec(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"ttl": 0}, "ttl must be"),
+        ({"ttl": -1.0}, "ttl must be"),
+        ({"ttl": 86401.0}, "1e-06 to 86400 seconds"),
+        ({"ttl": math.nan}, "finite"),
+        ({"ttl": math.inf}, "finite"),
+        ({"ttl": "15s"}, "ttl must be"),
+        ({"ttl": True}, "ttl must be"),
+        ({"lock_delay": -0.1}, "0 to 60 seconds"),
+        ({"lock_delay": 60.5}, "0 to 60 seconds"),
+        ({"lock_delay": 5e-7}, "0.000001 to 60"),
+        ({"behavior": "DELETE"}, "'release', 'delete'"),
+        ({"drift": 1.0}, "drift"),
+        ({"drift": -0.1}, "drift"),
+        ({"drift": math.nan}, "drift"),
+        ({"node_checks": "serfHealth"}, "did you mean"),
+        ({"node_checks": [1]}, "node_checks must be a string"),
+        ({"node": ""}, "node must name"),
+        ({"name": "\ud800"}, "surrogate"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        SessionSpec(**settings)
+
+
+def test_settings_at_their_bounds() -> None:
+    SessionSpec(ttl=86400.0, lock_delay=60.0, drift=0.0)
+    SessionSpec(ttl=0.2, lock_delay=1e-6, drift=0.99)
+
+
+def test_specs_can_be_keys() -> None:
+    assert hash(SessionSpec(node_checks=["a"])) == hash(SessionSpec(node_checks=("a",)))
+
+
+def test_liveness_adds_serf_health() -> None:
+    assert SessionSpec.liveness() == SessionSpec(node_checks=("serfHealth",))
+    assert SessionSpec.liveness(ttl=30, node_checks=["c", "serfHealth"]).node_checks == ("serfHealth", "c")
+
+
+def test_failover_bound() -> None:
+    assert failover_bound(SessionSpec()) == 2 * 15 + 15 + 1
+    assert failover_bound(SessionSpec(ttl=10, lock_delay=0), leader_change=3.0) == 24
+    assert failover_bound(SessionSpec(ttl=None, allow_unbounded=True)) == math.inf
+    with pytest.raises(InvalidArgument):
+        failover_bound(SessionSpec(), leader_change=-1)
+
+
+ANY_TEXT = st.text(st.characters(), max_size=20)
+
+
+@given(ANY_TEXT, st.integers(0, 2**64 - 1), ANY_TEXT)
+def test_sequencer_comes_back_from_its_text(key: str, lock_index: int, session: str) -> None:
+    sequencer = Sequencer(key, lock_index, session)
+    text = str(sequencer)
+    assert Sequencer.parse(text) == sequencer
+    assert text.isascii()
+    assert text.isprintable()
+    assert " " not in text
+
+
+@given(st.text(max_size=30) | st.from_regex(r"[0-9]{1,3}:[%a-f0-9:]*", fullmatch=True))
+def test_any_text_is_a_sequencer_or_refused(text: str) -> None:
+    try:
+        assert str(Sequencer.parse(text)) == text
+    except InvalidArgument as error:
+        assert "not a sequencer" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1:s", "1:s:k:x", "01:s:k", "-1:s:k", "1:s:%zz", "1:s:%6b", "1:s:%ff", "1:s:k "]
+)
+def test_no_sequencer(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        Sequencer.parse(text)
+
+
+MATCHES = {
+    "same": (KVPair("k", session="s", lock_index=2), True),
+    "other session": (KVPair("k", session="t", lock_index=2), False),
+    "free": (KVPair("k", lock_index=2), False),
+    "later hold": (KVPair("k", session="s", lock_index=3), False),
+    "absent": (None, False),
+}
+
+
+class FakeKV:
+    """Answers every consistent read with one pair."""
+
+    def __init__(self, pair: KVPair | None) -> None:
+        self.pair = pair
+
+    def get(self, key: str, *, options: ReadOptions | None = None) -> Result[KVPair | None]:
+        assert (key, options) == ("k", ReadOptions(consistency="consistent"))
+        return Result(self.pair)
+
+
+class FakeAsyncKV(FakeKV):
+    async def get(self, key: str, *, options: ReadOptions | None = None) -> Result[KVPair | None]:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        return FakeKV.get(self, key, options=options)
+
+
+class FakeClient:
+    def __init__(self, pair: KVPair | None) -> None:
+        self.kv = FakeKV(pair)
+
+
+class FakeAsyncClient:
+    def __init__(self, pair: KVPair | None) -> None:
+        self.kv = FakeAsyncKV(pair)
+
+
+@pytest.mark.parametrize(("pair", "holds"), MATCHES.values(), ids=MATCHES)
+def test_sequencer_verifies(pair: KVPair | None, holds: bool) -> None:
+    sequencer = Sequencer("k", 2, "s")
+    assert sequencer.matches(pair) is holds
+    assert sequencer.verify(FakeClient(pair)) is holds
+    assert asyncio.run(sequencer.averify(FakeAsyncClient(pair))) is holds
+
+
+def test_txn_result() -> None:
+    result = TxnResult(((KVPair("a", modify_index=3),), (), (KVPair("b", modify_index=9), KVPair("c"))))
+    assert result.index == 9
+    assert (len(result), result[1], list(result)[2][1].key) == (3, (), "c")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ReadOptions(index=-1),
+        lambda: ReadOptions(wait=0),
+        lambda: ReadOptions(wait=601),
+        lambda: ReadOptions(max_stale=1),
+        lambda: ReadOptions(consistency="fresh"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        lambda: CheckSpec(name="", ttl=1),
+        lambda: CheckSpec(name="c"),
+        lambda: CheckSpec(name="c", ttl=1, tcp="h:1"),
+        lambda: CheckSpec(name="c", http="http://h/"),
+        lambda: CheckSpec(name="c", ttl=0),
+        lambda: CheckSpec(name="c", ttl=1, status="fine"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        lambda: Registration(node="", address="a"),
+        lambda: Registration(node="n", address=""),
+        lambda: Service("s", tags="tag"),
+        lambda: TxnOp.get("\ud800"),
+        lambda: TxnOp.lock("k", "\ud800"),
+    ],
+)
+def test_refused_arguments(make: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        make()
+
+
+def test_enumerations_are_their_words() -> None:
+    assert [*HoldState] == ["held", "jeopardy", "lost", "released"]
+    assert [*ReleaseOutcome] == ["released", "already_lost", "unknown"]
+    assert [reason.name.lower() for reason in LossReason] == [*LossReason]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [SessionSpec.liveness(), TxnOp.set("k", b"v"), KVPair("k", b"v"), Registration(node="n", address="a")],
+)
+def test_models_are_copied_and_pickled(value: Any) -> None:
+    assert pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == value

@@ -1,0 +1,298 @@
+"""Transactions: bodies, limits, failures by kind, and results matched to their operations."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consul_coord.errors import (
+    DecodeError,
+    InvalidArgument,
+    InvalidKey,
+    PermissionDenied,
+    TxnFailed,
+    ValueTooLarge,
+)
+from consul_coord.http.endpoints import _txn_results
+from consul_coord.http.endpoints.txn import kind_of, txn
+from consul_coord.http.messages import Response, Retry
+from consul_coord.models import KVPair, ReadOptions, TxnOp, TxnResult, WriteOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SID = "adf4238a-882b-9ddc-4a9d-5b6758e4159e"
+
+ENCODED = {
+    '{"Verb":"set","Key":"k","Value":"dg==","Flags":7}': TxnOp.set("k", "v", flags=7),
+    '{"Verb":"set","Key":"k","Value":""}': TxnOp.set("k", b""),
+    '{"Verb":"cas","Key":"k","Value":"dg==","Index":0}': TxnOp.cas("k", "v", 0),
+    '{"Verb":"lock","Key":"k","Value":"","Flags":3304740253564472344,"Session":"s"}': TxnOp.lock(
+        "k", "s", flags=3304740253564472344
+    ),
+    '{"Verb":"unlock","Key":"k","Value":"dg==","Session":"s"}': TxnOp.unlock("k", "s", value=b"v"),
+    '{"Verb":"get","Key":"k"}': TxnOp.get("k"),
+    '{"Verb":"get-tree","Key":"k/"}': TxnOp.get_tree("k/"),
+    '{"Verb":"check-index","Key":"k","Index":18446744073709551615}': TxnOp.check_index("k", 2**64 - 1),
+    '{"Verb":"check-session","Key":"k","Session":""}': TxnOp.check_session("k", ""),
+    '{"Verb":"check-not-exists","Key":"k"}': TxnOp.check_not_exists("k"),
+    '{"Verb":"delete","Key":"k"}': TxnOp.delete("k"),
+    '{"Verb":"delete-tree","Key":""}': TxnOp.delete_tree(""),
+    '{"Verb":"delete-cas","Key":"k","Index":3}': TxnOp.delete_cas("k", 3),
+}
+READ_VERBS = {"get", "get-tree", "check-index", "check-session", "check-not-exists"}
+
+
+@pytest.mark.parametrize(("body", "op"), ENCODED.items(), ids=[op.verb for op in ENCODED.values()])
+def test_each_verb(body: str, op: TxnOp) -> None:
+    request = txn(op).request
+    assert request.body == f'[{{"KV":{body}}}]'.encode()
+    assert request.retry is (Retry.READ if op.verb in READ_VERBS else Retry.NEVER)
+
+
+def test_options_and_retry() -> None:
+    consistent = ReadOptions(consistency="consistent", datacenter="dc2")
+    assert txn(TxnOp.get("k"), options=consistent).request.params == (("dc", "dc2"), ("consistent", ""))
+    assert txn(TxnOp.delete("k"), options=WriteOptions(datacenter="dc2")).request.params == (("dc", "dc2"),)
+    assert txn(TxnOp.lock("k", SID), retry=Retry.IDEMPOTENT).request.retry is Retry.IDEMPOTENT
+
+
+def test_needed_rules_are_named_once_each() -> None:
+    ops = (
+        TxnOp.lock("k", SID),
+        TxnOp.set("k", b""),
+        TxnOp.delete_tree("p/"),
+        TxnOp.get_tree("p/"),
+        TxnOp.get("k"),
+    )
+    assert txn(*ops).request.needed == (
+        'key:write on "k"',
+        'key:write on the prefix "p/"',
+        'key:read on the prefix "p/"',
+        'key:read on "k"',
+    )
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[InvalidArgument]]] = {
+    "no operation": (txn, InvalidArgument),
+    "65 operations": (lambda: txn(*[TxnOp.get("k")] * 65), ValueTooLarge),
+    "value": (lambda: txn(TxnOp.set("k", b"x" * (512 * 1024 + 1))), ValueTooLarge),
+    "body": (lambda: txn(TxnOp.set("k", b"x" * 400_000)), ValueTooLarge),
+    "key": (lambda: txn(TxnOp.get("/k")), InvalidKey),
+    "empty key": (lambda: txn(TxnOp.get("")), InvalidKey),
+    "prefix": (lambda: txn(TxnOp.get_tree("a//")), InvalidKey),
+    "index": (lambda: txn(TxnOp.cas("k", b"", -1)), InvalidArgument),
+    "flags": (lambda: txn(TxnOp.set("k", b"", flags=2**64)), InvalidArgument),
+    "blocking": (lambda: txn(TxnOp.get("k"), options=ReadOptions(index=1)), InvalidArgument),
+    "near": (lambda: txn(TxnOp.get("k"), options=ReadOptions(near="n")), InvalidArgument),
+}
+
+
+@pytest.mark.parametrize(("make", "kind"), REFUSED.values(), ids=REFUSED)
+def test_refused_before_anything_is_sent(make: Callable[[], Any], kind: type[InvalidArgument]) -> None:
+    with pytest.raises(kind):
+        make()
+
+
+def test_as_much_as_fits() -> None:
+    assert len(json.loads(txn(*[TxnOp.get("k")] * 64).request.body or b"")) == 64
+    overhead = len(txn(TxnOp.set("k", b"")).request.body or b"")
+    largest = b"x" * ((512 * 1024 - overhead) // 4 * 3)
+    assert len(txn(TxnOp.set("k", largest)).request.body or b"") <= 512 * 1024
+    with pytest.raises(ValueTooLarge) as caught:
+        txn(TxnOp.set("k", largest + b"x"))
+    assert caught.value.limit == 512 * 1024 < caught.value.size
+
+
+KINDS = {
+    'failed to set key "k", index is stale': "stale_index",
+    'failed to lock key "k", lock is already held': "held",
+    'failed to lock key "k" due to lock delay': "lock_delay",
+    'failed to unlock key "k", lock isn\'t held, or is held by another session': "not_holder",
+    f'invalid session "{SID}"': "invalid_session",
+    "missing session": "invalid_session",
+    "failed session lookup: index error: UUID must be 36 characters": "invalid_session",
+    'key "k" doesn\'t exist': "missing",
+    'failed index check for key "k", current modify index 9 != 1': "stale_index",
+    'failed to check index, key "k" doesn\'t exist': "missing",
+    'failed session check for key "k", current session "a" != "b"': "not_holder",
+    'failed to check session, key "k" doesn\'t exist': "missing",
+    'key "k" exists': "exists",
+    'failed to delete key "k", index is stale': "stale_index",
+    "Permission denied": "denied",
+    "Permission denied: token with AccessorID 'x' lacks permission 'key:write' on \"k\"": "denied",
+    "Must provide key": "other",
+    "": "other",
+    'key "lock is already held" doesn\'t exist': "missing",
+    'key "a \\" due to lock delay" exists': "exists",
+    'failed to lock key "key exists", lock is already held': "held",
+}
+
+
+@pytest.mark.parametrize(("text", "kind"), KINDS.items())
+@pytest.mark.parametrize(
+    "prefix", ["", "rpc error making call: ", "rpc error making call: rpc error making call: "]
+)
+def test_failure_kinds(text: str, kind: str, prefix: str) -> None:
+    assert kind_of(prefix + text) == kind
+
+
+def conflict(*errors: Any) -> Response:
+    return Response(409, {}, json.dumps({"Results": None, "Errors": list(errors)}).encode())
+
+
+def test_failures() -> None:
+    ops = (TxnOp.check_index("c", 3), TxnOp.lock("k", SID))
+    held = {"OpIndex": 1, "What": 'failed to lock key "k", lock is already held'}
+    stray = {"OpIndex": 9, "What": "Permission denied"}
+    with pytest.raises(TxnFailed) as caught:
+        txn(*ops).decode(conflict(held, stray))
+    assert [(each.op_index, each.op, each.kind) for each in caught.value.failures] == [
+        (1, ops[1], "held"),
+        (9, None, "denied"),
+    ]
+    for part in ("PUT /v1/txn", "operation 1", "lock is already held", 'key:write on "k"'):
+        assert part in str(caught.value)
+
+
+def test_many_failures_are_told_shortly() -> None:
+    failed = [{"OpIndex": at, "What": f"w{at}"} for at in range(10)]
+    with pytest.raises(TxnFailed, match="w2; and 7 more"):
+        txn(*[TxnOp.get("k")] * 10).decode(conflict(*failed))
+
+
+def test_other_refusals() -> None:
+    with pytest.raises(PermissionDenied):
+        txn(TxnOp.get("k")).decode(Response(403, {}, b"ACL not found"))
+    with pytest.raises(DecodeError):
+        txn(TxnOp.get("k")).decode(Response(409, {}, b"proxy error"))
+    with pytest.raises(TxnFailed, match="no reason"):
+        txn(TxnOp.get("k")).decode(conflict())
+
+
+def entry(
+    key: str, value: str | None = None, *, session: str | None = None, index: int = 5
+) -> dict[str, Any]:
+    fields = {"LockIndex": 1, "Key": key, "Flags": 0, "Value": value, "CreateIndex": 5, "ModifyIndex": index}
+    return {"KV": fields if session is None else {**fields, "Session": session}}
+
+
+def reply(*entries: dict[str, Any]) -> Response:
+    return Response(200, {}, json.dumps({"Results": list(entries), "Errors": None}).encode())
+
+
+def test_results_of_a_join() -> None:
+    value = base64.b64encode(b"v").decode()
+    ops = (TxnOp.lock("k/.wait/s", "s"), TxnOp.get("k"), TxnOp.get_tree("k/.wait/"))
+    answer = txn(*ops).decode(
+        reply(
+            entry("k/.wait/s", session="s", index=9),
+            entry("k", value, session="r"),
+            entry("k/.wait/r", session="r"),
+            entry("k/.wait/s", session="s", index=9),
+        )
+    )
+    assert [[pair.key for pair in pairs] for pairs in answer] == [
+        ["k/.wait/s"],
+        ["k"],
+        ["k/.wait/r", "k/.wait/s"],
+    ]
+    assert answer[1][0] == KVPair("k", b"v", 0, "r", create_index=5, modify_index=5, lock_index=1)
+    assert (answer.index, len(answer)) == (9, 3)
+
+
+def test_no_results() -> None:
+    assert txn(TxnOp.delete("k")).decode(Response(200, {}, b'{"Results":null,"Errors":null}')) == TxnResult(
+        ((),)
+    )
+    assert TxnResult().index == 0
+
+
+def test_results_that_are_not_ours() -> None:
+    for ops in ((TxnOp.get("a"),), (TxnOp.delete("b"),), (TxnOp.get_tree("a/"),)):
+        with pytest.raises(DecodeError, match="do not belong"):
+            txn(*ops).decode(reply(entry("b")))
+
+
+def keys(ops: list[TxnOp], *names: str) -> list[list[str]]:
+    return [
+        [pair.key for pair in pairs] for pairs in _txn_results.assign(ops, [KVPair(name) for name in names])
+    ]
+
+
+def test_what_may_not_be_read_is_left_out() -> None:
+    ops = [TxnOp.lock("c", "s"), TxnOp.get("k"), TxnOp.get_tree("c")]
+    assert keys(ops) == [[], [], []]
+    assert keys(ops, "c", "c") == [["c"], [], ["c"]]
+    assert keys(ops, "k") == [[], ["k"], []]
+
+
+def test_a_write_with_its_entry_but_a_tree_without() -> None:
+    assert keys([TxnOp.lock("c/1", "s"), TxnOp.get_tree("c/")], "c/1") == [["c/1"], []]
+
+
+def test_a_tree_before_the_key_is_made() -> None:
+    assert keys([TxnOp.get_tree("a/"), TxnOp.set("a/z", b"")], "a/b", "a/z") == [["a/b"], ["a/z"]]
+    ops = [TxnOp.get_tree("a/"), TxnOp.delete_tree("a/"), TxnOp.set("a/z", b""), TxnOp.get_tree("a/")]
+    assert keys(ops, "a/b", "a/z", "a/z") == [["a/b"], [], ["a/z"], ["a/z"]]
+
+
+def test_many_trees_take_no_time() -> None:
+    names = [f"a/{number:04}" for number in range(1000)]
+    assert keys([TxnOp.get_tree("a/")] * 64, *names * 64) == [names] * 64
+    with pytest.raises(ValueError, match="do not belong"):
+        keys([TxnOp.get_tree("a/")] * 64, *names, "b")
+
+
+KEYS = st.sampled_from(["a", "a/", "a/b", "a/c", "b", "é"])
+PREFIXES = st.sampled_from(["", "a", "a/", "b", "c"])
+OPS = st.one_of(
+    KEYS.map(lambda key: TxnOp.set(key, b"")),
+    KEYS.map(lambda key: TxnOp.lock(key, "s")),
+    KEYS.map(TxnOp.get),
+    KEYS.map(lambda key: TxnOp.check_index(key, 1)),
+    KEYS.map(TxnOp.check_not_exists),
+    KEYS.map(TxnOp.delete),
+    KEYS.map(lambda key: TxnOp.delete_cas(key, 1)),
+    KEYS.map(lambda key: TxnOp.cas(key, b"", 0)),
+    KEYS.map(lambda key: TxnOp.cas(key, b"", 1)),
+    PREFIXES.map(TxnOp.get_tree),
+    PREFIXES.map(TxnOp.delete_tree),
+)
+
+
+def run(ops: list[TxnOp], store: set[str]) -> list[list[str]] | None:
+    """Apply the operations as Consul does; None when one of them refuses."""
+    entries: list[list[str]] = []
+    for op in ops:
+        exists = op.key in store
+        wanted = {"get": True, "check-index": True, "check-not-exists": False, "cas": op.index != 0}.get(
+            op.verb
+        )
+        if wanted is not None and wanted != exists:
+            return None
+        if op.verb in {"set", "lock", "cas"}:
+            store.add(op.key)
+        below = {key for key in store if key.startswith(op.key)}
+        if op.verb in {"delete", "delete-cas", "delete-tree"}:
+            store -= below if op.verb == "delete-tree" else {op.key}
+        silent = op.verb.startswith("delete") or op.verb == "check-not-exists"
+        found = sorted(below, key=str.encode) if op.verb == "get-tree" else [op.key]
+        entries.append([] if silent else found)
+    return entries
+
+
+@given(st.lists(OPS, min_size=1, max_size=8), st.sets(KEYS), st.sets(KEYS))
+def test_results_are_given_back_to_their_operations(
+    ops: list[TxnOp], store: set[str], hidden: set[str]
+) -> None:
+    entries = run(ops, store)
+    if entries is None:
+        return
+    visible = [[key for key in found if key not in hidden] for found in entries]
+    assert keys(ops, *(key for found in visible for key in found)) == visible
