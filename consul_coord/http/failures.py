@@ -113,11 +113,19 @@ def _bad_ttl(refusal: Refusal) -> ConsulCoordError:
     )
 
 
+# Why a 403 may have nothing to do with the token's rules.
+_NOT_A_RULE = (
+    ("acl not found", "the servers do not know this token: it is wrong, deleted, or of another datacenter"),
+    ("endpoint is blocked", "this agent's http_config blocks the call, whatever the token"),
+    ("access is restricted", "this agent's http_config takes writes from elsewhere only, whatever the token"),
+)
+
+
 def _denied(refusal: Refusal) -> ConsulCoordError:
     needed = refusal.request.needed
-    advice = f"the token needs {', '.join(needed)}" if needed else "the token lacks a permission"
-    if "acl not found" in refusal.text.lower():
-        advice = "the servers do not know this token: it is wrong, deleted, or of another datacenter"
+    lacking = f"the token needs {', '.join(needed)}" if needed else "the token lacks a permission"
+    text = refusal.text.lower()
+    advice = next((advice for fragment, advice in _NOT_A_RULE if fragment in text), lacking)
     return PermissionDenied(
         refusal.message(advice),
         needed=needed,

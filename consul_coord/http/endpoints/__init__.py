@@ -10,3 +10,5 @@ Rules
   value or raises an error of this package.
 - Every request says which ACL rules it needs and what a lost reply means for it.
 """
+
+from __future__ import annotations

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _unprintable(text: str) -> str | None:
-    return next((char for char in text if not char.isprintable()), None)
-
-
 # A fault is told in two halves: what is wrong, and what to do about it.
 _FAULTS: tuple[tuple[Callable[[str], bool], str, str], ...] = (
     (
@@ -44,14 +40,22 @@ _FAULTS: tuple[tuple[Callable[[str], bool], str, str], ...] = (
 
 def _fault(text: str) -> str | None:
     """Return why Consul would not take this in a path, and the way out; None when it would."""
-    if (char := _unprintable(text)) is not None:
+    if not text.isprintable():
+        char = next(char for char in text if not char.isprintable())
         return f"it has the unprintable character {char!r}, which Consul refuses: leave it out"
     return next((f"{what}: {advice}" for applies, what, advice in _FAULTS if applies(text)), None)
 
 
+def _string(what: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    message = f"{what} must be a string, not {type(value).__name__}"
+    raise InvalidArgument(message)
+
+
 def check_prefix(prefix: str) -> str:
     """Return a prefix of keys, perhaps empty; raise InvalidKey when Consul would change or refuse it."""
-    if fault := _fault(prefix):
+    if fault := _fault(_string("a prefix", prefix)):
         message = f"prefix {prefix!r} can't be used: {fault}"
         raise InvalidKey(message, key=prefix)
     return prefix
@@ -59,7 +63,7 @@ def check_prefix(prefix: str) -> str:
 
 def check_key(key: str) -> str:
     """Return a key; raise InvalidKey when Consul would change or refuse it."""
-    if not key:
+    if not _string("a key", key):
         message = "a key can't be empty: name one, such as 'jobs/nightly'"
         raise InvalidKey(message, key=key)
     if fault := _fault(key):
@@ -70,7 +74,7 @@ def check_key(key: str) -> str:
 
 def check_id(what: str, value: str) -> str:
     """Return an id or name for a path; raise InvalidArgument when Consul would change or refuse it."""
-    fault = _fault(value) if value else "it is empty"
+    fault = _fault(value) if _string(what, value) else "it is empty"
     if fault:
         message = f"{what} {value!r} can't be used: {fault}"
         raise InvalidArgument(message)

@@ -358,6 +358,9 @@ OVERSIZED = b"x" * (512 * 1024 + 1)
 
 REFUSED = {
     "empty_key": (lambda: kv.get(""), InvalidKey),
+    "bytes_as_key": (lambda: kv.get(b"k"), InvalidArgument),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    "number_as_prefix": (lambda: kv.keys(1), InvalidArgument),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    "no_session": (lambda: session.info(None), InvalidArgument),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     "prefix_cleaned": (lambda: kv.delete_tree("a/../"), InvalidKey),
     "value_too_large": (lambda: kv.put("k", OVERSIZED), ValueTooLarge),
     "negative_cas": (lambda: kv.put("k", b"", cas=-1), InvalidArgument),

@@ -87,6 +87,8 @@ TABLE: list[Row] = [
     (PUT, 403, "Permission denied", errors.PermissionDenied, 'key:write on "k"'),
     (CREATE, 403, "Permission denied", errors.PermissionDenied, "session:write on the agent's own node"),
     (PUT, 403, "ACL not found", errors.PermissionDenied, "do not know this token"),
+    (PUT, 403, "Endpoint is blocked by agent configuration", errors.PermissionDenied, "blocks the call"),
+    (PUT, 403, "Access is restricted", errors.PermissionDenied, "takes writes from elsewhere"),
     (RENEW, 404, f"Session id '{SID}' not found", errors.SessionNotFound, "what it held is lost"),
     (PUT, 404, "", errors.NotFound, "no such thing"),
     (PUT, 405, "method GET not allowed", errors.InvalidRequest, "no such call"),
