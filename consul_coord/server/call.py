@@ -17,6 +17,7 @@ from consul_coord.server.wire import JSON, Reply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.server.acl import Authorizer
     from consul_coord.server.params import Params, ReadOptions
     from consul_coord.server.state import ConsulState
     from consul_coord.server.store import Store
@@ -35,11 +36,12 @@ class Call:
     now: float
     pretty: bool
     options: ReadOptions
+    authorizer: Authorizer
 
     @property
     def store(self) -> Store:
         """Return the data that this call may see."""
-        return self.state.store
+        return self.state.view(stale=self.options.stale)
 
     def json(self, value: object, *, status: int = 200) -> Reply:
         """Return a JSON reply."""
@@ -48,11 +50,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One answer to a question: the reply, its index, and what to watch for the next."""
+    """One answer to a question: the reply, its index, and what to watch for the next.
+
+    ``effective`` adds the header in which catalog, health and queries tell how consistent the answer is.
+    """
 
     index: int
     reply: Reply
     marks: tuple[Mark, ...]
+    effective: bool = False
 
 
 @dataclass(frozen=True, slots=True)

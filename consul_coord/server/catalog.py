@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.server import sessions
 from consul_coord.server.failures import StateError
+from consul_coord.server.gotext import quote
 from consul_coord.server.records import CRITICAL
 from consul_coord.server.store import CHECKS, NODES, SERVICES, fold, pair
 
@@ -80,7 +81,8 @@ def put_check(store: Store, index: int, check: CheckRecord, delay: Delay) -> Non
     if check.service_id:
         service = store.services.get(pair(check.node, check.service_id))
         if service is None:
-            raise StateError("Missing service registration")
+            message = f"failed inserting check: Missing service registration on node {quote(check.node)}"
+            raise StateError(message)
         check = replace(check, service_name=service.service, service_tags=service.tags)
     if check.status == CRITICAL:
         for session in sessions.relying_on(store, check.node, check.id):

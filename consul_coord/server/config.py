@@ -7,6 +7,10 @@ so that no rule of the server has a hidden constant.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from consul_coord.server.acl import AclConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +21,8 @@ class ServerConfig:
     ``default_wait`` and ``max_wait`` rule blocking queries, ``leaderless_hold`` is how long a request waits
     for a leader before it is refused. ``spurious_wakeups`` makes watches of absent keys answer early on any
     KV write, as Consul sometimes does. ``http_max_conns_per_client`` closes further connections of one
-    address (0: no limit). ``allow_remote`` permits listening on an address other than loopback.
+    address (0: no limit). ``control`` opens the control endpoint, ``acl`` switches ACLs on, ``allow_remote``
+    permits listening on an address other than loopback.
     """
 
     session_ttl_min: float = 10.0
@@ -37,3 +42,5 @@ class ServerConfig:
     pretty: bool = False
     version: str = "1.8.7"
     allow_remote: bool = False
+    control: bool = False
+    acl: AclConfig | None = None

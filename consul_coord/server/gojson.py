@@ -185,6 +185,11 @@ def integer(low: int, high: int, type_name: str) -> Callable[[object, str], int]
     return read
 
 
+def anything(value: object, _where: str) -> object:
+    """Read a field that is accepted and not used."""
+    return value
+
+
 uint64 = integer(0, 2**64 - 1, "uint64")
 int_ = integer(-(2**63), 2**63 - 1, "int")
 

@@ -5,7 +5,7 @@ Lock-delays are kept in nanoseconds and TTLs as text, because that is what Consu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PASSING = "passing"
 WARNING = "warning"
@@ -78,7 +78,7 @@ class NodeRecord:
     address: str
     datacenter: str
     tagged_addresses: tuple[tuple[str, str], ...] | None = None
-    meta: tuple[tuple[str, str], ...] = ()
+    meta: tuple[tuple[str, str], ...] | None = None
     create_index: int = 0
     modify_index: int = 0
 
@@ -93,7 +93,7 @@ class ServiceRecord:
     tags: tuple[str, ...] = ()
     address: str = ""
     port: int = 0
-    meta: tuple[tuple[str, str], ...] = ()
+    meta: tuple[tuple[str, str], ...] | None = None
     create_index: int = 0
     modify_index: int = 0
 
@@ -123,7 +123,7 @@ class QueryRecord:
     id: str
     name: str
     session: str
-    token: str
+    token: str = field(repr=False)
     service: str
     dns_ttl: str = ""
     template_type: str = ""

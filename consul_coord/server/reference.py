@@ -149,11 +149,27 @@ class ReferenceServer(Generic[C]):
 
     def lose_leader(self) -> None:
         """Be without a leader: requests wait for one and are then refused, nothing expires."""
-        self._host.do(lambda _: self._host.service.state.lose_leader())
+        self._host.do(self._host.service.state.lose_leader)
 
     def elect_leader(self) -> None:
         """Have a new leader, which starts every session's TTL afresh."""
         self._host.do(self._host.service.state.elect_leader)
+
+    def lag(self) -> None:
+        """Let stale reads be answered by a follower that stops here, until ``catch_up``."""
+        self._host.do(lambda _: self._host.service.state.lag())
+
+    def catch_up(self) -> None:
+        """Let stale reads see the present data again."""
+        self._host.do(lambda _: self._host.service.state.catch_up())
+
+    def snapshot(self) -> bytes:
+        """Return everything that Consul replicates: not lock-delays, not the time a session has left."""
+        return self._host.do(lambda _: self._host.service.state.snapshot())
+
+    def restore(self, data: bytes) -> None:
+        """Go back to a snapshot; watches end at once. Raises ``ValueError`` when the data is none."""
+        self._host.do(lambda now: self._host.service.restore(data, now))
 
     def __enter__(self) -> Self:
         """Start the server."""

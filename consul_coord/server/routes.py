@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
-from consul_coord.server.endpoints import agent, kv, session, status, txn
+from consul_coord.server.endpoints import agent, catalog, health, kv, query, session, status, txn
 from consul_coord.server.failures import Refusal
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Route:
     handlers: Mapping[str, Handler]
     needs_leader: bool = True
     namespaced: bool = True
+    authorized: bool = True
 
     @property
     def allow(self) -> str:
@@ -48,8 +49,8 @@ class Route:
         return ",".join(("OPTIONS", *self.handlers))
 
 
-def _local(path: str, method: str, handler: Handler) -> Route:
-    return Route(path, {method: handler}, needs_leader=False, namespaced=False)
+def _local(path: str, method: str, handler: Handler, *, authorized: bool = True) -> Route:
+    return Route(path, {method: handler}, needs_leader=False, namespaced=False, authorized=authorized)
 
 
 ROUTES = (
@@ -61,9 +62,31 @@ ROUTES = (
     Route("/v1/session/node/", {"GET": session.of_node}),
     Route("/v1/session/list", {"GET": session.list_all}),
     Route("/v1/txn", {"PUT": txn.apply}, namespaced=False),
-    _local("/v1/status/leader", "GET", status.leader),
-    _local("/v1/status/peers", "GET", status.peers),
+    Route("/v1/catalog/register", {"PUT": catalog.register}),
+    Route("/v1/catalog/deregister", {"PUT": catalog.deregister}),
+    _local("/v1/catalog/datacenters", "GET", catalog.datacenters),
+    Route("/v1/catalog/nodes", {"GET": catalog.nodes}),
+    Route("/v1/catalog/node/", {"GET": catalog.node}),
+    Route("/v1/catalog/services", {"GET": catalog.services}),
+    Route("/v1/health/node/", {"GET": health.of_node}),
+    Route("/v1/health/state/", {"GET": health.in_state}),
+    Route("/v1/health/checks/", {"GET": health.of_service}),
+    Route("/v1/query", {"GET": query.list_all, "POST": query.create}, namespaced=False),
+    Route("/v1/query/", {"GET": query.read, "PUT": query.update, "DELETE": query.delete}, namespaced=False),
+    _local("/v1/status/leader", "GET", status.leader, authorized=False),
+    _local("/v1/status/peers", "GET", status.peers, authorized=False),
     _local("/v1/agent/self", "GET", agent.describe_self),
+    _local("/v1/agent/checks", "GET", agent.checks),
+    _local("/v1/agent/services", "GET", agent.services),
+    _local("/v1/agent/check/register", "PUT", agent.register_check),
+    _local("/v1/agent/check/deregister/", "PUT", agent.deregister_check),
+    _local("/v1/agent/check/pass/", "PUT", agent.pass_check),
+    _local("/v1/agent/check/warn/", "PUT", agent.warn_check),
+    _local("/v1/agent/check/fail/", "PUT", agent.fail_check),
+    _local("/v1/agent/check/update/", "PUT", agent.update_check),
+    _local("/v1/agent/service/register", "PUT", agent.register_service),
+    _local("/v1/agent/service/deregister/", "PUT", agent.deregister_service),
+    _local("/v1/agent/leave", "PUT", agent.leave),
 )
 
 # Endpoints that Consul has and this server does not: exact, or everything under it with a final slash.
@@ -80,8 +103,6 @@ ABSENT = (
     "/v1/health/",
     "/v1/internal/",
     "/v1/operator/",
-    "/v1/query",
-    "/v1/query/",
     "/v1/snapshot",
     "/ui/",
 )

@@ -17,10 +17,11 @@ import itertools
 from typing import TYPE_CHECKING
 
 from consul_coord.server import routes
+from consul_coord.server.acl import authorizer_of
 from consul_coord.server.call import Call, Read, Seen
 from consul_coord.server.failures import Refusal, StateError
-from consul_coord.server.params import Params, check_namespace, check_target, read_options
-from consul_coord.server.state import LEADER
+from consul_coord.server.params import Params, check_namespace, check_target, read_options, token_of
+from consul_coord.server.state import CAUGHT_UP, LEADER
 from consul_coord.server.waiting import Waiter, WaitingRoom
 from consul_coord.server.wire import Blocked, Reply, text_reply
 
@@ -88,6 +89,11 @@ class Service:
         """Answer every waiting request with what there is, as an agent does that is being stopped."""
         self._ready += self._waiting.dismiss(now)
 
+    def restore(self, data: bytes, now: float) -> None:
+        """Go back to a snapshot; watches end at once, and indexes may have gone backwards."""
+        self.state.restore(data, now)
+        self.dismiss(now)
+
     def publish(self, now: float) -> None:
         """Look again at waiting requests after the state was changed directly."""
         news = self.state.take_news()
@@ -114,14 +120,16 @@ class Service:
         options = read_options(params, self.state.config)
         check_target(params, self.state.datacenter)
         pretty = self.state.config.pretty or "pretty" in params
-        return Call(self.state, request, params, tail, now, pretty, options)
+        secret = token_of(params, request.headers) if route.needs_leader or route.authorized else ""
+        authorizer = authorizer_of(self.state.config.acl, secret)
+        return Call(self.state, request, params, tail, now, pretty, options, authorizer)
 
     def _read(self, call: Call, read: Read, now: float) -> Reply | Waiter:
         wait = call.options.wait
         until = now + wait + self._random() * wait * _JITTER if call.options.index else now
-        return self._ask(call, read, until)
+        return self._ask(call, read, until, now)
 
-    def _ask(self, call: Call, read: Read, until: float) -> Reply | Waiter:
+    def _ask(self, call: Call, read: Read, until: float, now: float) -> Reply | Waiter:
         stale = call.options.stale
         if not self.state.leader and not stale:
             return _LEADER_GONE
@@ -129,13 +137,18 @@ class Service:
         if isinstance(seen, Reply):
             return seen
         if not 0 < max(seen.index, 1) <= call.options.index:
-            return self._with_meta(seen)
-        marks = seen.marks if stale else (*seen.marks, LEADER)
-        return Waiter(lambda _: self._ask(call, read, until), lambda _: self._now(call, read), marks, until)
+            return self._with_meta(seen, call, now)
+        marks = (*seen.marks, CAUGHT_UP if stale else LEADER)
+        return Waiter(
+            lambda later: self._ask(call, read, until, later),
+            lambda later: self._now(call, read, later),
+            marks,
+            until,
+        )
 
-    def _now(self, call: Call, read: Read) -> Reply:
+    def _now(self, call: Call, read: Read, now: float) -> Reply:
         seen = self._look(call, read)
-        return seen if isinstance(seen, Reply) else self._with_meta(seen)
+        return seen if isinstance(seen, Reply) else self._with_meta(seen, call, now)
 
     def _look(self, call: Call, read: Read) -> Seen | Reply:
         try:
@@ -145,11 +158,13 @@ class Service:
         except StateError as error:
             return text_reply(500, str(error), _meta(1, leader=False))
 
-    def _with_meta(self, seen: Seen) -> Reply:
-        reply = seen.reply
-        return Reply(
-            reply.status, reply.body, (*reply.headers, *_meta(seen.index, leader=bool(self.state.leader)))
-        )
+    def _with_meta(self, seen: Seen, call: Call, now: float) -> Reply:
+        reply, state = seen.reply, self.state
+        contact = round((now - state.leader_since) * 1_000) if not state.leader else 0
+        meta = _meta(seen.index, leader=bool(state.leader), contact=contact)
+        if seen.effective:
+            meta = (("X-Consul-Effective-Consistency", _consistency(call)), *meta)
+        return Reply(reply.status, reply.body, (*reply.headers, *meta))
 
     def _hold(self, request: Request, until: float) -> Waiter:
         def again(now: float) -> Reply | Waiter:
@@ -158,12 +173,18 @@ class Service:
         return Waiter(again, lambda _: _NO_LEADER, (LEADER,), until)
 
 
-def _meta(index: int, *, leader: bool) -> Headers:
+def _meta(index: int, *, leader: bool, contact: int = 0) -> Headers:
     return (
         ("X-Consul-Index", str(max(index, 1))),
         ("X-Consul-Knownleader", "true" if leader else "false"),
-        ("X-Consul-Lastcontact", "0"),
+        ("X-Consul-Lastcontact", str(contact)),
     )
+
+
+def _consistency(call: Call) -> str:
+    if call.options.stale:
+        return "stale"
+    return "consistent" if call.options.consistent else "leader"
 
 
 def _refuse(error: Refusal | StateError) -> Reply:

@@ -15,13 +15,15 @@ Rules
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from consul_coord.server import catalog, kv, sessions, txn
+from consul_coord.server import catalog, kv, queries, sessions, snapshot, txn
+from consul_coord.server.acl import DENIED
 from consul_coord.server.config import ServerConfig
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import SECOND, GoParseError, format_duration, parse_duration, quote
+from consul_coord.server.localchecks import LocalState, TtlCheck
 from consul_coord.server.lockdelay import LockDelays
 from consul_coord.server.records import (
     DELETE,
@@ -39,10 +41,13 @@ from consul_coord.server.timers import TimerQueue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consul_coord.server.records import ServiceCheck
+    from consul_coord.server.records import QueryRecord, ServiceCheck
     from consul_coord.server.tables import Mark
 
+    Permitted = Callable[[kv.KvOp], bool]
+
 LEADER: Mark = ("leader",)
+CAUGHT_UP: Mark = ("caught-up",)
 TTL_FACTOR = 2
 SERVER_PORT = 8300
 
@@ -86,6 +91,9 @@ class ConsulState:
         self.server_address = f"{_ADDRESS}:{SERVER_PORT}"
         self.leader = self.server_address
         self.store = Store()
+        self.follower: Store | None = None
+        self.leader_since = now
+        self.local = LocalState()
         self.delays = LockDelays(self.config.lock_delay_max)
         self._new_id = new_id
         self._timers: TimerQueue[Timer] = TimerQueue()
@@ -185,13 +193,11 @@ class ConsulState:
         self._schedule_reaping(index, now)
         return bool(done)
 
-    def write_txn(self, ops: Sequence[kv.KvOp], now: float) -> txn.Outcome:
+    def write_txn(
+        self, ops: Sequence[kv.KvOp], now: float, permitted: Permitted = lambda _: True
+    ) -> txn.Outcome:
         """Apply all operations at one index, or none."""
-        refused = tuple(
-            txn.OpFailure(number, why)
-            for number, op in enumerate(ops)
-            if (why := self._refusal(op, now)) is not None
-        )
+        refused = _refused(ops, permitted, lambda op: self._refusal(op, now))
         if refused:
             return txn.Outcome(failures=refused)
         try:
@@ -204,13 +210,11 @@ class ConsulState:
         self._schedule_reaping(index, now)
         return outcome
 
-    def read_txn(self, ops: Sequence[kv.KvOp], store: Store) -> txn.Outcome:
+    def read_txn(
+        self, ops: Sequence[kv.KvOp], store: Store, permitted: Permitted = lambda _: True
+    ) -> txn.Outcome:
         """Run operations that only read, on the given store."""
-        refused = tuple(
-            txn.OpFailure(number, why)
-            for number, op in enumerate(ops)
-            if (why := _missing_key(op)) is not None
-        )
+        refused = _refused(ops, permitted, _missing_key)
         return txn.Outcome(failures=refused) if refused else txn.apply(store, store.raft_index, ops)
 
     def _refusal(self, op: kv.KvOp, now: float) -> str | None:
@@ -246,6 +250,78 @@ class ConsulState:
             else:
                 catalog.remove_node(self.store, index, node, delay)
 
+    def leave(self, now: float) -> None:
+        """Take the agent's own node out of the catalog, as the leader does when an agent leaves."""
+        self.deregister(self.node, now)
+
+    # The agent's own checks and services
+
+    def add_check(self, check: TtlCheck, now: float) -> None:
+        """Register a TTL check with the agent."""
+        self.local.checks[check.record.id] = check
+        self._timers.set(("check", check.record.id), now + check.ttl / SECOND)
+        self._sync(check, now)
+
+    def update_check(self, check_id: str, status: str, output: str, now: float) -> None:
+        """Report a check's status, which starts its TTL again."""
+        check = self.local.checks.get(check_id)
+        if check is None:
+            message = f"CheckID {quote(check_id)} does not have associated TTL"
+            raise StateError(message)
+        told = check.told(status, output)
+        self.local.checks[check_id] = told
+        self._timers.set(("check", check_id), now + check.ttl / SECOND)
+        if told.record.status != check.record.status:
+            self._sync(told, now)
+
+    def remove_check(self, check_id: str, now: float) -> None:
+        """Deregister a check from the agent; an unknown one is fine."""
+        if self.local.checks.pop(check_id, None) is not None:
+            self._timers.drop(("check", check_id))
+            self.deregister(self.node, now, check_id=check_id)
+
+    def add_service(self, service: ServiceRecord, checks: Sequence[TtlCheck], now: float) -> None:
+        """Register a service and its TTL checks with the agent."""
+        self.local.services[service.id] = service
+        self.register(catalog.Registration(self.node, service=service), now)
+        for check in checks:
+            self.add_check(check, now)
+
+    def remove_service(self, service: str, now: float) -> None:
+        """Deregister a service and its checks from the agent; an unknown one is fine."""
+        if self.local.services.pop(service, None) is None:
+            return
+        for check_id in self.local.checks_of(service):
+            del self.local.checks[check_id]
+            self._timers.drop(("check", check_id))
+        self.deregister(self.node, now, service_id=service)
+
+    def _sync(self, check: TtlCheck, now: float) -> None:
+        self.register(catalog.Registration(self.node, checks=(check.record,)), now)
+
+    # Prepared queries
+
+    def put_query(self, query: QueryRecord) -> str:
+        """Create a prepared query, or replace the one whose id is given; return its id."""
+        if query.id and queries.find(self.store, query.id) is None:
+            raise _no_query(query.id)
+        stored = query if query.id else replace(query, id=self._new_id())
+        with self.store.command() as index:
+            queries.put(self.store, index, stored)
+        return stored.id
+
+    def delete_query(self, query: str) -> None:
+        """Delete a prepared query."""
+        try:
+            found = queries.find(self.store, query)
+        except StateError as error:
+            message = f"Prepared Query lookup failed: {error}"
+            raise StateError(message) from None
+        if found is None:
+            raise _no_query(query)
+        with self.store.command() as index:
+            queries.delete(self.store, index, found)
+
     # The passing of time
 
     def next_timer(self) -> float | None:
@@ -258,6 +334,8 @@ class ConsulState:
             when, (kind, name) = due
             if kind == "session":
                 self._expire_session(name, when)
+            elif kind == "check":
+                self._expire_check(name, when)
             else:
                 self._reap(name)
 
@@ -265,26 +343,71 @@ class ConsulState:
         if session in self.store.sessions.rows:
             self.destroy_session(session, now)
 
+    def _expire_check(self, check_id: str, now: float) -> None:
+        expired = self.local.checks[check_id].expired()
+        changed = expired.record.status != self.local.checks[check_id].record.status
+        self.local.checks[check_id] = expired
+        if changed:
+            self._sync(expired, now)
+
     def _reap(self, up_to: str) -> None:
         with self.store.command() as index:
             kv.reap_tombstones(self.store, index, int(up_to))
 
     # Leadership
 
-    def lose_leader(self) -> None:
+    def lose_leader(self, now: float) -> None:
         """Be without a leader: nothing expires, nothing can be written."""
         self.leader = ""
-        for timer in self._timers.names():
-            if timer[0] == "session":
-                self._timers.drop(timer)
+        self.leader_since = now
+        self._stop_ttls()
         self._marks.append(LEADER)
 
     def elect_leader(self, now: float) -> None:
         """Have a new leader, which starts every session's TTL afresh."""
         self.leader = self.server_address
+        self.leader_since = now
         for session in self.store.sessions:
             self._start_ttl(session, now)
         self._marks.append(LEADER)
+
+    def _stop_ttls(self) -> None:
+        for timer in self._timers.names():
+            if timer[0] == "session":
+                self._timers.drop(timer)
+
+    # Other views
+
+    def view(self, *, stale: bool) -> Store:
+        """Return what a read sees: a lagging follower's data for a stale one, if there is such a follower."""
+        return self.follower if stale and self.follower is not None else self.store
+
+    def lag(self) -> None:
+        """Let stale reads see the data of this moment from now on."""
+        self.follower = self.store.copy()
+
+    def catch_up(self) -> None:
+        """Let stale reads see the present data again."""
+        self.follower = None
+        self._marks.append(CAUGHT_UP)
+
+    def snapshot(self) -> bytes:
+        """Return everything that is replicated, as bytes."""
+        return snapshot.save(self.store)
+
+    def restore(self, data: bytes, now: float) -> None:
+        """Go back to a snapshot: TTLs start afresh, lock-delays are forgotten, indexes may go backwards.
+
+        Raises ``ValueError`` when the data is no snapshot.
+        """
+        restored = snapshot.load(data)
+        restored.raft_index = max(self.store.raft_index, restored.raft_index) + 1
+        self.store = restored
+        self.follower = None
+        self.delays.clear()
+        self._stop_ttls()
+        for session in self.store.sessions:
+            self._start_ttl(session, now)
 
     # Watching
 
@@ -297,6 +420,17 @@ class ConsulState:
     def session_deadline(self, session: str) -> float | None:
         """Return when a session expires unless renewed; None when it has no TTL or is unknown."""
         return self._timers.deadline(("session", fold(session)))
+
+
+def _no_query(query: str) -> StateError:
+    return StateError(f"Cannot modify non-existent prepared query: '{query}'")
+
+
+def _refused(
+    ops: Sequence[kv.KvOp], permitted: Permitted, refusal: Callable[[kv.KvOp], str | None]
+) -> tuple[txn.OpFailure, ...]:
+    whys = ((number, refusal(op) or (None if permitted(op) else DENIED)) for number, op in enumerate(ops))
+    return tuple(txn.OpFailure(number, why) for number, why in whys if why is not None)
 
 
 def _missing_key(op: kv.KvOp) -> str | None:

@@ -21,9 +21,9 @@ class Request:
 
     method: str
     path: str
-    query: str = ""
+    query: str = field(default="", repr=False)  # may carry a token, as may the headers
     body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     content_length: int | None = None
     client: str = ""
 

@@ -176,7 +176,7 @@ def test_losing_the_leader_ends_watches_but_stale_ones(agent: Driver) -> None:
     index = index_of(agent, "/v1/kv/d/k")
     plain = agent.block(f"/v1/kv/d/k?index={index}")
     stale = agent.block(f"/v1/kv/d/k?stale&index={index}")
-    agent.state.lose_leader()
+    agent.state.lose_leader(agent.now)
     agent.service.publish(agent.now)
     agent.advance(0.0)
     ended = agent.late(plain)

@@ -131,7 +131,7 @@ def test_a_renewal_starts_the_full_time_again_and_changes_nothing_else(agent: Dr
 def test_a_new_leader_starts_every_ttl_afresh(agent: Driver) -> None:
     session = agent.session(TTL="10s")
     agent.advance(11.0)
-    agent.state.lose_leader()
+    agent.state.lose_leader(agent.now)
     agent.advance(100.0)
     agent.state.elect_leader(agent.now)
     agent.advance(19.999)
@@ -141,7 +141,7 @@ def test_a_new_leader_starts_every_ttl_afresh(agent: Driver) -> None:
 
 
 def test_without_a_leader_requests_wait_and_are_refused(agent: Driver) -> None:
-    agent.state.lose_leader()
+    agent.state.lose_leader(agent.now)
     blocked = agent.block("/v1/kv/k", "PUT")
     agent.advance(6.999)
     assert agent.late(blocked) is None
@@ -152,7 +152,7 @@ def test_without_a_leader_requests_wait_and_are_refused(agent: Driver) -> None:
 
 
 def test_a_request_that_waits_for_a_leader_is_served_by_the_new_one(agent: Driver) -> None:
-    agent.state.lose_leader()
+    agent.state.lose_leader(agent.now)
     blocked = agent.block("/v1/kv/k", "PUT", b"v")
     agent.advance(1.0)
     agent.state.elect_leader(agent.now)

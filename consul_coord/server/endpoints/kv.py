@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote_plus
 
 from consul_coord.server import kv
+from consul_coord.server.acl import DENIED
 from consul_coord.server.call import NOT_FOUND, Read, Seen
 from consul_coord.server.failures import Refusal, StateError
 from consul_coord.server.gotext import GoParseError, parse_uint
@@ -54,6 +55,7 @@ def read(call: Call) -> Read:
     if "recurse" in call.params:
         return _tree(call)
     key = _required_key(call)
+    call.authorizer.require("key", key, "read")
 
     def look(store: Store) -> Seen:
         index, entry = kv.get(store, key)
@@ -69,7 +71,7 @@ def _tree(call: Call) -> Read:
     prefix = call.tail
 
     def look(store: Store) -> Seen:
-        index, entries = kv.list_under(store, prefix)
+        index, entries = _readable(call, *kv.list_under(store, prefix))
         reply = call.json([describe(entry) for entry in entries]) if entries else NOT_FOUND
         return Seen(index, reply, _marks_under(prefix, present=bool(entries)))
 
@@ -81,13 +83,17 @@ def _keys(call: Call) -> Read:
     separator = call.params.get("separator") or call.params.get("seperator")
 
     def look(store: Store) -> Seen:
-        index, entries = kv.list_under(store, prefix)
+        index, entries = _readable(call, *kv.list_under(store, prefix))
         names = [entry.key for entry in entries]
         folded = list(_fold(names, len(prefix), separator)) if separator else names
         reply = call.json(folded) if folded or not prefix else NOT_FOUND
         return Seen(index, reply, _marks_under(prefix, present=bool(entries)))
 
     return Read(look)
+
+
+def _readable(call: Call, index: int, entries: list[Entry]) -> tuple[int, list[Entry]]:
+    return index, [entry for entry in entries if call.authorizer.may("key", entry.key, "read")]
 
 
 def _marks_under(prefix: str, *, present: bool) -> tuple[Mark, ...]:
@@ -116,6 +122,7 @@ def write(call: Call) -> Reply:
         if name in params:
             verb, session = named_verb, "" if name == "cas" else params.get(name)
     _refuse_large(call)
+    call.authorizer.require("key", key, "write")
     entry = Entry(key, call.request.body, flags, session)
     return call.json(call.state.write_kv(kv.KvOp(verb, entry, expected), call.now))
 
@@ -124,9 +131,12 @@ def delete(call: Call) -> Reply:
     """Delete a key, if unchanged, or a whole tree."""
     _refuse_conflict(call.params, "recurse", "cas")
     if "recurse" in call.params:
+        if not call.authorizer.may_all("key", call.tail, "write"):
+            raise Refusal(403, DENIED)
         op = kv.KvOp("delete-tree", Entry(call.tail))
     else:
         key = _required_key(call)
+        call.authorizer.require("key", key, "write")
         op = kv.KvOp(
             "delete-cas" if "cas" in call.params else "delete", Entry(key), _uint(call.params, "cas")
         )

@@ -55,18 +55,23 @@ def create(call: Call) -> Reply:
         message = f"Request decode failed: {error}"
         raise Refusal(400, message) from None
     draft = SessionDraft(**{"node": call.state.node, **_checks(fields), **_renamed(fields)})
+    if draft.node:
+        call.authorizer.require("session", draft.node, "write")
     return call.json({"ID": call.state.create_session(draft, call.now)})
 
 
 def destroy(call: Call) -> Reply:
     """Destroy a session; an unknown one is fine."""
-    call.state.destroy_session(_required(call, "Missing session"), call.now)
+    name = _required(call, "Missing session")
+    _require_write(call, name)
+    call.state.destroy_session(name, call.now)
     return call.json(value=True)
 
 
 def renew(call: Call) -> Reply:
     """Restart a session's TTL."""
     name = _required(call, "Missing session")
+    _require_write(call, name)
     session = call.state.renew_session(name, call.now)
     if session is None:
         raise Refusal(404, f"Session id '{name}' not found")
@@ -98,7 +103,14 @@ def list_all(call: Call) -> Read:
 
 
 def _seen(call: Call, store: Store, found: Iterable[SessionRecord], mark: Mark) -> Seen:
-    return Seen(store.index_of(SESSIONS), call.json([describe(session) for session in found]), (mark,))
+    shown = [describe(session) for session in found if call.authorizer.may("session", session.node, "read")]
+    return Seen(store.index_of(SESSIONS), call.json(shown), (mark,))
+
+
+def _require_write(call: Call, session: str) -> None:
+    found = sessions.find(call.state.store, session)
+    if found is not None:
+        call.authorizer.require("session", found.node, "write")
 
 
 def _required(call: Call, missing: str) -> str:

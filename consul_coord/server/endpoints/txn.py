@@ -13,6 +13,9 @@ from consul_coord.server.records import Entry
 from consul_coord.server.wire import Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.server.acl import Authorizer
     from consul_coord.server.call import Call
 
 _META = (("X-Consul-Knownleader", "true"), ("X-Consul-Lastcontact", "0"))
@@ -34,22 +37,41 @@ _KV = {
 
 _OP = {"KV": _kv_fields}
 
+_FILTERED = frozenset({"get", "get-tree"})  # not refused: their results are filtered
+_READING = frozenset({"check-index", "check-session"})
+
 
 def apply(call: Call) -> Reply:
     """Apply a transaction; one that only reads goes past Raft."""
     ops = _ops(call)
     writing = any(op.verb in WRITES for op in ops)
-    outcome = call.state.write_txn(ops, call.now) if writing else call.state.read_txn(ops, call.store)
+    permitted = _permission(call.authorizer)
+    if writing:
+        outcome = call.state.write_txn(ops, call.now, permitted)
+    else:
+        outcome = call.state.read_txn(ops, call.store, permitted)
+    results = [r for r in outcome.results if call.authorizer.may("key", r.entry.key, "read")]
     shown: dict[str, object] = {
         "Results": None
         if outcome.failures
-        else [{"KV": describe(r.entry, with_value=r.with_value)} for r in outcome.results],
+        else [{"KV": describe(r.entry, with_value=r.with_value)} for r in results],
         "Errors": [{"OpIndex": f.op_index, "What": f.what} for f in outcome.failures] or None,
     }
     if not writing:
         shown |= {"Index": 0, "LastContact": 0, "KnownLeader": True, "ConsistencyLevel": ""}
     reply = call.json(shown, status=409 if outcome.failures else 200)
     return reply if writing else Reply(reply.status, reply.body, (*reply.headers, *_META))
+
+
+def _permission(authorizer: Authorizer) -> Callable[[KvOp], bool]:
+    def permitted(op: KvOp) -> bool:
+        if op.verb in _FILTERED:
+            return True
+        if op.verb == "delete-tree":
+            return authorizer.may_all("key", op.entry.key, "write")
+        return authorizer.may("key", op.entry.key, "read" if op.verb in _READING else "write")
+
+    return permitted
 
 
 def _ops(call: Call) -> list[KvOp]:

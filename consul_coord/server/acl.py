@@ -1,0 +1,117 @@
+"""Who may do what: tokens with rules, as far as users of locks meet Consul's ACLs.
+
+Rules
+- A rule for an exact name beats one for a prefix, a longer prefix beats a shorter one; without a rule the
+  default policy decides. ``write`` includes ``read``.
+- Writing a whole prefix needs ``write`` there and no stricter rule beneath.
+- A request without a token has the rights of the anonymous token; an unknown token is refused everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from consul_coord.server.failures import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Resource = Literal["agent", "key", "node", "query", "service", "session"]
+Policy = Literal["deny", "read", "write"]
+
+DENIED: Final = "Permission denied"
+_UNKNOWN: Final = "ACL not found"
+_STRENGTH: Final = {"deny": 0, "read": 1, "write": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a token may do with a name, or with every name that begins with it."""
+
+    resource: Resource
+    name: str
+    policy: Policy
+    prefix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token's rules; ``management`` permits everything."""
+
+    rules: tuple[Rule, ...] = ()
+    management: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclConfig:
+    """ACLs of a server.
+
+    Tokens by their secret, the rights of requests without one, and what no rule mentions.
+    """
+
+    tokens: Mapping[str, Token] = field(default_factory=dict[str, Token], repr=False)
+    anonymous: Token = Token()
+    default_policy: Policy = "deny"
+
+
+class Authorizer:
+    """Answers whether one token may do something."""
+
+    __slots__ = ("_default", "_exact", "_prefixes")
+
+    def __init__(self, token: Token, default: Policy) -> None:
+        self._default = _STRENGTH["write" if token.management else default]
+        rules = () if token.management else token.rules
+        self._exact = {
+            (rule.resource, rule.name): _STRENGTH[rule.policy] for rule in rules if not rule.prefix
+        }
+        self._prefixes = sorted((rule for rule in rules if rule.prefix), key=lambda rule: -len(rule.name))
+
+    def may(self, resource: Resource, name: str, policy: Policy) -> bool:
+        """Tell whether the token may read or write one thing."""
+        return self._strength(resource, name) >= _STRENGTH[policy]
+
+    def may_all(self, resource: Resource, prefix: str, policy: Policy) -> bool:
+        """Tell whether the token may read or write everything under a prefix."""
+        wanted = _STRENGTH[policy]
+        beneath = [
+            *(
+                strength
+                for (kind, name), strength in self._exact.items()
+                if kind == resource and name.startswith(prefix)
+            ),
+            *(
+                _STRENGTH[r.policy]
+                for r in self._prefixes
+                if r.resource == resource and r.name.startswith(prefix)
+            ),
+        ]
+        return min((self._by_prefix(resource, prefix), *beneath)) >= wanted
+
+    def require(self, resource: Resource, name: str, policy: Policy) -> None:
+        """Refuse with 403 unless the token may."""
+        if not self.may(resource, name, policy):
+            raise Refusal(403, DENIED)
+
+    def _strength(self, resource: Resource, name: str) -> int:
+        exact = self._exact.get((resource, name))
+        return self._by_prefix(resource, name) if exact is None else exact
+
+    def _by_prefix(self, resource: Resource, name: str) -> int:
+        fitting = (r for r in self._prefixes if r.resource == resource and name.startswith(r.name))
+        rule = next(fitting, None)
+        return self._default if rule is None else _STRENGTH[rule.policy]
+
+
+_EVERYTHING = Authorizer(Token(management=True), "write")
+
+
+def authorizer_of(config: AclConfig | None, secret: str) -> Authorizer:
+    """Return what a request with this token may do; refuse an unknown token."""
+    if config is None:
+        return _EVERYTHING
+    token = config.tokens.get(secret) if secret else config.anonymous
+    if token is None:
+        raise Refusal(403, _UNKNOWN)
+    return Authorizer(token, config.default_policy)
