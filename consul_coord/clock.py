@@ -1,10 +1,11 @@
 """The lease clock: the one source of "now" for every deadline.
 
 Rules
-- Leases are measured on a clock that never steps and that counts the time a machine is suspended: a laptop that slept
-  through its lease must not wake up believing in it. Wall-clock time is used for nothing.
-- A ``Clock`` only tells the time; waiting for it is then done by real timers. A ``SteppedClock`` also owns the passing of
-  time: who waits on it sets an alarm, and is woken when somebody advances the clock, not by a timer.
+- Leases are measured on a clock that never steps and that counts the time a machine is suspended: a laptop
+  that slept through its lease must not wake up believing in it. Wall-clock time is used for nothing.
+- A ``Clock`` only tells the time; waiting for it is then done by real timers. A ``SteppedClock`` also owns
+  the passing of time: who waits on it sets an alarm, and is woken when somebody advances the clock, not by a
+  timer.
 """
 
 from __future__ import annotations
@@ -41,11 +42,15 @@ class SteppedClock(Clock, Protocol):
     """A clock that moves only when told to, and calls back those who wait for it."""
 
     def alarm(self, when: float, callback: Callable[[], object]) -> Alarm:
-        """Call ``callback`` once, from whichever thread moves the clock to ``when`` or past it; at once if it is past."""
+        """Call ``callback`` once, from whichever thread moves the clock to ``when`` or past it.
+
+        At once if it is past.
+        """
         ...
 
 
-# CLOCK_BOOTTIME goes on during suspend on Linux; on macOS CLOCK_MONOTONIC does, while time.monotonic() does not.
+# CLOCK_BOOTTIME goes on during suspend on Linux; on macOS CLOCK_MONOTONIC does, while time.monotonic() does
+# not.
 _SUSPEND_AWARE = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
 
 
@@ -71,8 +76,9 @@ class SystemClock:
 class VirtualClock:
     """A clock for tests: it stands still until ``advance`` moves it, for everybody bound to it at once.
 
-    A server and its clients that share one see the same instant, so a TTL or a lock-delay expires in no real time.
-    Alarms go off in order of their time, each with ``now()`` at its own time, in the thread that advances the clock.
+    A server and its clients that share one see the same instant, so a TTL or a lock-delay expires in no real
+    time. Alarms go off in order of their time, each with ``now()`` at its own time, in the thread that
+    advances the clock.
     """
 
     def __init__(self, start: float = 1_000.0) -> None:

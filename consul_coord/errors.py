@@ -108,7 +108,10 @@ class ClientClosed(ConsulCoordError):
 
 
 class TransportError(ConsulCoordError):
-    """No usable reply came. ``outcome_unknown`` is true when the request may have been applied, or may be later."""
+    """No usable reply came.
+
+    ``outcome_unknown`` is true when the request may have been applied, or may be later.
+    """
 
     def __init__(self, message: str, *, method: str, path: str, outcome_unknown: bool) -> None:
         super().__init__(message)
@@ -266,7 +269,7 @@ class SemaphoreLimitConflict(CoordinationError):
 
 
 class UnsafeSession(CoordinationError):
-    """The session's settings leave no time in which a loss could be noticed, and that was not asked for by name."""
+    """The session leaves no time in which a loss could be noticed, and that was not asked for by name."""
 
     def __init__(self, message: str, *, key: str = "", session: str = "") -> None:
         super().__init__(message, key=key, session=session)

@@ -2,7 +2,8 @@
 
 Rules
 - ``emit`` counts, logs and hands over; it never blocks and never raises, whatever an observer does.
-- Exact types of tasks and callbacks are the drivers' business: a host is finished by ``spawn``, ``call_back`` and ``mutex``.
+- Exact types of tasks and callbacks are the drivers' business: a host is finished by ``spawn``, ``call_back``
+  and ``mutex``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""The world as a recipe sees it: everything that has an effect or depends on the outside passes through ``IO``.
+"""The world as a recipe sees it: whatever has an effect or depends on the outside passes through ``IO``.
 
-Recipes are plain ``async def`` programs over this protocol, and exist once. Three drivers run them: blocking (each method
-does its work and returns without ever suspending), async (each method awaits), and simulated (virtual time, seeded faults).
+Recipes are plain ``async def`` programs over this protocol, and exist once. Three drivers run them: blocking
+(each method does its work and returns without ever suspending), async (each method awaits), and simulated
+(virtual time, seeded faults).
 
 Rules
-- A program gets its ``IO`` as an argument and keeps none beyond its end: a foreground call and the background loop have
-  different ones.
+- A program gets its ``IO`` as an argument and keeps none beyond its end: a foreground call and the background
+  loop have different ones.
 - Times are instants on the lease clock, ``io.now()``. A deadline of None is "for ever".
-- What a ``Signal`` or a ``Once`` protects needs no lock: both are built on single atomic dict operations, so they may be
-  used from any thread, from a signal handler, and in a forked child.
-- Outside ``shield`` every awaited method may raise what ended the call from outside: an ``Interrupt``'s error, a
-  KeyboardInterrupt, or the event loop's cancellation. Inside, none of the first kind does.
+- What a ``Signal`` or a ``Once`` protects needs no lock: both are built on single atomic dict operations, so
+  they may be used from any thread, from a signal handler, and in a forked child.
+- Outside ``shield`` every awaited method may raise what ended the call from outside: an ``Interrupt``'s
+  error, a KeyboardInterrupt, or the event loop's cancellation. Inside, none of the first kind does.
 """
 
 from __future__ import annotations
@@ -136,7 +137,10 @@ class Host(Protocol):
         ...
 
     def mutex(self) -> AbstractContextManager[object]:
-        """Make a re-entrant lock that keeps the client's other threads out; free of cost where there are none."""
+        """Make a re-entrant lock that keeps the client's other threads out.
+
+        Free of cost where there are none.
+        """
         ...
 
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
@@ -151,7 +155,10 @@ class Host(Protocol):
         ...
 
     def counted(self, what: str) -> int:
-        """Return a counter's value: how many events of that name, or how often ``count`` was called with it."""
+        """Return a counter's value.
+
+        How many events of that name, or how often ``count`` was called with it.
+        """
         ...
 
     def emit(self, event: Event) -> None:
@@ -159,7 +166,10 @@ class Host(Protocol):
         ...
 
     def call_back(self, function: Callable[[], object]) -> None:
-        """Run a user's callback where those run; returns at once, what it raises is reported as ``Failed``."""
+        """Run a user's callback where those run.
+
+        Returns at once, what it raises is reported as ``Failed``.
+        """
         ...
 
 
@@ -180,7 +190,7 @@ class IO(Host, Protocol):
     async def changed(
         self, request: Request, *, until: Signal | None = None, deadline: float | None = None
     ) -> Response | None:
-        """Exchange one blocking query for its reply; None when ``until`` was raised or ``deadline`` came first.
+        """Exchange a blocking query for its reply; None when ``until`` was raised or ``deadline`` came first.
 
         Raises TransportError as ``send`` does.
         """

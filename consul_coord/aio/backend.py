@@ -1,14 +1,15 @@
 """The few things that asyncio and trio do differently and anyio has no word for.
 
 Rules
-- A background supervisor is a task of its own, not a child of whoever started it: a client may then be entered and closed in
-  different tasks, and a failure in the background never cancels the user's code.
+- A background supervisor is a task of its own, not a child of whoever started it: a client may then be
+  entered and closed in different tasks, and a failure in the background never cancels the user's code.
 - A waker may be called from any thread.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,30 +25,32 @@ def _on_asyncio() -> bool:
 def current_task() -> object:
     """Return the running task, as an object that nothing else will ever be equal to."""
     if _on_asyncio():
-        import asyncio  # noqa: PLC0415 - loaded already
+        import asyncio
 
         return asyncio.current_task()
-    import trio  # noqa: PLC0415 - loaded already
+    import trio
 
     return trio.lowlevel.current_task()
 
 
 def current_waker() -> Callable[[Callable[[], object]], None]:
-    """Return how to have the running loop call a function soon, from any thread; silent once the loop has ended."""
+    """Return how to have the running loop call a function soon, from any thread.
+
+    Silent once the loop has ended.
+    """
     if _on_asyncio():
-        import asyncio  # noqa: PLC0415 - loaded already
+        import asyncio
 
         call: Callable[[Callable[[], object]], object] = asyncio.get_running_loop().call_soon_threadsafe
     else:
-        import trio  # noqa: PLC0415 - loaded already
+        import trio
 
         call = trio.lowlevel.current_trio_token().run_sync_soon
 
     def wake(function: Callable[[], object]) -> None:
-        try:
+        # Once the loop is closed nobody is left to be woken; trio's RunFinishedError is a RuntimeError too.
+        with suppress(RuntimeError):
             call(function)
-        except RuntimeError:
-            pass  # the loop is closed: nobody is left to be woken (trio.RunFinishedError is a RuntimeError)
 
     return wake
 
@@ -55,9 +58,9 @@ def current_waker() -> Callable[[Callable[[], object]], None]:
 def start_supervisor(supervise: Callable[[], Coroutine[Any, Any, None]]) -> object:
     """Run a coroutine function as a task of its own; returns what must be kept for as long as it runs."""
     if _on_asyncio():
-        import asyncio  # noqa: PLC0415 - loaded already
+        import asyncio
 
         return asyncio.get_running_loop().create_task(supervise())
-    import trio  # noqa: PLC0415 - loaded already
+    import trio
 
     return trio.lowlevel.spawn_system_task(supervise)

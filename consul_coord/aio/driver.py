@@ -1,8 +1,8 @@
 """Running programs on an event loop, asyncio's or trio's: the async ``IO`` and its background tasks.
 
 Rules
-- Waiting is done on the lease clock. Timers of the loop stand still while a machine is suspended, so after each wake-up the
-  clock decides, not the timer.
+- Waiting is done on the lease clock. Timers of the loop stand still while a machine is suspended, so after
+  each wake-up the clock decides, not the timer.
 - An interrupt becomes a cancellation of just the awaited operation, and then the interrupt's own error.
 - A background program that raises is reported, and ends nothing but itself.
 """
@@ -229,7 +229,10 @@ class Supervisor:
         await self._ready.wait()
 
     async def supervise(self, on_ready: Callable[[], object] | None = None) -> None:
-        """Run until told to stop, then cancel and await all programs; calls ``on_ready`` when it can take some."""
+        """Run until told to stop, then cancel and await all programs.
+
+        Calls ``on_ready`` when it can take some.
+        """
         try:
             async with anyio.create_task_group() as group:
                 self._ready.set()

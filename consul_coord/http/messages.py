@@ -1,9 +1,10 @@
 """The pure shapes that pass between an endpoint, a recipe and a transport.
 
 Rules
-- A ``Request`` is complete and final: path percent-encoded, parameters in order, body in bytes. It holds no token and no
-  address; the transport adds those.
-- A ``Call`` pairs a request with the pure function that reads its reply, so that one definition serves every driver.
+- A ``Request`` is complete and final: path percent-encoded, parameters in order, body in bytes. It holds no
+  token and no address; the transport adds those.
+- A ``Call`` pairs a request with the pure function that reads its reply, so that one definition serves every
+  driver.
 - ``Retry`` says what a lost reply means for this request, never how often or how fast to repeat it.
 """
 
@@ -27,7 +28,10 @@ class Retry(enum.Enum):
     IDEMPOTENT = "idempotent"
     """Applied twice is the same as once: repeat until answered."""
     NEVER = "never"
-    """CAS, general transactions, session create: a repeat could give a wrong answer. The caller settles it."""
+    """CAS, general transactions, session create.
+
+    A repeat could give a wrong answer. The caller settles it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """Performing a call: send, decode and, where the call allows it, again.
 
 Rules
-- The request's ``Retry`` class decides: reads and idempotent writes are repeated until the deadline; anything else only when
-  the failure shows that it was never applied.
-- What is repeated are failures to serve (5xx, 429, a broken or missing reply), never a refusal (403, 400, a failed CAS).
-- The first try runs without tenacity, which would cost more than the try itself; the repeats use its loop with this
-  package's clock, randomness and sleep. This is the only module that imports it.
+- The request's ``Retry`` class decides: reads and idempotent writes are repeated until the deadline; anything
+  else only when the failure shows that it was never applied.
+- What is repeated are failures to serve (5xx, 429, a broken or missing reply), never a refusal (403, 400, a
+  failed CAS).
+- The first try runs without tenacity, which would cost more than the try itself; the repeats use its loop
+  with this package's clock, randomness and sleep. This is the only module that imports it.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
 
 
 async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float) -> T:
-    # Imported here: it costs more than most programs' whole use of this package, and is needed after a failure only.
-    from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415
+    # Imported here: it costs more than most programs' whole use of this package, and is needed after a
+    # failure only.
+    from tenacity import AsyncRetrying, retry_if_exception
 
     def wait(state: RetryCallState) -> float:
         return delay(state.attempt_number + 1, io.random())

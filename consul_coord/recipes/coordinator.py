@@ -1,10 +1,13 @@
-"""What one client has under way: its sessions, holds, waiting calls and clean-up, and how they hear of each other.
+"""What one client has under way: sessions, holds, waiting calls and clean-up, and who hears of what.
 
 Rules
-- It knows of a hold, but does not keep it alive: a hold that nobody can reach any more is given back by the reaper.
-- A hold's end passes through here once: it leaves the register, its key's turn goes on, and everybody is told.
+- It knows of a hold, but does not keep it alive: a hold that nobody can reach any more is given back by the
+  reaper.
+- A hold's end passes through here once: it leaves the register, its key's turn goes on, and everybody is
+  told.
 - A session's end reaches all its holds before anything else is done about it.
-- After ``close`` nothing new begins. A forked child starts with a coordinator of its own, and marks what it inherited as lost.
+- After ``close`` nothing new begins. A forked child starts with a coordinator of its own, and marks what it
+  inherited as lost.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ class Coordinator:
         self._waiting: dict[Interrupt, None] = {}
         self._fences: dict[str, int] = {}
 
-    # -- sessions ---------------------------------------------------------------------------------------------------
+    # -- sessions
+    # ---------------------------------------------------------------------------------------------------
 
     def source(self, spec: SessionSpec | str | None) -> SessionSource:
         """Return where a recipe gets its session from: the shared one for None."""
@@ -84,7 +88,8 @@ class Coordinator:
         """Return the sessions in care."""
         return list(self._sessions.values())
 
-    # -- holds ------------------------------------------------------------------------------------------------------
+    # -- holds
+    # ------------------------------------------------------------------------------------------------------
 
     def grant(self, granted: KVPair, *, kept: KeptSession, value: bytes, flags: int, turn: Turn) -> HoldCore:
         """Register a hold that the server has granted."""
@@ -129,7 +134,10 @@ class Coordinator:
         self._call_back(hold)
 
     def _forgotten(self, hold: HoldCore) -> None:
-        """Give back a hold that was dropped without a release; called by the garbage collector, in any thread."""
+        """Give back a hold that was dropped without a release.
+
+        Called by the garbage collector, in any thread.
+        """
         self._holds.pop(id(hold), None)
         if self.closing.is_set() or hold.lease.ended_by is not None:
             return
@@ -153,7 +161,8 @@ class Coordinator:
         now = self.host.now()
         return all(hold.lease.remaining(now) >= slack for hold in self.holds())
 
-    # -- fences -----------------------------------------------------------------------------------------------------
+    # -- fences
+    # -----------------------------------------------------------------------------------------------------
 
     def remember_fence(self, key: str, fence: int) -> None:
         """Keep the latest fence got for a key: the next one must be above it."""
@@ -182,7 +191,8 @@ class Coordinator:
             pending_cleanup=self.reaper.pending,
         )
 
-    # -- waiting calls ----------------------------------------------------------------------------------------------
+    # -- waiting calls
+    # ----------------------------------------------------------------------------------------------
 
     def enter(self, interrupt: Interrupt) -> None:
         """Let ``close`` end a call that is about to begin. Raises ClientClosed when it is too late."""
@@ -205,9 +215,10 @@ class Coordinator:
         return True
 
     def forked(self, host: Host) -> None:
-        """Mark everything as the parent's; called in the child, which has no other thread yet, with its new host.
+        """Mark everything as the parent's; called in the child, where no other thread is, with its new host.
 
-        What another thread had locked at the fork stays locked for ever here, so no inherited lock is touched.
+        What another thread had locked at the fork stays locked for ever here, so no inherited lock is
+        touched.
         """
         self.host = host
         self.queues = LocalQueues(host.mutex())
@@ -221,7 +232,10 @@ def _closed() -> ClientClosed:
 
 
 async def close(io: IO, core: Coordinator, *, deadline: float) -> None:
-    """Release all holds, then destroy all sessions, as far as that can be done by ``deadline``; the rest is left to their TTL."""
+    """Release all holds, then destroy all sessions, as far as that can be done by ``deadline``.
+
+    The rest is left to their TTL.
+    """
     for hold in list(core.holds()):
         hold.lose(LossReason.CLIENT_CLOSED)
         core.reaper.add(Unlock.of(hold))

@@ -1,8 +1,8 @@
 """Following something on the server by blocking queries: the one engine behind every watch.
 
 Rules
-- The index rules are those of ``http.blocking``; this adds time: a pace, so that a server which answers at once is not asked in
-  a tight loop, and a growing, jittered pause after failures.
+- The index rules are those of ``http.blocking``; this adds time: a pace, so that a server which answers at
+  once is not asked in a tight loop, and a growing, jittered pause after failures.
 - After a failure the present state is asked for, without waiting: what changed meanwhile is seen then.
 - One query lasts ``WAIT`` seconds at most, below the idle limits of usual load balancers; its end is routine.
 
@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from consul_coord.models import Result
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 WAIT = 30.0
 LONGEST_PAUSE = 15.0
 
 
-class Query(Protocol[T_co]):
+class Query(Protocol[T]):
     """A blocking query, but for where to wait from and how long."""
 
-    def __call__(self, *, index: int, wait: float) -> Call[Result[T_co]]:
+    def __call__(self, *, index: int, wait: float) -> Call[Result[T]]:
         """Return the call that waits for something newer than ``index``; that answers at once for 0."""
         ...
 
@@ -57,7 +56,10 @@ class Follower(Generic[T]):
         self._failures = 0
 
     async def next(self, io: IO, *, until: Signal | None = None) -> Result[T] | None:
-        """Return the next answer, changed or not; None when ``until`` was raised. Raises what goes wrong; then ``pause``."""
+        """Return the next answer, changed or not.
+
+        None when ``until`` was raised. Raises what goes wrong; then ``pause``.
+        """
         answer = await self._ask(io, until)
         if answer is not None:
             self._tracker, _ = self._tracker.advance(answer)

@@ -11,9 +11,10 @@ HELD/JEOPARDY  ``begin_release``                        RELEASED
 =============  =======================================  ==========
 
 Rules
-- HELD and JEOPARDY are read off the session's lease at each look, so a process that was paused past its deadline reads LOST
-  at its first look, before any timer or reply tells it.
-- The end is settled once, by whoever comes first, and never undone. Whoever settles it also tells everybody else.
+- HELD and JEOPARDY are read off the session's lease at each look, so a process that was paused past its
+  deadline reads LOST at its first look, before any timer or reply tells it.
+- The end is settled once, by whoever comes first, and never undone. Whoever settles it also tells everybody
+  else.
 - The fence is taken once, from the granting reply, and never changes.
 """
 
@@ -37,9 +38,9 @@ class HoldCore:
     """One grant of one key to one session, as far as this client knows."""
 
     __slots__ = (
+        "__weakref__",
         "_end",
         "_lost_callbacks",
-        "__weakref__",
         "_on_end",
         "_on_forgotten",
         "fence",
@@ -109,7 +110,10 @@ class HoldCore:
             self._on_forgotten(self)
 
     def look(self, now: float) -> tuple[HoldState, LossReason | None]:
-        """Return the state at ``now`` and, when it is LOST, why; settles the loss if this is the first to see it."""
+        """Return the state at ``now`` and, when it is LOST, why.
+
+        Settles the loss if this is the first to see it.
+        """
         if self._end.value is None and not self.lease.is_valid(now):
             self.lose(self.lease.ended_by or LossReason.EXPIRED)
         end = self._end.value
@@ -209,8 +213,8 @@ def lost_error(hold: HoldCore, reason: LossReason) -> LockLost:
 def error_at_exit(hold: HoldCore, now: float, raised: BaseException | None) -> LockLost | None:
     """Return what leaving a ``with`` block raises, after the release, besides what its body raised.
 
-    A loss outranks an ordinary exception of the body, which becomes its cause. It never replaces a KeyboardInterrupt, a
-    SystemExit or a cancellation, nor the news of this very loss.
+    A loss outranks an ordinary exception of the body, which becomes its cause. It never replaces a
+    KeyboardInterrupt, a SystemExit or a cancellation, nor the news of this very loss.
     """
     reason = hold.loss(now)
     if reason is None or (raised is not None and not isinstance(raised, Exception)):

@@ -35,10 +35,13 @@ def check(hold: HoldCore, now: float) -> None:
 async def ensure(io: IO, core: Coordinator, hold: HoldCore, *, seconds: float) -> None:
     """Renew the session when less than ``seconds`` of the lease are left.
 
-    Raises LockLost when it is lost, InvalidArgument when the lease can never be that long, and what a failing renewal raises.
+    Raises LockLost when it is lost, InvalidArgument when the lease can never be that long, and what a failing
+    renewal raises.
     """
     if seconds > hold.lease.longest:
-        message = f"ensure({seconds:g}): this session's lease is never longer than {hold.lease.longest:g} s; use a longer ttl"
+        message = (
+            f"ensure({seconds:g}): this session's lease is {hold.lease.longest:g} s at most; use a longer ttl"
+        )
         raise InvalidArgument(message)
     check(hold, io.now())
     if hold.lease.remaining(io.now()) >= seconds:
@@ -63,7 +66,10 @@ async def verify(io: IO, core: Coordinator, hold: HoldCore) -> bool:
 
 
 async def put(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> None:
-    """Write the key's value while holding it; the fence stays. Raises LockLost when it is not held any more."""
+    """Write the key's value while holding it.
+
+    The fence stays. Raises LockLost when it is not held any more.
+    """
     check(hold, io.now())
     # "lock" by the holder replaces the value and keeps the LockIndex, which "set" would reset.
     ops = (

@@ -1,15 +1,16 @@
 """How long a client may believe in a session: pure arithmetic.
 
 Rules
-- ``valid_until = sent_at + (1 - drift) * horizon``: counted from just *before* the renewal was sent, since the server
-  restarted its timer at some moment after that. Only a success moves it, and never backwards.
-- Horizon: the TTL for a session without checks, as the server waits at least that long (in fact twice). With checks the
-  session may die at once, but nobody can take its keys before the lock-delay has passed: min(TTL, lock-delay).
+- ``valid_until = sent_at + (1 - drift) * horizon``: counted from just *before* the renewal was sent, since
+  the server restarted its timer at some moment after that. Only a success moves it, and never backwards.
+- Horizon: the TTL for a session without checks, as the server waits at least that long (in fact twice). With
+  checks the session may die at once, but nobody can take its keys before the lock-delay has passed: min(TTL,
+  lock-delay).
 - Drift covers the difference in rate between the two clocks; 5 % is far beyond any working machine.
 - A lease that has ended never comes back: the next acquire gets a new session.
 
-Source: Gray and Cheriton, "Leases" (1989), section 2; Burrows, "The Chubby lock service" (2006), section 2.8; Consul's
-documentation of sessions, for the TTL as a lower bound.
+Source: Gray and Cheriton, "Leases" (1989), section 2; Burrows, "The Chubby lock service" (2006), section 2.8;
+Consul's documentation of sessions, for the TTL as a lower bound.
 """
 
 from __future__ import annotations

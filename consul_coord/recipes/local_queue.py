@@ -1,8 +1,9 @@
 """Threads and tasks of one client queue here first, before any of them asks the server.
 
 Rules
-- They share a session, and the server grants a key to its session again and again: without this queue two threads would both
-  hold it. So whoever acts on a key (an attempt, a hold, a release under way, a clean-up) has that key's turn meanwhile.
+- They share a session, and the server grants a key to its session again and again: without this queue two
+  threads would both hold it. So whoever acts on a key (an attempt, a hold, a release under way, a clean-up)
+  has that key's turn meanwhile.
 - First come, first served, and no request is sent for the waiting.
 - ``leave`` may be called at any time and more than once: by who never got the turn, or gave it up already.
 """
@@ -38,7 +39,10 @@ class LocalQueues:
         self._queues: dict[str, deque[Turn]] = {}
 
     def join(self, turn: Turn) -> None:
-        """Take a place at the end. Raises AlreadyHeld when the same thread or task has the turn, as it would wait for itself."""
+        """Take a place at the end.
+
+        Raises AlreadyHeld when the same thread or task has the turn, as it would wait for itself.
+        """
         with self._mutex:
             queue = self._queues.setdefault(turn.key, deque())
             if queue and turn.owner is not None and queue[0].owner == turn.owner:

@@ -2,17 +2,19 @@
 
 Rules
 - The server alone decides who holds, on the key itself, so Go clients and ``consul lock`` may contend too.
-- Taking is idempotent for one's own session, so a try without an answer is simply made again. An attempt that ends with such a
-  try open leaves a sweep behind: the try may be applied after everybody has gone.
-- The fence is the ModifyIndex of the granting reply: a Raft index, rising over all holds of a key, also if it was deleted in
-  between. It must be above the last one this client got for the key; otherwise the server still has the hold before, whose
-  unlock was never applied, and that is unlocked first.
-- Every write carries the lock's flags, which tell Go clients what the key is; a key that was found with other flags is
-  somebody else's, and not touched.
-- A refusal by lock-delay changes nothing on the server, and its end is no event: it is tried again after a pause, never watched.
+- Taking is idempotent for one's own session, so a try without an answer is simply made again. An attempt that
+  ends with such a try open leaves a sweep behind: the try may be applied after everybody has gone.
+- The fence is the ModifyIndex of the granting reply: a Raft index, rising over all holds of a key, also if it
+  was deleted in between. It must be above the last one this client got for the key; otherwise the server
+  still has the hold before, whose unlock was never applied, and that is unlocked first.
+- Every write carries the lock's flags, which tell Go clients what the key is; a key that was found with other
+  flags is somebody else's, and not touched.
+- A refusal by lock-delay changes nothing on the server, and its end is no event: it is tried again after a
+  pause, never watched.
 - A hiccup of the server is ridden out until the caller's timeout.
 
-Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions, sections "Lock delay" and "K/V integration".
+Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions, sections "Lock delay" and
+"K/V integration".
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ from consul_coord.events import Acquired, Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.endpoints._keys import check_key
 from consul_coord.http.failures import retryable
 from consul_coord.http.messages import Retry
-from consul_coord.http.endpoints._keys import check_key
 from consul_coord.http.retry import perform, send_once
 from consul_coord.models import Blocker, Holder, LossReason, ReadOptions, TxnOp
 from consul_coord.recipes import release
@@ -76,7 +78,10 @@ class LockPlan:
 
 
 class LockCore:
-    """What one lock object has besides its plan: its sessions, its waiting calls, and its holds by thread or task."""
+    """What one lock object has besides its plan.
+
+    Its sessions, its waiting calls, and its holds by thread or task.
+    """
 
     def __init__(self, plan: LockPlan) -> None:
         check_key(plan.key)
@@ -84,8 +89,6 @@ class LockCore:
         self._source: tuple[Coordinator, SessionSource] | None = None
         self._waiting: dict[Interrupt, None] = {}
         self._held: dict[object, HoldCore] = {}
-        self.entered: dict[object, HoldCore] = {}
-        """The holds of ``with`` blocks that are under way, by thread or task."""
 
     def source(self, core: Coordinator) -> SessionSource:
         """Return where its session comes from: the same for as long as the client's coordinator is."""
@@ -110,7 +113,7 @@ class LockCore:
         """Raise KeyConflict when a key that exists is not a lock of ours."""
         if pair.flags != self.plan.flags and pair.flags not in self.plan.accept_flags:
             message = (
-                f"{pair.key!r} is not a lock: it carries the flags {pair.flags:#x} instead of {self.plan.flags:#x}. "
+                f"{pair.key!r} is not a lock: its flags are {pair.flags:#x}, not {self.plan.flags:#x}. "
                 f"Use another key or, if it is meant, accept_flags=({pair.flags:#x},)"
             )
             raise KeyConflict(message, key=pair.key, flags=pair.flags)
@@ -191,7 +194,10 @@ async def holder(io: IO, core: Coordinator, lock: LockCore) -> Holder | None:
 
 
 async def destroy(io: IO, core: Coordinator, lock: LockCore) -> bool:
-    """Delete the key if nobody holds it; False while it is in use. Raises KeyConflict when it is not a lock."""
+    """Delete the key if nobody holds it.
+
+    False while it is in use. Raises KeyConflict when it is not a lock.
+    """
     call = kv.get(lock.plan.key, options=_CONSISTENT)
     pair = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
     if pair is None:
@@ -295,7 +301,10 @@ class _Attempt:
         return (await send_once(self.io, kv.get(self.plan.key), deadline=limit)).value
 
     def _judge(self, pair: KVPair | None) -> _Blocked | None:
-        """Return what a reading of the key says against taking it now. Raises KeyConflict when it is not a lock of ours."""
+        """Return what a reading of the key says against taking it now.
+
+        Raises KeyConflict when it is not a lock of ours.
+        """
         if pair is None:
             return None
         self.lock.check_flags(pair)
@@ -343,7 +352,7 @@ class _Attempt:
             self.core.end_session(kept, LossReason.SESSION_GONE)
             if not kept.outside:
                 return _Blocked(Blocker("unreachable"), cause=error)
-            message = f"the session {kept.id} given for {self.plan.key!r} does not exist (any more): create it first"
+            message = f"session {kept.id}, given for {self.plan.key!r}, does not exist (any more)"
             raise SessionNotFound(message, session=kept.id) from error
         if failure.kind == "denied":
             needed = (f'key:write on "{self.plan.key}"',)

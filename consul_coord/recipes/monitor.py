@@ -2,10 +2,11 @@
 
 Rules
 - A hold is watched only once it has lasted a moment: most are released before, and cost nothing here.
-- One blocking query per session tells its end to all its holds. One per key tells what operators do to the key: up to
-  ``MOST_WATCHES`` keys each; beyond that many, keys are read in batches every ``BATCH_PERIOD`` seconds.
-- What a watch shows is a suspicion. Evidence is a 404 on renew, or a consistent read that is newer than the fence: without
-  permission a session reads as gone, and an old leader shows old data.
+- One blocking query per session tells its end to all its holds. One per key tells what operators do to the
+  key: up to ``MOST_WATCHES`` keys each; beyond that many, keys are read in batches every ``BATCH_PERIOD``
+  seconds.
+- What a watch shows is a suspicion. Evidence is a 404 on renew, or a consistent read that is newer than the
+  fence: without permission a session reads as gone, and an old leader shows old data.
 - A write by somebody else is no loss as long as the session stays: it is an event.
 - No failure of a query is a loss: the lease alone decides how long contact may be missing.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -61,7 +63,10 @@ class Monitor:
         )
 
     def add(self, hold: HoldCore, kept: KeptSession) -> None:
-        """Watch a hold, if it lasts. On the acquire's path: wakes the background only when that is at rest."""
+        """Watch a hold, if it lasts.
+
+        On the acquire's path: wakes the background only when that is at rest.
+        """
         self._fresh.append((hold.granted_at + SETTLING, weakref.ref(hold), kept))
         self._starter.start()
 
@@ -88,7 +93,8 @@ class Monitor:
             self._batch[reference] = None
             self._reader.start()
 
-    # -- one blocking query per session -------------------------------------------------------------------------------
+    # -- one blocking query per session
+    # -------------------------------------------------------------------------------
 
     async def _watch_session(self, io: IO, kept: KeptSession) -> None:
         try:
@@ -113,7 +119,8 @@ class Monitor:
             except ConsulCoordError:
                 await follower.pause(io)
 
-    # -- one blocking query per key -----------------------------------------------------------------------------------
+    # -- one blocking query per key
+    # -----------------------------------------------------------------------------------
 
     async def _watch_key(self, io: IO, reference: weakref.ref[HoldCore]) -> None:
         try:
@@ -139,7 +146,8 @@ class Monitor:
             except ConsulCoordError:
                 await follower.pause(io)
 
-    # -- many keys in one transaction ---------------------------------------------------------------------------------
+    # -- many keys in one transaction
+    # ---------------------------------------------------------------------------------
 
     async def _read_batches(self, io: IO) -> None:
         while self._batch:
@@ -149,7 +157,7 @@ class Monitor:
                 for reference in list(self._batch)
                 if (hold := reference()) and not hold.ended
             }
-            self._batch = {reference: None for reference in holds.values()}
+            self._batch = dict.fromkeys(holds.values())
             keys = list(holds)
             for start in range(0, len(keys), BATCH):
                 part = keys[start : start + BATCH]
@@ -175,7 +183,8 @@ class Monitor:
             return await self._read(io, rest) if rest else {}
         return {pair.key: pair for pairs in result for pair in pairs}
 
-    # -- evidence -----------------------------------------------------------------------------------------------------
+    # -- evidence
+    # -----------------------------------------------------------------------------------------------------
 
     async def _judge(self, io: IO, reference: weakref.ref[HoldCore], pair: KVPair | None) -> None:
         """Take note of a reading of the key. Raises what stands in the way of making sure."""
@@ -184,10 +193,9 @@ class Monitor:
             return
         if pair is None or pair.session != hold.session:
             await self.make_sure(io, hold)
-        elif pair.modify_index > hold.last_index and not hold.writing:
-            if pair.modify_index != hold.overwritten_at:
-                hold.overwritten_at = pair.modify_index
-                io.emit(Overwritten(hold.key, hold.session, pair.modify_index))
+        elif pair.modify_index > max(hold.last_index, hold.overwritten_at) and not hold.writing:
+            hold.overwritten_at = pair.modify_index
+            io.emit(Overwritten(hold.key, hold.session, pair.modify_index))
 
     async def make_sure(self, io: IO, hold: HoldCore) -> None:
         """End the hold if a consistent reading shows that it has ended."""
@@ -202,10 +210,7 @@ class Monitor:
             return  # older than the grant: no evidence
         kept = self._core.session_of(hold)
         if kept is not None:
-            try:
-                await sessions.renew(
-                    io, self._core, kept, deadline=min(hold.lease.valid_until, io.now() + self._core.timeout)
-                )
-            except ConsulCoordError:
-                pass  # SessionNotFound has ended the hold; otherwise the key itself is evidence enough
+            # SessionNotFound has ended the hold; whatever else is raised, the key itself is evidence enough.
+            with suppress(ConsulCoordError):
+                await sessions.renew(io, self._core, kept, deadline=limit)
         hold.lose(reason_of(pair))

@@ -1,7 +1,8 @@
 """A background program that exists only while it has something to do.
 
 Rules
-- ``start`` may be called from any thread, at any time, and by the garbage collector; at most one instance runs.
+- ``start`` may be called from any thread, at any time, and by the garbage collector; at most one instance
+  runs.
 - Work that arrives while the program is about to end starts it again: none is overlooked.
 """
 

@@ -1,9 +1,11 @@
 """Clean-up that could not be done at once: kept until the server has answered for it.
 
 Rules
-- A request without an answer was applied, or was not, or will be later: seen on a real agent, up to the moment it went on
-  after a pause. So giving up an attempt is not over with one look; its key is looked at again after a while, several times.
-- One program does all duties, one after the other, each with a bounded request; a duty that fails comes again, later and later.
+- A request without an answer was applied, or was not, or will be later: seen on a real agent, up to the
+  moment it went on after a pause. So giving up an attempt is not over with one look; its key is looked at
+  again after a while, several times.
+- One program does all duties, one after the other, each with a bounded request; a duty that fails comes
+  again, later and later.
 - Who cleans a key has that key's turn, or somebody else has it and will leave the key in order himself.
 - Duties are small values: what they concern may have been forgotten by everybody else.
 """
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
     from consul_coord.recipes.hold import HoldCore
 
 SWEEPS = (1.0, 4.0, 10.0, 45.0)
-"""Seconds from an unanswered request to the first look at its key, and from each look to the next: a minute in all."""
+"""Seconds from an unanswered request to the first look at its key, and from each look to the next.
+
+A minute in all.
+"""
 LONGEST_PAUSE = 15.0
 """Seconds between two tries of a duty that fails, at most."""
 
@@ -40,7 +45,10 @@ class Duty(Protocol):
     """Something to be done until the server has answered."""
 
     async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:
-        """Do it; returns None when it is done, or in how many seconds to come again. Raises what goes wrong."""
+        """Do it.
+
+        Returns None when it is done, or in how many seconds to come again. Raises what goes wrong.
+        """
         ...
 
 
@@ -166,7 +174,10 @@ class Reaper:
             entry.due = io.now() + again
 
     async def finish(self, io: IO, *, deadline: float) -> None:
-        """Try each duty once more, now: the client closes. Sweeps are settled by the destroying of their sessions."""
+        """Try each duty once more, now.
+
+        The client closes. Sweeps are settled by the destroying of their sessions.
+        """
         for entry in sorted(self._entries, key=lambda one: isinstance(one.duty, DestroySession)):
             if isinstance(entry.duty, Sweep):
                 self._entries.pop(entry, None)

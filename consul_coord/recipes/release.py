@@ -2,8 +2,9 @@
 
 Rules
 - The hold ends here first, then on the server: nobody believes in it while the key is given away.
-- RELEASED: the key was ours and was given back. ALREADY_LOST: it was not ours any more. UNKNOWN: no answer came in time, and the
-  reaper goes on; the key's turn is his until then, so no new attempt on it by this client begins before.
+- RELEASED: the key was ours and was given back. ALREADY_LOST: it was not ours any more. UNKNOWN: no answer
+  came in time, and the reaper goes on; the key's turn is his until then, so no new attempt on it by this
+  client begins before.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _UNKNOWN = Unlocked(ReleaseOutcome.UNKNOWN)
 
 
 async def release(io: IO, core: Coordinator, hold: HoldCore) -> ReleaseOutcome:
-    """Give up a hold. Idempotent: later calls return the first outcome. Raises nothing of the server's or the network's."""
+    """Give up a hold.
+
+    Idempotent: later calls return the first outcome. Raises nothing of the server's or the network's.
+    """
     if not hold.begin_release():
         if hold.lost.is_set():
             return hold.finish_release(ReleaseOutcome.ALREADY_LOST)

@@ -1,12 +1,13 @@
 """Sessions: made on first need, renewed until they end, replaced by a new one for the next need after a loss.
 
 Rules
-- A session's end is told once, to all its holds, with one reason. 404 on renew is that end; anything else is tried again until
-  the lease is over. Nothing that a renewal raises ends the renewing.
-- Each renewal has its own deadline, a part of the lease, so that one request that hangs leaves time for another.
+- A session's end is told once, to all its holds, with one reason. 404 on renew is that end; anything else is
+  tried again until the lease is over. Nothing that a renewal raises ends the renewing.
+- Each renewal has its own deadline, a part of the lease, so that one request that hangs leaves time for
+  another.
 - The lease is what is believed in, never the server's 2 x TTL. The server's echo of the TTL is adopted.
-- A session that ended here is destroyed on the server as soon as that can be reached, *without* releasing its keys first: their
-  lock-delay then covers what the former holder may still have under way.
+- A session that ended here is destroyed on the server as soon as that can be reached, *without* releasing its
+  keys first: their lock-delay then covers what the former holder may still have under way.
 - An outside session (given by its id) is renewed while in use, and never destroyed.
 
 Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions
@@ -14,6 +15,7 @@ Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, RequestTimeout, SessionNotFound, UnsafeSession
@@ -32,13 +34,19 @@ if TYPE_CHECKING:
     from consul_coord.recipes.coordinator import Coordinator
 
 WATCH_SLICE = 1.0
-"""While holds depend on it, a keeper looks at the clock this often: timers stand still while a machine is suspended."""
+"""While holds depend on it, a keeper looks at the clock this often.
+
+Timers stand still while a machine is suspended.
+"""
 EARLY = 0.005
 """A lease is declared over this many seconds before it is, so that the news is not later than the fact."""
 TRIES_PER_LEASE = 4
 """A renewal may take this part of the lease at most."""
 LEAST_LEFT = 0.25
-"""An acquire renews a lease of which less than this part is left: the keeper is late, e.g. after a suspend."""
+"""An acquire renews a lease of which less than this part is left.
+
+The keeper is late, e.g. after a suspend.
+"""
 
 
 class KeptSession:
@@ -66,7 +74,10 @@ class SessionSource:
         self.current: KeptSession | None = None
 
     async def live(self, io: IO, *, deadline: float) -> KeptSession:
-        """Return a session that may be believed in now. Raises what the server or the network says; RequestTimeout at the deadline."""
+        """Return a session that may be believed in now.
+
+        Raises what the server or the network says; RequestTimeout at the deadline.
+        """
         while True:
             kept = self.current
             if kept is not None and kept.lease.is_valid(io.now()):
@@ -91,11 +102,9 @@ class SessionSource:
 
     async def _refresh(self, io: IO, kept: KeptSession, deadline: float) -> bool:
         """Renew a lease that runs out; returns whether it is valid afterwards."""
-        try:
+        # What is left of the lease is good even if this fails; at its end the keeper says so.
+        with suppress(ConsulCoordError):
             await renew(io, self._core, kept, deadline=min(deadline, kept.lease.valid_until))
-        except ConsulCoordError:
-            # What is left of the lease is still good; at its end the keeper says so.
-            pass
         return kept.lease.is_valid(io.now())
 
     async def _make(self, io: IO, deadline: float) -> KeptSession:
@@ -133,7 +142,10 @@ async def renew(io: IO, core: Coordinator, kept: KeptSession, *, deadline: float
 
 
 def _horizon(kept: KeptSession, session: Session) -> float | None:
-    """Return what the server grants by its own account of the session; raises UnsafeSession for an outside one without a bound."""
+    """Return what the server grants by its own account of the session.
+
+    Raises UnsafeSession for an outside one without a bound.
+    """
     if session.ttl is not None and (session.node_checks or session.service_checks):
         granted: float | None = min(session.ttl, max(0.0, min(session.lock_delay, LONGEST_LOCK_DELAY)))
     else:
@@ -142,7 +154,7 @@ def _horizon(kept: KeptSession, session: Session) -> float | None:
         return granted
     if kept.outside:
         message = (
-            f"session {kept.id} has no TTL, or checks and no lock-delay: its holder could not notice a loss in time. "
+            f"session {kept.id} has no TTL, or checks and no lock-delay: a loss could not be noticed in time. "
             "Give one with a TTL, or let the client make it: SessionSpec(..., allow_unbounded=True)"
         )
         raise UnsafeSession(message, session=kept.id)

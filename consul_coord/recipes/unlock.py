@@ -1,8 +1,9 @@
 """Unlocking a key on the server.
 
 Rules
-- An unlock is bound to the index of the hold's own last write: a late copy of it can then never free a later hold of the same
-  session. If somebody else wrote the value meanwhile, the key is read and unlocked at the index found.
+- An unlock is bound to the index of the hold's own last write: a late copy of it can then never free a later
+  hold of the same session. If somebody else wrote the value meanwhile, the key is read and unlocked at the
+  index found.
 - The value and the flags are carried along: an unlock replaces both.
 - Unanswered unlocks are repeated until answered.
 """
@@ -52,8 +53,8 @@ async def unlock(
 ) -> Unlocked:
     """Unlock a key held by ``session`` and last written by it at ``index``; repeats until answered.
 
-    ``uncertain`` says that an earlier unlock got no answer, so that finding the key free means that it was applied.
-    Raises the last failure when no answer came by ``deadline``.
+    ``uncertain`` says that an earlier unlock got no answer, so that finding the key free means that it was
+    applied. Raises the last failure when no answer came by ``deadline``.
     """
     failures = 0
     while True:
@@ -77,7 +78,10 @@ async def unlock(
 
 
 async def unlock_stray(io: IO, *, key: str, session: str, flags: int, deadline: float) -> bool:
-    """Unlock a key if ``session`` has it; returns whether it had. The caller has the key's turn, so no hold is meant by it."""
+    """Unlock a key if ``session`` has it.
+
+    Returns whether it had. The caller has the key's turn, so no hold is meant by it.
+    """
     pair = await _read(io, key, deadline)
     if pair is None or pair.session != session:
         return False

@@ -1,1 +1,4 @@
-"""The world of blocking code: the driver that runs programs on the caller's thread, and the facades over them."""
+"""The world of blocking code.
+
+The driver that runs programs on the caller's thread, and the facades over them.
+"""

@@ -2,9 +2,12 @@
 
 Rules
 - Constructing does no I/O and starts no thread. The loop thread starts with the first session or watch.
-- Calls run on the caller's thread. ``close`` ends those that wait, in any thread, and does its own I/O where it is called.
-- At interpreter exit open clients are closed on the main thread; by then other threads may be gone, and are not needed.
-- In a forked child the inherited holds are lost, and the client starts afresh, with sockets and sessions of its own.
+- Calls run on the caller's thread. ``close`` ends those that wait, in any thread, and does its own I/O where
+  it is called.
+- At interpreter exit open clients are closed on the main thread; by then other threads may be gone, and are
+  not needed.
+- In a forked child the inherited holds are lost, and the client starts afresh, with sockets and sessions of
+  its own.
 """
 
 from __future__ import annotations
@@ -15,14 +18,12 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from consul_coord.clock import SystemClock
-from consul_coord.config import Settings
+from consul_coord.base_client import BaseClient
 from consul_coord.errors import ConfigError
 from consul_coord.http.endpoints import kv, session, txn
 from consul_coord.http.retry import perform
 from consul_coord.http.transport.build import async_transport, sync_transport
 from consul_coord.io import Interrupt
-from consul_coord.models import SessionSpec
 from consul_coord.recipes import coordinator
 from consul_coord.recipes.coordinator import Coordinator
 from consul_coord.recipes.follow import Follower
@@ -47,9 +48,7 @@ if TYPE_CHECKING:
     from consul_coord.models import (
         KVPair,
         ReadOptions,
-        Result,
         Session,
-        Stats,
         TxnOp,
         TxnResult,
         WriteOptions,
@@ -68,7 +67,8 @@ class KV(endpoints.KV):
     def watch(self, key: str, *, wait: float = 30.0, min_interval: float = 0.0) -> Watch[KVPair | None]:
         """Return a watch on one key; its state is None while the key is absent.
 
-        ``wait``: seconds that one blocking query lasts at most. ``min_interval``: seconds between two looks at least.
+        ``wait``: seconds that one blocking query lasts at most. ``min_interval``: seconds between two looks
+        at least.
         """
         return Watch(self._client, Follower(partial(kv.watch, key), wait=wait, min_interval=min_interval))
 
@@ -88,12 +88,15 @@ class Sessions(endpoints.Sessions):
         super().__init__(client.perform)
         self._client = client
 
-    def watch(self, id: str, *, wait: float = 30.0, min_interval: float = 0.0) -> Watch[Session | None]:  # noqa: A002
-        """Return a watch on one session; its state is None when it is gone, or can't be read with this token."""
+    def watch(self, id: str, *, wait: float = 30.0, min_interval: float = 0.0) -> Watch[Session | None]:
+        """Return a watch on one session.
+
+        Its state is None when it is gone, or can't be read with this token.
+        """
         return Watch(self._client, Follower(partial(session.watch, id), wait=wait, min_interval=min_interval))
 
 
-class Client:
+class Client(BaseClient):
     """A client of one Consul agent, and the owner of the sessions, holds and threads that its recipes need.
 
     Works with or without ``with``. Any number of threads may share it.
@@ -117,16 +120,18 @@ class Client:
         http_client: httpx.Client | None = None,
         background_http_client: httpx.AsyncClient | None = None,
     ) -> None:
-        """Settle the settings: arguments, then the CONSUL_* variables of the official CLI, then defaults. Does no I/O.
+        """Settle the settings: arguments, then the official CLI's CONSUL_* variables, then defaults. No I/O.
 
-        ``timeout``: seconds that one call may take, with its repeats. ``session``: what the shared session is like.
-        ``http_client`` and ``background_http_client`` carry all traffic when given, both or neither, and stay the caller's to
-        close. Raises ConfigError for a setting that can't be used.
+        ``timeout``: seconds that one call may take, with its repeats. ``session``: what the shared session is
+        like. ``http_client`` and ``background_http_client`` carry all traffic when given, both or neither,
+        and stay the caller's to close. Raises ConfigError for a setting that can't be used.
         """
         if (http_client is None) != (background_http_client is None):
-            message = "http_client and background_http_client must be given together: one for calls, one for the background"
+            message = (
+                "give both http_client (for calls) and background_http_client (for the rest), or neither"
+            )
             raise ConfigError(message)
-        self._settings = Settings.resolve(
+        super().__init__(
             address=address,
             token=token,
             token_file=token_file,
@@ -136,15 +141,15 @@ class Client:
             partition=partition,
             tls=tls,
             timeout=timeout,
+            session=session,
+            observer=observer,
+            clock=clock,
         )
-        self._spec = session or SessionSpec()
-        self._observer = observer
         self._http_clients = (
             None
             if http_client is None or background_http_client is None
             else (http_client, background_http_client)
         )
-        self.clock: Clock = clock or SystemClock()
         self._transport: Transport = self._make_transport()
         self._begin()
         self.kv = KV(self)
@@ -159,14 +164,14 @@ class Client:
     def _make_transport(self) -> Transport:
         if self._http_clients is None:
             return sync_transport(self._settings)
-        from consul_coord.http.transport.user_clients import UserClientTransport  # noqa: PLC0415 - imports with httpx
+        from consul_coord.http.transport.user_clients import UserClientTransport
 
         return UserClientTransport(self._settings, self._http_clients[0])
 
     def _make_background(self) -> AsyncTransport:
         if self._http_clients is None:
             return async_transport(self._settings)
-        from consul_coord.http.transport.user_clients import AsyncUserClientTransport  # noqa: PLC0415 - likewise
+        from consul_coord.http.transport.user_clients import AsyncUserClientTransport
 
         return AsyncUserClientTransport(self._settings, self._http_clients[1])
 
@@ -176,13 +181,17 @@ class Client:
         self.core = Coordinator(self._host, spec=self._spec, timeout=self._settings.timeout)
 
     def forked(self) -> None:
-        """Leave what was inherited to the parent, without any I/O, and start afresh; called in a forked child."""
+        """Leave what was inherited to the parent, without any I/O, and start afresh.
+
+        Called in a forked child.
+        """
         self._transport.forget()
         inherited = self.core
         self._begin()
         inherited.forked(self._host)
 
-    # -- performing -------------------------------------------------------------------------------------------------
+    # -- performing
+    # -------------------------------------------------------------------------------------------------
 
     def call(
         self,
@@ -191,7 +200,10 @@ class Client:
         interrupt: Interrupt | None = None,
         closing: bool = False,
     ) -> T:
-        """Run a program on this thread, for this package's own use; ``closing`` allows it on a closed client."""
+        """Run a program on this thread, for this package's own use.
+
+        ``closing`` allows it on a closed client.
+        """
         core = self.core
         interrupt = interrupt or Interrupt()
         if not closing:
@@ -209,34 +221,17 @@ class Client:
     def txn(self, *ops: TxnOp, options: ReadOptions | WriteOptions | None = None) -> TxnResult:
         """Apply up to 64 operations as one, or none of them.
 
-        Returns the pairs that each operation gave, by its place. Raises TxnFailed with each refusal, ValueTooLarge, and what a
-        request raises. A transaction that writes is not repeated when its outcome is unknown.
+        Returns the pairs that each operation gave, by its place. Raises TxnFailed with each refusal,
+        ValueTooLarge, and what a request raises. A transaction that writes is not repeated when its outcome
+        is unknown.
         """
         return self.perform(txn.txn(*ops, options=options))
 
-    # -- state ------------------------------------------------------------------------------------------------------
-
-    def now(self) -> float:
-        """Return the lease clock's time in seconds: the one that deadlines are on."""
-        return self.clock.now()
-
-    def healthy(self, *, slack: float = 0.0) -> bool:
-        """Return False when a live hold has less than ``slack`` seconds of its lease left; no I/O. For liveness probes."""
-        return self.core.healthy(slack)
-
-    def stats(self) -> Stats:
-        """Return the counters since the client was made."""
-        return self.core.stats()
-
-    @property
-    def pending_cleanup(self) -> int:
-        """How many things may still have to be undone on the server: waiting for it to answer, or for late requests."""
-        return self.core.reaper.pending
-
     def close(self, *, timeout: float = 5.0) -> None:
-        """End waiting calls with ClientClosed, release holds, destroy sessions, and stop; within ``timeout`` seconds.
+        """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
 
-        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Harmless when done before.
+        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Harmless when
+        done before.
         """
         core = self.core
         if not core.begin_close():
@@ -255,13 +250,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        message = "a Client can't be pickled: make one in each process, it does no I/O until it is used"
-        raise TypeError(message)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._settings.address}>"
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

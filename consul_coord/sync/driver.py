@@ -1,9 +1,11 @@
 """Running programs on the caller's thread: the blocking ``IO``, and the client's one loop thread.
 
 Rules
-- A program over ``BlockingIO`` never suspends: ``run`` drives it to its end with one ``send(None)``, on the caller's stack.
-- Short requests are made on the caller's thread. Whatever may take long (blocking queries) or goes on by itself (renewals,
-  clean-up) runs on the loop thread, and the caller waits for a signal: so it can be cancelled, and time out exactly.
+- A program over ``BlockingIO`` never suspends: ``run`` drives it to its end with one ``send(None)``, on the
+  caller's stack.
+- Short requests are made on the caller's thread. Whatever may take long (blocking queries) or goes on by
+  itself (renewals, clean-up) runs on the loop thread, and the caller waits for a signal: so it can be
+  cancelled, and time out exactly.
 - Users' callbacks run on a thread of their own, made on demand; never on the loop's.
 - Both threads are daemons: the exit of the interpreter waits for nobody. They are started anew after a fork.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from consul_coord.clock import SteppedClock
@@ -91,7 +93,10 @@ class BlockingIO(HostedIO):
     async def changed(
         self, request: Request, *, until: Signal | None = None, deadline: float | None = None
     ) -> Response | None:
-        """Exchange one blocking query for its reply, on the loop thread; None when ``until`` or ``deadline`` came first."""
+        """Exchange one blocking query for its reply, on the loop thread.
+
+        None when ``until`` or ``deadline`` came first.
+        """
         outcome: list[Response | Exception] = []
 
         async def ask(io: IO) -> None:
@@ -154,17 +159,18 @@ class _Shield(AbstractAsyncContextManager[float, None]):
 
 
 def wait_for_any(signals: list[Signal], deadline: float | None, clock: Clock) -> None:
-    """Block this thread until one of the signals is raised or the deadline comes; Ctrl-C gets through at once."""
+    """Block this thread until one of the signals is raised or the deadline comes.
+
+    Ctrl-C gets through at once.
+    """
     if any(signal.is_set() for signal in signals):
         return
     latch = threading.Lock()
     latch.acquire()
 
     def wake() -> None:
-        try:
+        with suppress(RuntimeError):  # woken already
             latch.release()
-        except RuntimeError:
-            pass  # woken already
 
     stepped = deadline is not None and math.isfinite(deadline) and isinstance(clock, SteppedClock)
     unsubscribes = [signal.subscribe(wake) for signal in signals]
@@ -261,9 +267,9 @@ class _LoopThread:
             raise RuntimeError(message) from self._error
 
     def _run(self, host: ThreadHost, transport: AsyncTransport) -> None:
-        import anyio  # noqa: PLC0415 - with it comes asyncio, which a program without background work never needs
+        import anyio
 
-        from consul_coord.aio.driver import Supervisor  # noqa: PLC0415 - likewise
+        from consul_coord.aio.driver import Supervisor
 
         async def main() -> None:
             self.supervisor = Supervisor(host, transport)

@@ -10,7 +10,6 @@ from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.recipes import lock as recipe
 from consul_coord.recipes.hold import error_at_exit
-from consul_coord.recipes.release import release
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
@@ -27,13 +26,14 @@ P = ParamSpec("P")
 class Lock:
     """A lock on one key, for any number of threads, tasks and processes.
 
-    Guarantees: at most one hold at a time whose client believes in it, as ``Hold`` says; each hold's ``fence`` above all
-    earlier ones; a holder that dies is succeeded after at most ``failover_bound(spec)`` seconds; nothing stays locked after a
-    timed-out, cancelled or failed acquire. Does not guarantee: that a paused holder stops in time (use the fence), nor order
-    among different clients.
+    Guarantees: at most one hold at a time whose client believes in it, as ``Hold`` says; each hold's
+    ``fence`` above all earlier ones; a holder that dies is succeeded after at most ``failover_bound(spec)``
+    seconds; nothing stays locked after a timed-out, cancelled or failed acquire. Does not guarantee: that a
+    paused holder stops in time (use the fence), nor order among different clients.
 
-    Compatible with the official Go client's ``api.Lock`` on the same key, and with ``consul lock PREFIX`` on ``PREFIX/.lock``.
-    One object may be used by many threads or tasks; each has a hold of its own, and they are served in order.
+    Compatible with the official Go client's ``api.Lock`` on the same key, and with ``consul lock PREFIX`` on
+    ``PREFIX/.lock``. One object may be used by many threads or tasks; each has a hold of its own, and they
+    are served in order.
     """
 
     def __init__(
@@ -48,8 +48,9 @@ class Lock:
     ) -> None:
         """Describe the lock; no I/O.
 
-        ``value`` is written to the key for operators to see. ``session``: None for the client's shared one, a spec for one of its
-        own, or the id of one made elsewhere. ``accept_flags``: further flags that an existing key may carry. Raises InvalidKey.
+        ``value`` is written to the key for operators to see. ``session``: None for the client's shared one, a
+        spec for one of its own, or the id of one made elsewhere. ``accept_flags``: further flags that an
+        existing key may carry. Raises InvalidKey.
         """
         self._client = client
         self._lock = recipe.LockCore(
@@ -61,6 +62,7 @@ class Lock:
                 session=session,
             )
         )
+        self._entered: dict[object, Hold] = {}
 
     @property
     def key(self) -> str:
@@ -70,9 +72,10 @@ class Lock:
     def acquire(self, *, timeout: float | None = None) -> Hold:
         """Take the lock, waiting up to ``timeout`` seconds for it: None waits for ever, 0 tries once.
 
-        The timeout covers everything, failing requests too, which are repeated meanwhile. Raises AcquireTimeout (its ``blocker``
-        says what stood in the way), AcquireCancelled, AlreadyHeld when this thread or task has it, KeyConflict when the key is
-        used for something else, ClientClosed, and what the server refuses.
+        The timeout covers everything, failing requests too, which are repeated meanwhile. Raises
+        AcquireTimeout (its ``blocker`` says what stood in the way), AcquireCancelled, AlreadyHeld when this
+        thread or task has it, KeyConflict when the key is used for something else, ClientClosed, and what the
+        server refuses.
         """
         core = self._client.core
         interrupt = Interrupt()
@@ -86,7 +89,7 @@ class Lock:
         return Hold(self._client, core, hold)
 
     def try_acquire(self) -> Hold | None:
-        """Take the lock if that can be done at once; None when somebody else has it or a lock-delay is in force.
+        """Take the lock if it is free; None when somebody else has it or a lock-delay is in force.
 
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
@@ -100,37 +103,39 @@ class Lock:
         return self._client.call(lambda io: recipe.release_own(io, core, self._lock), closing=True)
 
     def cancel(self) -> None:
-        """End all calls that wait for this lock, here in other threads or tasks, with AcquireCancelled, within 100 ms."""
+        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._lock.cancel()
 
     def hold(self, *, timeout: float | None = None) -> HeldLock:
-        """Return a context manager that takes the lock, waiting up to ``timeout`` seconds, and releases it at the end.
+        """Return a context manager that takes the lock within ``timeout`` seconds and releases it at the end.
 
-        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the hold was lost
-        meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or cancellation goes on unchanged.
+        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
+        hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
+        cancellation goes on unchanged.
         """
         return HeldLock(self, timeout)
 
     def __enter__(self) -> Hold:
-        return self._enter(None)
-
-    def _enter(self, timeout: float | None) -> Hold:
-        hold = self.acquire(timeout=timeout)
-        self._lock.entered[threading.current_thread()] = hold.core
+        hold = self.acquire()
+        self._entered[threading.current_thread()] = hold
         return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        core = self._client.core
-        hold = self._lock.entered.pop(threading.current_thread())
-        self._client.call(lambda io: release(io, core, hold), closing=True)
-        lost = error_at_exit(hold, self._client.now(), error)
+        self._leave(self._entered.pop(threading.current_thread()), error)
+
+    def _leave(self, hold: Hold, error: BaseException | None) -> None:
+        hold.release()
+        lost = error_at_exit(hold.core, self._client.now(), error)
         if lost is not None:
             raise lost from error
 
     def run(self, fn: Callable[[Hold], T], *, timeout: float | None = None) -> T:
-        """Call ``fn(hold)`` while holding the lock, and return what it returns. Raises what ``hold`` raises."""
+        """Call ``fn(hold)`` while holding the lock, and return what it returns.
+
+        Raises what ``hold`` raises.
+        """
         with self.hold(timeout=timeout) as hold:
             return fn(hold)
 
@@ -153,7 +158,10 @@ class Lock:
         return self._client.call(lambda io: recipe.holder(io, core, self._lock))
 
     def destroy(self) -> bool:
-        """Delete the key if nobody holds it; returns False while it is in use. Raises KeyConflict when it is not a lock."""
+        """Delete the key if nobody holds it.
+
+        Returns False while it is in use. Raises KeyConflict when it is not a lock.
+        """
         core = self._client.core
         return self._client.call(lambda io: recipe.destroy(io, core, self._lock))
 
@@ -162,16 +170,20 @@ class Lock:
 
 
 class HeldLock:
-    """What ``Lock.hold`` returns: a context manager that can be entered again once it was left."""
+    """What ``Lock.hold`` returns: a context manager for one block at a time."""
 
     def __init__(self, lock: Lock, timeout: float | None) -> None:
         self._lock = lock
         self._timeout = timeout
+        self._hold: Hold | None = None
 
     def __enter__(self) -> Hold:
-        return self._lock._enter(self._timeout)  # noqa: SLF001 - one class in two parts
+        self._hold = self._lock.acquire(timeout=self._timeout)
+        return self._hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lock.__exit__(kind, error, trace)
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            self._lock._leave(hold, error)  # noqa: SLF001 - one class in two parts

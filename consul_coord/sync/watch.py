@@ -20,8 +20,9 @@ T = TypeVar("T")
 class Watch(Generic[T]):
     """Iterates over the states of something on the server: the present one first, then each change once.
 
-    States between two looks may be skipped, the latest never is. Outages of the agent are ridden out, with growing pauses.
-    Raises what the server refuses, and ClientClosed. Leaving it as a context manager closes it.
+    States between two looks may be skipped, the latest never is. Outages of the agent are ridden out, with
+    growing pauses. Raises what the server refuses, and ClientClosed. Leaving it as a context manager closes
+    it.
     """
 
     def __init__(self, client: Client, follower: Follower[T]) -> None:

@@ -1,0 +1,299 @@
+"""The client for event loops: settings, endpoints, and what its recipes share.
+
+Rules
+- Constructing does no I/O and needs no loop. Entering starts one supervisor task, whose children all
+  background programs are.
+- A failure in the background is reported and never cancels the user's tasks.
+- In a forked child the inherited holds are lost, and the client must be entered anew.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from contextlib import nullcontext
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from consul_coord.aio import endpoints
+from consul_coord.aio.driver import AsyncIO, Supervisor
+from consul_coord.aio.watch import AsyncWatch
+from consul_coord.base_client import BaseClient
+from consul_coord.host import BaseHost
+from consul_coord.http.endpoints import kv, session, txn
+from consul_coord.http.retry import perform
+from consul_coord.http.transport.build import async_transport
+from consul_coord.io import Interrupt
+from consul_coord.recipes import coordinator
+from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.follow import Follower
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from contextlib import AbstractContextManager
+    from os import PathLike
+    from types import TracebackType
+    from typing import Self
+
+    import httpx
+
+    from consul_coord.aio.driver import BackgroundTask
+    from consul_coord.clock import Clock
+    from consul_coord.config import TLSConfig
+    from consul_coord.events import Observer
+    from consul_coord.http.messages import Call
+    from consul_coord.http.transport.base import AsyncTransport
+    from consul_coord.io import IO
+    from consul_coord.models import KVPair, ReadOptions, Session, SessionSpec, TxnOp, TxnResult, WriteOptions
+
+T = TypeVar("T")
+
+
+class AsyncHost(BaseHost):
+    """The host of an async client: its supervisor, once that is started."""
+
+    supervisor: Supervisor | None = None
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """Return what does nothing: all happens in one loop."""
+        return nullcontext()
+
+    def running(self) -> Supervisor:
+        """Return the supervisor. Raises RuntimeError before the client was entered."""
+        if self.supervisor is None:
+            message = "enter the AsyncClient first: 'async with AsyncClient(...) as client:'"
+            raise RuntimeError(message)
+        return self.supervisor
+
+    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> BackgroundTask:
+        """Run a program as a child of the supervisor."""
+        return self.running().spawn(program, name=name)
+
+    def call_back(self, function: Callable[[], object]) -> None:
+        """Run a user's callback in the loop, soon; one that returns an awaitable becomes a task."""
+        if self.supervisor is None:
+            self._run(function)
+        else:
+            self.supervisor.wake(lambda: self._run(function))
+
+    def _run(self, function: Callable[[], object]) -> None:
+        try:
+            result = function()
+        except Exception as error:  # noqa: BLE001 - a user's bug must not end the loop's other work
+            self.report_failure("a callback", error)
+            return
+        if isawaitable(result):
+
+            async def finish(_: IO) -> None:
+                await result
+
+            self.spawn(finish, name="a callback")
+
+
+class AsyncKV(endpoints.AsyncKV):
+    """The key-value store, with watches."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client.perform)
+        self._client = client
+
+    def watch(self, key: str, *, wait: float = 30.0, min_interval: float = 0.0) -> AsyncWatch[KVPair | None]:
+        """Return a watch on one key; its state is None while the key is absent.
+
+        ``wait``: seconds that one blocking query lasts at most. ``min_interval``: seconds between two looks
+        at least.
+        """
+        return AsyncWatch(
+            self._client, Follower(partial(kv.watch, key), wait=wait, min_interval=min_interval)
+        )
+
+    def watch_tree(
+        self, prefix: str, *, wait: float = 30.0, min_interval: float = 0.0
+    ) -> AsyncWatch[tuple[KVPair, ...]]:
+        """Return a watch on all keys that begin with ``prefix``, in order; see ``watch``."""
+        return AsyncWatch(
+            self._client, Follower(partial(kv.watch_tree, prefix), wait=wait, min_interval=min_interval)
+        )
+
+
+class AsyncSessions(endpoints.AsyncSessions):
+    """Sessions, with watches."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client.perform)
+        self._client = client
+
+    def watch(self, id: str, *, wait: float = 30.0, min_interval: float = 0.0) -> AsyncWatch[Session | None]:
+        """Return a watch on one session.
+
+        Its state is None when it is gone, or can't be read with this token.
+        """
+        return AsyncWatch(
+            self._client, Follower(partial(session.watch, id), wait=wait, min_interval=min_interval)
+        )
+
+
+class AsyncClient(BaseClient):
+    """A client of one Consul agent, and the owner of the sessions, holds and tasks that its recipes need.
+
+    Runs on asyncio and on trio. Enter it with ``async with`` before using recipes or watches; single endpoint
+    calls work without. It may be entered in one task and left in another. All its use is in one event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str | None = None,
+        token: str | None = None,
+        token_file: PathLike[str] | str | None = None,
+        http_auth: tuple[str, str] | None = None,
+        datacenter: str | None = None,
+        namespace: str | None = None,
+        partition: str | None = None,
+        tls: TLSConfig | None = None,
+        timeout: float = 10.0,
+        session: SessionSpec | None = None,
+        observer: Observer | None = None,
+        clock: Clock | None = None,
+        http_client: httpx.AsyncClient | None = None,
+    ) -> None:
+        """Settle the settings: arguments, then the official CLI's CONSUL_* variables, then defaults. No I/O.
+
+        ``timeout``: seconds that one call may take, with its repeats. ``session``: what the shared session is
+        like. ``http_client`` carries all traffic when given, and stays the caller's to close. Raises
+        ConfigError for a setting that can't be used.
+        """
+        super().__init__(
+            address=address,
+            token=token,
+            token_file=token_file,
+            http_auth=http_auth,
+            datacenter=datacenter,
+            namespace=namespace,
+            partition=partition,
+            tls=tls,
+            timeout=timeout,
+            session=session,
+            observer=observer,
+            clock=clock,
+        )
+        self._http_client = http_client
+        self._begin()
+        self.kv = AsyncKV(self)
+        self.session = AsyncSessions(self)
+        self.agent = endpoints.AsyncAgent(self.perform)
+        self.catalog = endpoints.AsyncCatalog(self.perform)
+        self.health = endpoints.AsyncHealth(self.perform)
+        self.query = endpoints.AsyncQuery(self.perform)
+        self.status = endpoints.AsyncStatus(self.perform)
+        _clients.add(self)
+
+    def _make_transport(self) -> AsyncTransport:
+        if self._http_client is None:
+            return async_transport(self._settings)
+        from consul_coord.http.transport.user_clients import AsyncUserClientTransport
+
+        return AsyncUserClientTransport(self._settings, self._http_client)
+
+    def _begin(self) -> None:
+        """Start afresh, at first and in a forked child."""
+        self._transport = self._make_transport()
+        self._host = AsyncHost(clock=self.clock, observer=self._observer)
+        self.core = Coordinator(self._host, spec=self._spec, timeout=self._settings.timeout)
+
+    def forked(self) -> None:
+        """Leave what was inherited to the parent, without any I/O; called in a forked child."""
+        self._transport.forget()
+        inherited = self.core
+        self._begin()
+        inherited.forked(self._host)
+
+    # -- performing
+    # -------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        program: Callable[[IO], Coroutine[Any, Any, T]],
+        *,
+        interrupt: Interrupt | None = None,
+        closing: bool = False,
+    ) -> T:
+        """Run a recipe's program in this task, for this package's own use.
+
+        ``closing`` allows it on a closed client.
+        """
+        if not closing:
+            self._host.running()
+        return await self._call(program, interrupt or Interrupt(), closing=closing)
+
+    async def _call(
+        self, program: Callable[[IO], Coroutine[Any, Any, T]], interrupt: Interrupt, *, closing: bool = False
+    ) -> T:
+        core = self.core
+        if not closing:
+            core.enter(interrupt)
+        try:
+            return await program(AsyncIO(self._host, self._transport, interrupt=interrupt))
+        finally:
+            core.leave(interrupt)
+
+    async def perform(self, call: Call[T], /) -> T:
+        """Carry out one endpoint's call, for this package's own use."""
+        timeout = self._settings.timeout
+        return await self._call(
+            lambda io: perform(io, call, deadline=io.now() + timeout, attempt=timeout), Interrupt()
+        )
+
+    async def txn(self, *ops: TxnOp, options: ReadOptions | WriteOptions | None = None) -> TxnResult:
+        """Apply up to 64 operations as one, or none of them.
+
+        Returns the pairs that each operation gave, by its place. Raises TxnFailed with each refusal,
+        ValueTooLarge, and what a request raises. A transaction that writes is not repeated when its outcome
+        is unknown.
+        """
+        return await self.perform(txn.txn(*ops, options=options))
+
+    async def close(self, *, timeout: float = 5.0) -> None:
+        """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
+
+        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Harmless when
+        done before.
+        """
+        core = self.core
+        if not core.begin_close():
+            return
+        io = AsyncIO(self._host, self._transport)
+        with anyio.CancelScope(shield=True):
+            try:
+                await coordinator.close(io, core, deadline=io.now() + timeout)
+            finally:
+                if self._host.supervisor is not None:
+                    await self._host.supervisor.stop()
+                await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        if self._host.supervisor is None:
+            supervisor = Supervisor(self._host, self._transport)
+            await supervisor.start()
+            self._host.supervisor = supervisor
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+_clients: weakref.WeakSet[AsyncClient] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for client in list(_clients):
+        client.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,106 @@
+"""A hold, as code on an event loop sees it.
+
+Rules
+- What a hold knows by itself (state, fence, deadline) is computed at each look, without I/O; only the methods
+  that say so ask the server.
+- It is a view: whether the lock is held is decided in ``recipes.hold``, for this and the async twin alike.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consul_coord.models import HoldState
+from consul_coord.recipes import hold_ops
+from consul_coord.recipes.hold_view import HoldView
+from consul_coord.recipes.release import release
+
+if TYPE_CHECKING:
+    from consul_coord.aio.client import AsyncClient
+    from consul_coord.io import IO, Signal
+    from consul_coord.models import ReleaseOutcome
+    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.hold import HoldCore
+
+
+class AsyncLossEvent:
+    """Tells of the loss of one hold; never set by its release."""
+
+    def __init__(self, client: AsyncClient, hold: HoldCore) -> None:
+        self._client = client
+        self._hold = hold
+
+    def is_set(self) -> bool:
+        """Return whether the hold is lost; no I/O."""
+        return self._hold.look(self._client.now())[0] is HoldState.LOST
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the hold is lost, at most ``timeout`` seconds.
+
+        Returns whether it is lost; False also as soon as it was released.
+        """
+        now = self._client.now()
+        deadline = math.inf if timeout is None else now + timeout
+        while not self.is_set() and not self._hold.ended and self._client.now() < deadline:
+            until = min(deadline, self._hold.lease.valid_until)
+            await self._client.call(partial(_wait, self._hold.over, until), closing=True)
+        return self.is_set()
+
+    def __repr__(self) -> str:
+        return f"<AsyncLossEvent of {self._hold.key!r}: {'set' if self.is_set() else 'not set'}>"
+
+
+async def _wait(signal: Signal, deadline: float, io: IO) -> bool:
+    return await io.wait(signal, deadline=deadline)
+
+
+class AsyncHold(HoldView):
+    """One grant of a lock: what it guarantees, and what not.
+
+    - Until ``deadline()`` nobody else is granted the lock, as long as clocks run at rates that differ by less
+      than the session's drift (5 %), and nobody deletes or releases the key by force.
+    - A loss is known here by ``deadline()`` at the latest, without any contact to the server.
+    - It can't stop a process that was paused between a check and an act. What the lock protects should refuse
+      an older ``fence`` than it has seen, or take part in a transaction with ``guard()``.
+    """
+
+    def __init__(self, client: AsyncClient, core: Coordinator, hold: HoldCore) -> None:
+        super().__init__(core, hold)
+        self._client = client
+
+    @property
+    def lost(self) -> AsyncLossEvent:
+        """The event to wait on for a loss."""
+        return AsyncLossEvent(self._client, self._hold)
+
+    async def ensure(self, seconds: float) -> None:
+        """Make sure that at least ``seconds`` of the lease are left, renewing it if need be.
+
+        Raises LockLost, InvalidArgument when the lease is never that long, and what the renewal raises.
+        """
+        await self._client.call(lambda io: hold_ops.ensure(io, self._core, self._hold, seconds=seconds))
+
+    async def verify(self) -> bool:
+        """Return whether the leader, asked now, has the key locked for this hold.
+
+        Raises what the read raises.
+        """
+        return await self._client.call(lambda io: hold_ops.verify(io, self._core, self._hold))
+
+    async def put(self, value: bytes | str) -> None:
+        """Write the key's value while holding it; the fence stays.
+
+        Raises LockLost when it is not held any more, and what the write raises.
+        """
+        data = value.encode() if isinstance(value, str) else value
+        await self._client.call(lambda io: hold_ops.put(io, self._core, self._hold, data))
+
+    async def release(self) -> ReleaseOutcome:
+        """Give it up. Idempotent: gives the first outcome again.
+
+        Returns RELEASED, ALREADY_LOST, or UNKNOWN when no answer came within 5 s: it is then given up in the
+        background. Raises nothing of the server's or the network's.
+        """
+        return await self._client.call(lambda io: release(io, self._core, self._hold), closing=True)

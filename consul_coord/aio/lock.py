@@ -1,0 +1,192 @@
+"""Locks for event loops: names, parameters and documentation; the logic is in ``recipes.lock``."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from consul_coord.aio import backend
+from consul_coord.aio.body import Body
+from consul_coord.aio.hold import AsyncHold
+from consul_coord.io import Interrupt
+from consul_coord.models import LOCK_FLAGS
+from consul_coord.recipes import lock as recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Coroutine
+    from types import TracebackType
+
+    from consul_coord.aio.client import AsyncClient
+    from consul_coord.models import Holder, ReleaseOutcome, SessionSpec
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class AsyncLock:
+    """A lock on one key, for any number of threads, tasks and processes.
+
+    Guarantees: at most one hold at a time whose client believes in it, as ``Hold`` says; each hold's
+    ``fence`` above all earlier ones; a holder that dies is succeeded after at most ``failover_bound(spec)``
+    seconds; nothing stays locked after a timed-out, cancelled or failed acquire. Does not guarantee: that a
+    paused holder stops in time (use the fence), nor order among different clients.
+
+    Compatible with the official Go client's ``api.Lock`` on the same key, and with ``consul lock PREFIX`` on
+    ``PREFIX/.lock``. One object may be used by many threads or tasks; each has a hold of its own, and they
+    are served in order.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        key: str,
+        *,
+        value: bytes | str = b"",
+        session: SessionSpec | str | None = None,
+        flags: int = LOCK_FLAGS,
+        accept_flags: Collection[int] = (),
+    ) -> None:
+        """Describe the lock; no I/O.
+
+        ``value`` is written to the key for operators to see. ``session``: None for the client's shared one, a
+        spec for one of its own, or the id of one made elsewhere. ``accept_flags``: further flags that an
+        existing key may carry. Raises InvalidKey.
+        """
+        self._client = client
+        self._lock = recipe.LockCore(
+            recipe.LockPlan(
+                key=key,
+                value=value.encode() if isinstance(value, str) else value,
+                flags=flags,
+                accept_flags=frozenset(accept_flags),
+                session=session,
+            )
+        )
+        self._entered: dict[object, Body] = {}
+
+    @property
+    def key(self) -> str:
+        """The key that is locked."""
+        return self._lock.plan.key
+
+    async def acquire(self, *, timeout: float | None = None) -> AsyncHold:
+        """Take the lock, waiting up to ``timeout`` seconds for it: None waits for ever, 0 tries once.
+
+        The timeout covers everything, failing requests too, which are repeated meanwhile. Raises
+        AcquireTimeout (its ``blocker`` says what stood in the way), AcquireCancelled, AlreadyHeld when this
+        thread or task has it, KeyConflict when the key is used for something else, ClientClosed, and what the
+        server refuses.
+        """
+        core = self._client.core
+        interrupt = Interrupt()
+        self._lock.enter(interrupt)
+        try:
+            hold = await self._client.call(
+                lambda io: recipe.acquire(io, core, self._lock, timeout=timeout), interrupt=interrupt
+            )
+        finally:
+            self._lock.leave(interrupt)
+        return AsyncHold(self._client, core, hold)
+
+    async def try_acquire(self) -> AsyncHold | None:
+        """Take the lock if it is free; None when somebody else has it or a lock-delay is in force.
+
+        Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
+        """
+        core = self._client.core
+        hold = await self._client.call(lambda io: recipe.try_acquire(io, core, self._lock))
+        return None if hold is None else AsyncHold(self._client, core, hold)
+
+    async def release(self) -> ReleaseOutcome:
+        """Give up the hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.release_own(io, core, self._lock), closing=True)
+
+    def cancel(self) -> None:
+        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
+        self._lock.cancel()
+
+    def hold(self, *, timeout: float | None = None) -> AsyncHeldLock:
+        """Return a context manager that takes the lock within ``timeout`` seconds and releases it at the end.
+
+        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
+        hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
+        cancellation goes on unchanged.
+        """
+        return AsyncHeldLock(self, timeout)
+
+    async def __aenter__(self) -> AsyncHold:
+        hold, self._entered[backend.current_task()] = await self._enter(None)
+        return hold
+
+    async def _enter(self, timeout: float | None) -> tuple[AsyncHold, Body]:
+        hold = await self.acquire(timeout=timeout)
+        return hold, Body(self._client, self._client.core, hold.core)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        body = self._entered.pop(backend.current_task(), None)
+        if body is None:
+            # Left in another task: whichever block it is, it ends, and says what is wrong.
+            _, body = self._entered.popitem()
+        await body.leave(kind, error, trace)
+
+    async def run(self, fn: Callable[[AsyncHold], Awaitable[T]], *, timeout: float | None = None) -> T:
+        """Await ``fn(hold)`` while holding the lock, and return what it returns.
+
+        Raises what ``hold`` raises.
+        """
+        async with self.hold(timeout=timeout) as hold:
+            return await fn(hold)
+
+    def wrap(
+        self, *, timeout: float | None = None
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Return a decorator that makes a function hold the lock while it runs; its signature is kept."""
+
+        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+            @functools.wraps(function)
+            async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+                async with self.hold(timeout=timeout):
+                    return await function(*args, **kwargs)
+
+            return locked
+
+        return decorate
+
+    async def holder(self) -> Holder | None:
+        """Return who holds the lock, as the leader has it, or None; a consistent read."""
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.holder(io, core, self._lock))
+
+    async def destroy(self) -> bool:
+        """Delete the key if nobody holds it.
+
+        Returns False while it is in use. Raises KeyConflict when it is not a lock.
+        """
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.destroy(io, core, self._lock))
+
+    def __repr__(self) -> str:
+        return f"<AsyncLock on {self.key!r} of {self._client!r}>"
+
+
+class AsyncHeldLock:
+    """What ``AsyncLock.hold`` returns: a context manager for one block at a time."""
+
+    def __init__(self, lock: AsyncLock, timeout: float | None) -> None:
+        self._lock = lock
+        self._timeout = timeout
+        self._body: Body | None = None
+
+    async def __aenter__(self) -> AsyncHold:
+        hold, self._body = await self._lock._enter(self._timeout)  # noqa: SLF001 - one class in two parts
+        return hold
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        body, self._body = self._body, None
+        if body is not None:
+            await body.leave(kind, error, trace)

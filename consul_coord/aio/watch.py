@@ -1,0 +1,57 @@
+"""Watches for event loops: what ``client.kv.watch`` and its kin return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from consul_coord.io import Signal
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from consul_coord.aio.client import AsyncClient
+    from consul_coord.models import Result
+    from consul_coord.recipes.follow import Follower
+
+T = TypeVar("T")
+
+
+class AsyncWatch(Generic[T]):
+    """Iterates over the states of something on the server: the present one first, then each change once.
+
+    States between two looks may be skipped, the latest never is. Outages of the agent are ridden out, with
+    growing pauses. Raises what the server refuses, and ClientClosed. Leaving it as a context manager closes
+    it.
+    """
+
+    def __init__(self, client: AsyncClient, follower: Follower[T]) -> None:
+        self._client = client
+        self._follower = follower
+        self._closed = Signal()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Result[T]:
+        if self._closed.is_set():
+            raise StopAsyncIteration
+        result = await self._client.call(lambda io: self._follower.change(io, until=self._closed))
+        if result is None:
+            raise StopAsyncIteration
+        return result
+
+    async def close(self) -> None:
+        """End the iteration, from any thread or task, within 100 ms; harmless when it has ended."""
+        self._closed.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncWatch: {'closed' if self._closed.is_set() else 'open'}>"
