@@ -8,8 +8,8 @@ Rules
 - An entry for a key shows that the token may read it, so every single-key operation on that key has exactly
   one entry.
 - The entries of one ``get-tree`` start with its prefix and rise strictly by the bytes of the key.
-- Whether a key existed at the time of a ``get-tree`` often follows from the other operations; where it does,
-  the tree has to agree. What is left open goes to the earlier operation.
+- A ``get-tree`` has an entry for every readable key that an operation before it left in place. What is left
+  open goes to the earlier operation.
 - Should no such matching exist, one is accepted in which single-key operations and trees may lack entries.
 """
 
@@ -29,32 +29,9 @@ if TYPE_CHECKING:
 _SILENT: frozenset[Verb] = frozenset({"delete", "delete-tree", "delete-cas", "check-not-exists"})
 _TREE: Verb = "get-tree"
 
-# Whether the operation's key exists after it succeeded, and what its success says of the time before; None:
-# either.
-_AFTER: dict[Verb, bool] = {
-    "set": True,
-    "cas": True,
-    "lock": True,
-    "unlock": True,
-    "get": True,
-    "check-index": True,
-    "check-session": True,
-    "check-not-exists": False,
-    "delete": False,
-    "delete-cas": False,
-}
-_BEFORE: dict[Verb, bool | None] = {
-    "set": None,
-    "cas": None,
-    "lock": None,
-    "unlock": True,
-    "get": True,
-    "check-index": True,
-    "check-session": True,
-    "check-not-exists": False,
-    "delete": None,
-    "delete-cas": None,
-}
+_LEAVES_KEY: frozenset[Verb] = frozenset(
+    {"set", "cas", "lock", "unlock", "get", "check-index", "check-session"}
+)
 
 
 def assign(ops: Sequence[TxnOp], pairs: Sequence[KVPair]) -> tuple[tuple[KVPair, ...], ...]:
@@ -81,7 +58,9 @@ class _Matcher:
         self._names = [_in_order(pair.key) for pair in pairs]
         self._readable = frozenset(pair.key for pair in pairs)
         self._rises_until = _rises_until(self._names)
-        self._known = [self._existences(at) if op.verb == _TREE else {} for at, op in enumerate(ops)]
+        self._present = [
+            self._certain(at) if op.verb == _TREE else frozenset[str]() for at, op in enumerate(ops)
+        ]
         self._named_later = [
             frozenset(
                 later.key for later in ops[at + 1 :] if later.verb not in _SILENT and later.verb != _TREE
@@ -118,10 +97,9 @@ class _Matcher:
     def _tree_choices(self, op: int, start: int) -> Iterator[int]:
         longest = self._tree_end(_in_order(self._ops[op].key), start)
         ends = {longest, *(self._find(key, start, longest) for key in self._named_later[op])}
-        if not self._strict:
-            ends.add(start)
         for end in sorted(ends, reverse=True):
-            if not self._strict or self._agrees(op, start, end):
+            whole = all(self._find(key, start, end) < end for key in self._present[op])
+            if whole or not self._strict:
                 yield end
 
     def _tree_end(self, prefix: bytes, start: int) -> int:
@@ -142,28 +120,20 @@ class _Matcher:
         at = bisect_left(self._names, name, start, end)
         return at if at < end and self._names[at] == name else end
 
-    def _agrees(self, op: int, start: int, end: int) -> bool:
-        return all((self._find(key, start, end) < end) is exists for key, exists in self._known[op].items())
-
-    def _existences(self, op: int) -> dict[str, bool]:
-        """Return whether the readable keys below a tree existed then, for those where that is certain."""
+    def _certain(self, op: int) -> frozenset[str]:
+        """Return the readable keys below a tree that surely existed then."""
         prefix = self._ops[op].key
         keys = {each.key for each in self._ops if each.key in self._readable and each.key.startswith(prefix)}
-        certain = ((key, self._existence(op, key)) for key in keys)
-        return {key: exists for key, exists in certain if exists is not None}
+        return frozenset(key for key in keys if self._existed(op, key))
 
-    def _existence(self, op: int, key: str) -> bool | None:
-        for each in reversed(self._ops[:op]):
-            if each.verb == "delete-tree" and key.startswith(each.key):
-                return False
-            if each.key == key and each.verb in _AFTER:
-                return _AFTER[each.verb]
-        for each in self._ops[op + 1 :]:
-            if each.verb == "delete-tree" and key.startswith(each.key):
-                return None
-            if each.key == key and each.verb in _BEFORE:
-                return (each.index != 0) if each.verb == "cas" else _BEFORE[each.verb]
-        return None
+    def _existed(self, op: int, key: str) -> bool:
+        """Return whether the last operation on the key before this one left it in place."""
+        last = next((each for each in reversed(self._ops[:op]) if _concerns(each, key)), None)
+        return last is not None and last.verb in _LEAVES_KEY
+
+
+def _concerns(op: TxnOp, key: str) -> bool:
+    return key.startswith(op.key) if op.verb == "delete-tree" else op.verb != _TREE and op.key == key
 
 
 def _in_order(key: str) -> bytes:

@@ -242,6 +242,13 @@ def test_a_tree_before_the_key_is_made() -> None:
     assert keys(ops, "a/b", "a/z", "a/z") == [["a/b"], [], ["a/z"], ["a/z"]]
 
 
+def test_a_tree_between_writes() -> None:
+    assert keys([TxnOp.get_tree("a/"), TxnOp.cas("a/z", b"", 0)], "a/z") == [[], ["a/z"]]
+    assert keys([TxnOp.get_tree("a/"), TxnOp.cas("a/z", b"", 7)], "a/z", "a/z") == [["a/z"], ["a/z"]]
+    ops = [TxnOp.set("a/x", b""), TxnOp.delete_tree("a/"), TxnOp.get_tree("a/"), TxnOp.set("a/x", b"")]
+    assert keys(ops, "a/x", "a/x") == [["a/x"], [], [], ["a/x"]]
+
+
 def test_many_trees_take_no_time() -> None:
     names = [f"a/{number:04}" for number in range(1000)]
     assert keys([TxnOp.get_tree("a/")] * 64, *names * 64) == [names] * 64
