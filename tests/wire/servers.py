@@ -122,15 +122,25 @@ class RawServer:
     ) -> None:
         self.closing.set()
         self._listener.shutdown(socket.SHUT_RDWR)
-        with self._lock:
-            for sock in self._sockets:
-                _shut_down(sock)
+        self.disconnect()
         for thread in list(self._threads):
             thread.join(PATIENCE)
             assert not thread.is_alive(), "a handler hangs"
         self._listener.close()
         if self._troubles and error is None:
             raise self._troubles[0]
+
+    def disconnect(self) -> None:
+        """End every connection."""
+        with self._lock:
+            for sock in self._sockets:
+                _shut_down(sock)
+
+    def wait_until_idle(self) -> None:
+        """Wait until no connection is being served."""
+        for thread in self._threads[1:]:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a connection stays open"
 
     def note(self, request: bytes) -> None:
         with self._lock:

@@ -139,37 +139,38 @@ class StreamTransport:
 
     async def _open_link(self, attempt: Attempt) -> _Link:
         try:
-            stream = await self._connect()
+            stream = await self._connect(self._tls_context())
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
-            raise attempt.unreachable(reason(error)) from error
+            # When every address fails, anyio keeps the reason in the cause.
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            raise attempt.unreachable(reason(cause)) from error
         link = _Link(stream)
         self._open.add(link)
         return link
 
-    async def _connect(self) -> anyio.abc.ByteStream:
+    async def _connect(self, context: ssl.SSLContext | None) -> anyio.abc.ByteStream:
         settings = self._settings
         if settings.uds is not None:
             plain: anyio.abc.SocketStream = await anyio.connect_unix(settings.uds)
         else:
             plain = await anyio.connect_tcp(settings.host, settings.port)
-        return plain if settings.scheme == "http" else await self._start_tls(plain)
+        return plain if context is None else await self._start_tls(plain, context)
 
-    async def _start_tls(self, plain: anyio.abc.SocketStream) -> anyio.abc.ByteStream:
+    async def _start_tls(
+        self, plain: anyio.abc.SocketStream, context: ssl.SSLContext
+    ) -> anyio.abc.ByteStream:
         from anyio.streams.tls import TLSStream
 
         try:
             return await TLSStream.wrap(
-                plain,
-                hostname=tls_name(self._settings),
-                ssl_context=self._tls_context(),
-                standard_compatible=False,
+                plain, hostname=tls_name(self._settings), ssl_context=context, standard_compatible=False
             )
         except BaseException:
             await anyio.aclose_forcefully(plain)
             raise
 
-    def _tls_context(self) -> ssl.SSLContext:
-        if self._context is None:
+    def _tls_context(self) -> ssl.SSLContext | None:
+        if self._context is None and self._settings.scheme == "https":
             from consul_coord.http.transport.tls import client_context
 
             self._context = client_context(self._settings.tls)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ClientClosed
+from consul_coord.errors import ClientClosed, TransportError
 from consul_coord.http.messages import Response
 from consul_coord.http.transport.attempt import Attempt, reason
 from consul_coord.http.transport.base import DEFAULT_LIMITS
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import httpx
 
     from consul_coord.config import Settings
-    from consul_coord.errors import TransportError
     from consul_coord.http.messages import Request
     from consul_coord.http.transport.base import Cancellation, Limits
 
@@ -53,6 +52,8 @@ class UserClientTransport:
         arguments = self._requests.arguments(attempt, _Progress(attempt).note)
         try:
             return call_bounded(lambda: self._fetch(arguments, attempt), timeout=timeout, cancel=cancel)
+        except TransportError:
+            raise
         except Abandoned as error:
             raise attempt.cancelled() from error
         except TimeoutError as error:
@@ -157,7 +158,7 @@ class _Requests:
 
 
 class _Progress:
-    """Follows httpcore's trace, to know whether anything has left. Unless it says otherwise, something may."""
+    """Follows httpcore's trace, to know whether anything has left. Unless it denies that, something may."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt

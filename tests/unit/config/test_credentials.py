@@ -1,0 +1,200 @@
+"""Tokens and basic auth: which one counts, how a file is followed, and that none is ever shown."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.config import TOKEN_FILE_INTERVAL, TOKEN_FILE_LIMIT, Credentials, Settings
+from consul_coord.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENVIRON = {"CONSUL_HTTP_TOKEN": "env-token"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("file-token\n")
+    return path
+
+
+def token_of(credentials: Credentials, now: float = 0.0) -> str | None:
+    return credentials.headers(now).get("X-Consul-Token")
+
+
+def resolved(
+    environ: dict[str, str], *, token: str | None = None, token_file: Path | None = None
+) -> str | None:
+    return token_of(Settings.resolve(environ=environ, token=token, token_file=token_file).credentials)
+
+
+def test_which_token_counts(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("other-token")
+    everything = ENVIRON | {"CONSUL_HTTP_TOKEN_FILE": str(file)}
+    assert resolved({}) is None
+    assert resolved(ENVIRON) == "env-token"
+    assert resolved(everything) == "file-token"
+    assert resolved(everything, token="mine") == "mine"
+    assert resolved(everything, token_file=other) == "other-token"
+    assert resolved(everything, token="") is None
+    assert resolved({"CONSUL_HTTP_TOKEN": "", "CONSUL_HTTP_TOKEN_FILE": ""}) is None
+
+
+def test_a_token_and_a_file_contradict_each_other(file: Path) -> None:
+    with pytest.raises(ConfigError, match="token_file"):
+        resolved({}, token="mine", token_file=file)
+
+
+@pytest.mark.parametrize("bad", ["s3cret\r\nX-A: 1", "s3cret ", "s3cret\x00", "s3crét", "\ts3cret"])
+def test_a_token_that_can_not_be_a_header_is_refused_unseen(bad: str) -> None:
+    cases: tuple[tuple[str | None, dict[str, str], str], ...] = (
+        (bad, {}, "^token "),
+        (None, {"CONSUL_HTTP_TOKEN": bad}, "^CONSUL_HTTP_TOKEN "),
+    )
+    for token, environ, source in cases:
+        with pytest.raises(ConfigError, match=source) as raised:
+            resolved(environ, token=token)
+        assert "s3cr" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [("ann:pw", "Basic YW5uOnB3"), ("ann", "Basic YW5uOg=="), ("ann:a:b", "Basic YW5uOmE6Yg==")],
+)
+def test_basic_auth_by_the_environment(text: str, header: str) -> None:
+    settings = Settings.resolve(environ={"CONSUL_HTTP_AUTH": text})
+    assert settings.credentials.headers(0.0) == {"Authorization": header}
+
+
+def test_explicit_basic_auth_wins() -> None:
+    settings = Settings.resolve(environ={"CONSUL_HTTP_AUTH": "env:x"}, http_auth=("ann", "pw"))
+    assert settings.credentials.headers(0.0) == {"Authorization": "Basic YW5uOnB3"}
+
+
+@pytest.mark.parametrize(
+    "pair", [("", "s3cret"), ("a:b", "s3cret"), ("ann", "s3cret\n"), ("an\rn", "s3cret")]
+)
+def test_bad_basic_auth_is_refused_unseen(pair: tuple[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"^http_auth") as raised:
+        Settings.resolve(environ={}, http_auth=pair)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_bad_basic_auth_names_its_variable() -> None:
+    with pytest.raises(ConfigError, match=r"^CONSUL_HTTP_AUTH"):
+        Settings.resolve(environ={"CONSUL_HTTP_AUTH": ":s3cret"})
+
+
+# --- files
+
+
+def test_a_file_is_trimmed(file: Path) -> None:
+    file.write_text("  file-token \r\n\n")
+    assert token_of(Credentials(token_file=file)) == "file-token"
+
+
+@pytest.mark.parametrize(
+    "content", ["", " \n", "two tokens", "s3cret\ns3cret", "s3cr\x00t", "s" * (TOKEN_FILE_LIMIT + 1)]
+)
+def test_a_file_without_one_token_is_refused_unseen(file: Path, content: str) -> None:
+    file.write_text(content)
+    with pytest.raises(ConfigError) as raised:
+        Credentials(token_file=file)
+    assert str(file) in str(raised.value)
+    assert "s3cr" not in str(raised.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        Credentials(token_file=tmp_path / "missing")
+    with pytest.raises(ConfigError, match="directory"):
+        Credentials(token_file=tmp_path)
+
+
+def test_a_changed_file_is_read_again_once_a_second_at_most(file: Path) -> None:
+    credentials = Credentials(token_file=file)
+    first = credentials.headers(10.0)
+    file.write_text("new-token")
+    assert credentials.headers(10.0 + TOKEN_FILE_INTERVAL / 2) is first
+    assert token_of(credentials, 10.0 + TOKEN_FILE_INTERVAL) == "new-token"
+
+
+def test_a_replaced_file_is_read_again(file: Path, tmp_path: Path) -> None:
+    credentials = Credentials(token_file=file)
+    replacement = tmp_path / "replacement"
+    replacement.write_text("new--token\n")
+    stamp = file.stat()
+    os.utime(replacement, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    replacement.rename(file)
+    assert token_of(credentials, 10.0) == "new--token"
+
+
+def test_an_unchanged_file_gives_the_same_headers(file: Path) -> None:
+    credentials = Credentials(token_file=file)
+    first = credentials.headers(0.0)
+    assert all(credentials.headers(float(now)) is first for now in range(5))
+    assert credentials.reload() is False
+    assert credentials.headers(9.0) is first
+
+
+def test_a_reload_tells_whether_the_token_is_another(file: Path) -> None:
+    credentials = Credentials(token_file=file)
+    credentials.headers(10.0)
+    file.write_text("new-token")
+    assert credentials.reload() is True
+    assert token_of(credentials, 10.0) == "new-token"
+    assert credentials.reload() is False
+    assert Credentials(token="static").reload() is False
+
+
+@pytest.mark.parametrize("trouble", ["missing", "empty", "garbage"])
+def test_trouble_with_the_file_keeps_the_last_token(
+    file: Path, caplog: pytest.LogCaptureFixture, trouble: str
+) -> None:
+    credentials = Credentials(token_file=file)
+    if trouble == "missing":
+        file.unlink()
+    else:
+        file.write_text("" if trouble == "empty" else "s3cret garbage")
+    with caplog.at_level(logging.WARNING):
+        assert [token_of(credentials, float(now)) for now in range(5)] == ["file-token"] * 5
+        assert credentials.reload() is False
+    (record,) = caplog.records
+    assert str(file) in record.getMessage()
+    assert "s3cret" not in caplog.text
+    assert "file-token" not in caplog.text
+    file.write_text("new-token")
+    assert token_of(credentials, 100.0) == "new-token"
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("pipe-token\n",))
+    writer.start()
+    credentials = Credentials(token_file=pipe)
+    writer.join()
+    assert token_of(credentials, 100.0) == "pipe-token"
+    assert credentials.reload() is False
+    assert token_of(credentials, 200.0) == "pipe-token"
+
+
+def test_a_repr_shows_where_from_and_not_what(file: Path) -> None:
+    shown = {
+        repr(Credentials()),
+        repr(Credentials(token="s3cret")),
+        repr(Credentials(token_file=file, http_auth=("ann", "s3cret"))),
+    }
+    assert shown == {
+        "<Credentials: token none, basic auth none>",
+        "<Credentials: token set, basic auth none>",
+        f"<Credentials: token from {str(file)!r}, basic auth set>",
+    }

@@ -1,0 +1,434 @@
+"""How connections begin, end, go stale, are cancelled, and come through a fork."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from consul_coord.config import Settings
+from consul_coord.errors import BrokenReply, ConnectFailed
+from consul_coord.http.messages import Request, Retry
+from consul_coord.http.transport.base import SendCancelled
+from consul_coord.http.transport.build import sync_transport
+from consul_coord.http.transport.direct import MAX_IDLE, DirectTransport
+from tests.wire.servers import OK, PATIENCE, always, answering
+from tests.wire.test_time import black_hole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from consul_coord.http.transport.base import Transport
+    from tests.wire.conftest import MakeEngine, Serve
+    from tests.wire.servers import Peer, RawServer
+
+GET = Request("GET", "/v1/kv/a", retry=Retry.READ)
+RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT)
+CAS = Request("PUT", "/v1/kv/a", params=(("cas", "7"),), body=b"v", retry=Retry.NEVER)
+
+
+def settings_for(server: RawServer | str) -> Settings:
+    return Settings.resolve(address=server if isinstance(server, str) else server.address, environ={})
+
+
+# --- opening
+
+
+def test_a_refused_connection_leaves_nothing_unknown(engine: MakeEngine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectFailed) as raised:
+        engine(f"127.0.0.1:{port}").send(CAS)
+    assert raised.value.outcome_unknown is False
+    assert f"127.0.0.1:{port}" in str(raised.value)
+
+
+def test_a_name_that_does_not_exist(own_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_args: object, **_options: object) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ConnectFailed, match="not known"):
+        own_engine("no-such-host.invalid:8500").send(CAS)
+
+
+def test_a_resolver_that_hangs_ends_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: released.wait(PATIENCE))
+    transport = DirectTransport(settings_for("some-host.invalid:8500"))
+    began = time.monotonic()
+    try:
+        with pytest.raises(TimeoutError) as raised:
+            transport.send(CAS, timeout=0.2)
+    finally:
+        released.set()
+    assert time.monotonic() - began < 0.5
+    assert getattr(raised.value, "outcome_unknown", None) is False
+
+
+def test_the_next_address_is_tried_when_one_fails(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(always(OK))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        refusing = listener.getsockname()
+    places = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", address)
+        for address in (refusing, ("127.0.0.1", server.port))
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: places)
+    transport = DirectTransport(settings_for("two-addresses.invalid:8500"))
+    assert transport.send(CAS, timeout=1.0).body == b"true"
+    transport.close()
+
+
+def test_a_name_is_looked_up(own_engine: MakeEngine, serve: Serve) -> None:
+    server = serve(always(OK))
+    assert own_engine(f"localhost:{server.port}").send(GET).body == b"true"
+
+
+def test_an_ipv6_address(own_engine: MakeEngine) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+            port = listener.getsockname()[1]
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with pytest.raises(ConnectFailed, match=rf"\[::1\]:{port}"):
+        own_engine(f"[::1]:{port}").send(GET)
+
+
+def test_a_unix_socket(own_engine: MakeEngine, serve: Serve, tmp_path: Path) -> None:
+    server = serve(always(OK), uds=tmp_path / "agent.sock")
+    sender = own_engine(server)
+    assert [sender.send(CAS).body for _ in range(3)] == [b"true"] * 3
+    assert b"\r\nHost: localhost\r\n" in server.requests[0]
+    assert server.connections == 1
+
+
+def test_a_unix_socket_that_is_not_there(own_engine: MakeEngine, tmp_path: Path) -> None:
+    with pytest.raises(ConnectFailed):
+        own_engine(f"unix://{tmp_path}/none.sock").send(CAS)
+
+
+def test_sockets_send_small_requests_at_once(serve: Serve) -> None:
+    transport = DirectTransport(settings_for(serve(always(OK))))
+    transport.send(GET, timeout=1.0)
+    (link,) = transport._open
+    assert link.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    transport.close()
+
+
+# --- ending
+
+
+def test_a_reset_within_the_body(engine: MakeEngine, serve: Serve) -> None:
+    def handle(peer: Peer) -> None:
+        peer.request()
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
+        peer.reset()
+
+    with pytest.raises(BrokenReply) as raised:
+        engine(serve(handle)).send(CAS)
+    assert raised.value.outcome_unknown is True
+
+
+def closing_after_a_reply(peer: Peer) -> None:
+    """Promise to keep the connection, and close it."""
+    peer.request()
+    peer.send(OK)
+
+
+def test_a_connection_closed_while_idle_is_noticed(own_engine: MakeEngine, serve: Serve) -> None:
+    server = serve(closing_after_a_reply)
+    sender = own_engine(server)
+    for _ in range(3):
+        assert sender.send(CAS).body == b"true"
+        server.wait_until_idle()
+    assert server.connections == 3
+
+
+def hang_up_on_the_second(peer: Peer) -> None:
+    """Answer once per connection; read the next request, and close without a byte."""
+    peer.request()
+    peer.send(OK)
+    peer.request()
+
+
+@pytest.mark.parametrize("request_", [GET, RENEW])
+def test_a_lost_race_with_the_agents_close_is_repeated_once(
+    own_engine: MakeEngine, serve: Serve, request_: Request
+) -> None:
+    server = serve(hang_up_on_the_second)
+    sender = own_engine(server)
+    assert [sender.send(request_).body for _ in range(3)] == [b"true"] * 3
+    assert server.connections == 3
+    assert len(server.requests) == 5
+
+
+def test_a_lost_race_is_not_repeated_when_that_could_do_harm(own_engine: MakeEngine, serve: Serve) -> None:
+    server = serve(hang_up_on_the_second)
+    sender = own_engine(server)
+    assert sender.send(CAS).body == b"true"
+    with pytest.raises(BrokenReply) as raised:
+        sender.send(CAS)
+    assert raised.value.outcome_unknown is True
+    assert len(server.requests) == 2
+
+
+def test_a_repeat_happens_only_on_a_connection_used_before(own_engine: MakeEngine, serve: Serve) -> None:
+    server = serve(answering(b""))
+    with pytest.raises(BrokenReply):
+        own_engine(server).send(RENEW)
+    assert len(server.requests) == 1
+
+
+def test_idle_connections_are_bounded(serve: Serve) -> None:
+    crowd = MAX_IDLE + 4
+    together = threading.Barrier(crowd)
+
+    def handle(peer: Peer) -> None:
+        while peer.request() is not None:
+            together.wait(PATIENCE)
+            peer.send(OK)
+
+    server = serve(handle)
+    transport = DirectTransport(settings_for(server))
+    with ThreadPoolExecutor(crowd) as threads:
+        assert len(list(threads.map(lambda _: transport.send(GET, timeout=PATIENCE), range(crowd)))) == crowd
+    assert server.connections == crowd
+    assert len(transport._open) == MAX_IDLE
+    transport.close()
+    assert not transport._open
+
+
+def test_a_close_meanwhile_closes_the_connection_in_use(serve: Serve) -> None:
+    arrived, released = threading.Event(), threading.Event()
+
+    def handle(peer: Peer) -> None:
+        peer.request()
+        arrived.set()
+        assert released.wait(PATIENCE)
+        peer.send(OK)
+        assert peer.wait_for_hang_up()
+
+    transport = DirectTransport(settings_for(serve(handle)))
+    with ThreadPoolExecutor(1) as threads:
+        pending = threads.submit(transport.send, GET, timeout=PATIENCE)
+        assert arrived.wait(PATIENCE)
+        transport.close()
+        released.set()
+        assert pending.result(PATIENCE).body == b"true"
+    assert not transport._open
+
+
+# --- cancelling
+
+
+class Flag:
+    """A cancellation as small as can be."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._callbacks: list[Callable[[], object]] = []
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def subscribe(self, callback: Callable[[], object], /) -> Callable[[], object]:
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def set(self) -> None:
+        self._event.set()
+        for callback in list(self._callbacks):
+            callback()
+
+    @property
+    def subscribers(self) -> int:
+        return len(self._callbacks)
+
+
+def cancelled_send(
+    transport: Transport, request: Request, *, when: threading.Event | None
+) -> tuple[SendCancelled, float]:
+    """Return what a send raises that is cancelled once ``when`` is set, and the seconds from then on."""
+    flag = Flag()
+    fired = [0.0]
+
+    def fire() -> None:
+        if when is not None:
+            assert when.wait(PATIENCE)
+        else:
+            time.sleep(0.1)
+        fired[0] = time.monotonic()
+        flag.set()
+
+    thread = threading.Thread(target=fire)
+    thread.start()
+    with pytest.raises(SendCancelled) as raised:
+        transport.send(request, timeout=PATIENCE, cancel=flag)
+    took = time.monotonic() - fired[0]
+    thread.join()
+    assert flag.subscribers == 0
+    return raised.value, took
+
+
+@pytest.mark.parametrize(("request_", "unknown"), [(GET, False), (CAS, True)])
+@pytest.mark.parametrize("user_client", [False, True])
+def test_a_waiting_send_is_cancelled_at_once(
+    serve: Serve, request_: Request, unknown: bool, user_client: bool
+) -> None:
+    arrived = threading.Event()
+
+    def handle(peer: Peer) -> None:
+        peer.request()
+        arrived.set()
+        peer.wait_for_hang_up()
+
+    server = serve(handle)
+    with httpx.Client(trust_env=False) as client:
+        transport = sync_transport(settings_for(server), http_client=client if user_client else None)
+        cancelled, took = cancelled_send(transport, request_, when=arrived)
+        assert took < 0.1
+        assert cancelled.error.outcome_unknown is unknown
+        server.disconnect()
+        transport.close()
+
+
+def test_a_connect_is_cancelled_at_once() -> None:
+    with black_hole() as address:
+        cancelled, took = cancelled_send(DirectTransport(settings_for(address)), CAS, when=None)
+    assert took < 0.1
+    assert cancelled.error.outcome_unknown is False
+
+
+def test_a_look_up_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: released.wait(PATIENCE))
+    transport = DirectTransport(settings_for("some-host.invalid:8500"))
+    try:
+        cancelled, took = cancelled_send(transport, CAS, when=None)
+    finally:
+        released.set()
+    assert took < 0.1
+    assert isinstance(cancelled.error, ConnectFailed)
+
+
+def test_a_cancellation_that_is_set_already_sends_nothing(serve: Serve) -> None:
+    server = serve(always(OK))
+    transport = DirectTransport(settings_for(server))
+    transport.send(GET, timeout=1.0)
+    flag = Flag()
+    flag.set()
+    with pytest.raises(SendCancelled) as raised:
+        transport.send(CAS, timeout=1.0, cancel=flag)
+    assert raised.value.error.outcome_unknown is False
+    assert len(server.requests) == 1
+    transport.close()
+
+
+def test_a_late_cancellation_leaves_the_pooled_connection_alone(serve: Serve) -> None:
+    server = serve(always(OK))
+    transport = DirectTransport(settings_for(server))
+    flag = Flag()
+    assert transport.send(CAS, timeout=1.0, cancel=flag).body == b"true"
+    flag.set()
+    assert transport.send(CAS, timeout=1.0).body == b"true"
+    assert server.connections == 1
+    transport.close()
+
+
+def test_a_braked_connect_works_as_any_other(serve: Serve) -> None:
+    transport = DirectTransport(settings_for(serve(always(OK))))
+    assert transport.send(CAS, timeout=1.0, cancel=Flag()).body == b"true"
+    transport.close()
+
+
+# --- forking
+
+FORK_SCRIPT = """
+import os, sys
+import anyio
+from anyio.from_thread import start_blocking_portal
+from consul_coord.config import Settings
+from consul_coord.http.messages import Request
+from consul_coord.http.transport.build import async_transport, sync_transport
+
+def sockets():
+    paths = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+    return sum(os.path.islink(path) and os.readlink(path).startswith("socket:") for path in paths)
+
+settings = Settings.resolve(address=sys.argv[1], environ={})
+kind, name = sys.argv[2], "/v1/kv/"
+if kind == "sync":
+    transport = sync_transport(settings)
+    def send(who):
+        assert transport.send(Request("PUT", name + who), timeout=5.0).body == b"true"
+else:
+    transport = async_transport(settings)
+    running = start_blocking_portal(kind)
+    portal = running.__enter__()
+    async def asend(who):
+        assert (await transport.send(Request("PUT", name + who), timeout=5.0)).body == b"true"
+    def send(who):
+        portal.call(asend, who)
+
+send("parent-1")
+opened = sockets()
+child = os.fork()
+if child == 0:
+    transport.forget()
+    assert sockets() == opened - 1, (sockets(), opened)
+    if kind == "sync":
+        send("child")
+    else:
+        anyio.run(asend, "child", backend=kind)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+send("parent-2")
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio", "trio"])
+def test_a_forked_child_leaves_the_parents_connection_alone(serve: Serve, kind: str) -> None:
+    by_connection: dict[int, list[bytes]] = {}
+
+    def handle(peer: Peer) -> None:
+        while (request := peer.request()) is not None:
+            by_connection.setdefault(id(peer), []).append(request.split(b" ")[1].removeprefix(b"/v1/kv/"))
+            peer.send(OK)
+
+    server = serve(handle)
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_SCRIPT, server.address, kind],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(by_connection.values()) == [[b"child"], [b"parent-1", b"parent-2"]]
+
+
+def test_a_child_that_forgets_nothing_still_gets_a_connection_of_its_own(serve: Serve) -> None:
+    server = serve(always(OK))
+    script = FORK_SCRIPT.replace("    transport.forget()\n", "").replace(
+        "    assert sockets() == opened - 1, (sockets(), opened)\n", ""
+    )
+    assert script != FORK_SCRIPT
+    done = subprocess.run(
+        [sys.executable, "-c", script, server.address, "sync"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert server.connections == 2

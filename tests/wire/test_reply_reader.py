@@ -1,0 +1,163 @@
+"""The reader of replies by itself: however the bytes are cut, and compared with another reader of HTTP."""
+
+from __future__ import annotations
+
+import itertools
+
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consul_coord.http.messages import Response
+from consul_coord.http.transport.base import DEFAULT_LIMITS, Limits
+from consul_coord.http.transport.incoming import Garbled, ReplyReader
+from tests.wire.test_bad_replies import BAD_REPLIES, STRICTER
+from tests.wire.test_exchange import SOUND_REPLIES
+
+ALL_REPLIES = {name: reply for name, (reply, _) in SOUND_REPLIES.items()} | BAD_REPLIES | STRICTER
+
+
+def read(
+    data: bytes, cuts: list[int] | None = None, *, limits: Limits = DEFAULT_LIMITS
+) -> tuple[Response, bool] | None:
+    """Return reply and whether the connection is reusable, or None when it is garbled."""
+    reader = ReplyReader("GET", limits)
+    edges: list[int] = sorted({0, len(data), *(cuts or ())})
+    try:
+        for start, end in itertools.pairwise(edges):
+            if reader.feed(data[start:end]):
+                return reader.response, reader.reusable
+        reader.feed(b"")
+    except Garbled:
+        return None
+    return reader.response, reader.reusable
+
+
+@given(data=st.data(), reply=st.sampled_from(list(ALL_REPLIES.values())))
+def test_it_does_not_matter_how_the_bytes_are_cut(data: st.DataObject, reply: bytes) -> None:
+    cuts = data.draw(st.lists(st.integers(0, len(reply)), max_size=8))
+    assert read(reply, cuts) == read(reply)
+
+
+@pytest.mark.parametrize("name", ALL_REPLIES)
+def test_byte_by_byte_is_the_same(name: str) -> None:
+    reply = ALL_REPLIES[name]
+    assert read(reply, list(range(len(reply)))) == read(reply)
+
+
+def by_h11(data: bytes) -> Response | None:
+    connection = h11.Connection(h11.CLIENT)
+    connection.send(h11.Request(method="GET", target="/", headers=[("Host", "a")]))
+    connection.send(h11.EndOfMessage())
+    head, body = None, b""
+    try:
+        connection.receive_data(data)
+        connection.receive_data(b"")
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Response):
+                head = event
+            elif isinstance(event, h11.Data):
+                body += bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage) and head is not None:
+                headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+                return Response(head.status_code, headers, body)
+            elif not isinstance(event, h11.InformationalResponse):
+                return None
+    except h11.RemoteProtocolError:
+        return None
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *(reply[:end] for reply, _ in SOUND_REPLIES.values() for end in (17, 40, len(reply))),
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.0 500 No\r\n",
+        b"Content-Length: 3\r\n",
+        b"Content-Length: 0\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"X-A: b\r\n",
+        b"X-A:\r\n",
+        b": b\r\n",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b" ",
+        b"abc",
+        b"3\r\nabc\r\n",
+        b"0\r\n\r\n",
+        b"fffffffff\r\n",
+        b"\x00",
+        b"\xff",
+    ]
+)
+
+
+@given(pieces=st.lists(st.one_of(FRAGMENTS, st.binary(max_size=3)), max_size=10))
+def test_what_we_accept_h11_reads_alike(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+    ours = read(data)
+    theirs = by_h11(data)
+    if ours is not None and theirs is not None:
+        assert (ours[0].status, ours[0].body) == (theirs.status, theirs.body)
+        assert ours[0].headers.keys() == theirs.headers.keys()
+
+
+@given(
+    status=st.integers(200, 599).filter(lambda status: status not in {204, 304}),
+    headers=st.dictionaries(
+        st.from_regex(r"\Ax-[a-z]{1,5}\Z"), st.from_regex(r"\A[!-~]([ -~]{0,9}[!-~])?\Z"), max_size=5
+    ),
+    body=st.binary(max_size=200),
+    sizes=st.lists(st.integers(1, 50), max_size=10),
+)
+def test_what_h11_writes_is_read(status: int, headers: dict[str, str], body: bytes, sizes: list[int]) -> None:
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    connection.next_event()
+    connection.next_event()
+    framing = {} if sizes else {"content-length": str(len(body))}
+    written = connection.send(h11.Response(status_code=status, headers=list((headers | framing).items())))
+    rest, parts = body, [written]
+    for size in sizes:
+        parts.append(connection.send(h11.Data(data=rest[:size])))
+        rest = rest[size:]
+    parts += [connection.send(h11.Data(data=rest)), connection.send(h11.EndOfMessage())]
+    result = read(b"".join(part or b"" for part in parts))
+    assert result is not None
+    response, reusable = result
+    assert (response.status, response.body, reusable) == (status, body, True)
+    assert headers.items() <= response.headers.items()
+
+
+def test_several_values_of_a_header_are_joined() -> None:
+    result = read(b"HTTP/1.1 200 OK\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 0, 0\r\n\r\n")
+    assert result is not None
+    assert result[0].headers["x-a"] == "1, 2"
+
+
+@pytest.mark.parametrize(("count", "accepted"), [(99, True), (100, True), (101, False)])
+def test_the_number_of_headers_is_bounded(count: int, accepted: bool) -> None:
+    reply = b"HTTP/1.1 204 No Content\r\n" + b"X-A: 1\r\n" * count + b"\r\n"
+    assert (read(reply) is not None) is accepted
+
+
+@pytest.mark.parametrize(("size", "accepted"), [(10, True), (11, False)])
+@pytest.mark.parametrize("framing", ["length", "chunked", "end"])
+def test_a_success_at_its_limit(framing: str, size: int, accepted: bool) -> None:
+    body = b"a" * size
+    replies = {
+        "length": b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (size, body),
+        "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
+        % (size, body),
+        "end": b"HTTP/1.1 200 OK\r\n\r\n" + body,
+    }
+    assert (read(replies[framing], limits=Limits(max_body=10)) is not None) is accepted
+
+
+def test_a_reply_to_head_has_no_body() -> None:
+    reader = ReplyReader("HEAD", DEFAULT_LIMITS)
+    assert reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
+    assert reader.reusable
+    assert reader.response.body == b""
