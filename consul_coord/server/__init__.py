@@ -11,12 +11,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from consul_coord.server.acl import AclConfig, Rule, Token
     from consul_coord.server.config import ServerConfig
+    from consul_coord.server.faults import Effect, Fault, FaultHandle
     from consul_coord.server.reference import ReferenceServer
 
-__all__ = ["ReferenceServer", "ServerConfig"]
+__all__ = [
+    "AclConfig",
+    "Effect",
+    "Fault",
+    "FaultHandle",
+    "ReferenceServer",
+    "Rule",
+    "ServerConfig",
+    "Token",
+]
 
 _HOMES = {
+    "AclConfig": "consul_coord.server.acl",
+    "Effect": "consul_coord.server.faults",
+    "Fault": "consul_coord.server.faults",
+    "FaultHandle": "consul_coord.server.faults",
+    "Rule": "consul_coord.server.acl",
+    "Token": "consul_coord.server.acl",
     "ReferenceServer": "consul_coord.server.reference",
     "ServerConfig": "consul_coord.server.config",
 }

@@ -10,33 +10,59 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from consul_coord.server.control import PREFIX, Control
+from consul_coord.server.faults import Effect
 from consul_coord.server.host import Late
-from consul_coord.server.wire import Request
+from consul_coord.server.wire import Reply, Request, text_reply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
+    from consul_coord.server.faults import Fault, Faults
     from consul_coord.server.host import Host
-    from consul_coord.server.wire import Reply
 
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
 
+WIRE: Final = "consul_coord.wire"
 _CHUNKED_ABOVE = 2_048
 _GZIP_LEVEL = 1
 _LARGEST_BODY = 64 * 1024 * 1024
 
 
+class Wire(Protocol):
+    """The connection under a request, in the ASGI scope's extensions.
+
+    For faults that HTTP has no word for.
+    """
+
+    def write(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        ...
+
+    def close(self) -> None:
+        """End the connection after what was sent."""
+        ...
+
+    def reset(self) -> None:
+        """End the connection with a reset."""
+        ...
+
+
 class App:
     """Serve a host's agent to an ASGI server, or to a client in the same process."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, faults: Faults) -> None:
+        config = host.service.state.config
         self._host = host
-        self._gzip = host.service.state.config.gzip
+        self._faults = faults
+        self._gzip = config.gzip
+        self._control = Control(host, faults) if config.control else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -44,12 +70,33 @@ class App:
             message = f"this app serves HTTP only, not {scope['type']!r}"
             raise RuntimeError(message)
         request = _request(scope, await _body(receive))
-        outcome = self._host.begin(request)
-        reply = await self._later(outcome, receive) if isinstance(outcome, Late) else outcome
+        if self._control is not None and request.path.startswith(PREFIX):
+            await _send(send, self._control.answer(request), zipped=False)
+        elif (fault := self._faults.strike(request)) is not None:
+            await self._suffer(fault, request, scope, receive, send)
+        elif (reply := await self._serve(request, receive)) is not None:
+            await _send(send, reply, zipped=self._zips(request))
+
+    async def _suffer(
+        self, fault: Fault, request: Request, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if fault.delay:
+            await self._host.sleep(fault.delay)
+        if fault.effect is Effect.LOSE_LEADER:
+            self._host.do(self._host.service.state.lose_leader)
+        applied = fault.effect not in _NOT_APPLIED
+        reply = await self._serve(request, receive) if applied else Reply()
         if reply is not None:
-            await _send(
-                send, reply, zipped=self._gzip and "gzip" in request.headers.get("accept-encoding", "")
+            await _WAYS.get(fault.effect, _plainly)(
+                _Outcome(fault, reply, scope, send, zipped=self._zips(request))
             )
+
+    async def _serve(self, request: Request, receive: Receive) -> Reply | None:
+        outcome = self._host.begin(request)
+        return await self._later(outcome, receive) if isinstance(outcome, Late) else outcome
+
+    def _zips(self, request: Request) -> bool:
+        return self._gzip and "gzip" in request.headers.get("accept-encoding", "")
 
     async def _later(self, late: Late, receive: Receive) -> Reply | None:
         gone = asyncio.ensure_future(_gone(receive))
@@ -59,6 +106,80 @@ class App:
         finally:
             gone.cancel()
             self._host.withdraw(late)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """A reply on its way through a fault."""
+
+    fault: Fault
+    reply: Reply
+    scope: Scope
+    send: Send
+    zipped: bool
+
+
+async def _plainly(outcome: _Outcome) -> None:
+    await _send(outcome.send, outcome.reply, zipped=outcome.zipped)
+
+
+async def _as_error(outcome: _Outcome) -> None:
+    await _send(outcome.send, text_reply(outcome.fault.status, outcome.fault.text), zipped=outcome.zipped)
+
+
+async def _with_low_index(outcome: _Outcome) -> None:
+    headers = tuple((k, "1" if k == "X-Consul-Index" else v) for k, v in outcome.reply.headers)
+    await _send(outcome.send, Reply(outcome.reply.status, outcome.reply.body, headers), zipped=outcome.zipped)
+
+
+async def _not_at_all(outcome: _Outcome) -> None:
+    _wire(outcome).close()
+
+
+async def _halfway(outcome: _Outcome) -> None:
+    await _send_half(outcome)
+    _wire(outcome).close()
+
+
+async def _halfway_reset(outcome: _Outcome) -> None:
+    await _send_half(outcome)
+    _wire(outcome).reset()
+
+
+async def _garbled(outcome: _Outcome) -> None:
+    wire = _wire(outcome)
+    wire.write(_GARBAGE)
+    wire.close()
+
+
+async def _send_half(outcome: _Outcome) -> None:
+    body = outcome.reply.body or b"true"
+    headers = [(name.encode("latin-1"), value.encode("utf-8")) for name, value in outcome.reply.headers]
+    headers.append((b"Content-Length", b"%d" % len(body)))
+    await outcome.send({"type": "http.response.start", "status": outcome.reply.status, "headers": headers})
+    await outcome.send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+
+
+def _wire(outcome: _Outcome) -> Wire:
+    wire: Wire | None = outcome.scope.get("extensions", {}).get(WIRE, {}).get("wire")
+    if wire is None:  # a client in the same process: it sees what it would see of a broken connection
+        raise ConnectionResetError("the connection was broken by a fault")
+    return wire
+
+
+_GARBAGE = b"\x16\x03\x01 this is not HTTP\r\n\r\n"
+_NOT_APPLIED = frozenset({Effect.LOSE_REQUEST, Effect.RESPOND, Effect.GARBAGE})
+
+_WAYS: dict[Effect, Callable[[_Outcome], Awaitable[None]]] = {
+    Effect.LOSE_REQUEST: _not_at_all,
+    Effect.LOSE_REPLY: _not_at_all,
+    Effect.RESPOND: _as_error,
+    Effect.APPLY_AND_RESPOND: _as_error,
+    Effect.RESET: _halfway_reset,
+    Effect.TRUNCATE: _halfway,
+    Effect.GARBAGE: _garbled,
+    Effect.INDEX_BACK: _with_low_index,
+}
 
 
 async def _gone(receive: Receive) -> None:

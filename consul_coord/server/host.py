@@ -65,6 +65,19 @@ class Host:
             self._late.pop(late.ticket, None)
             self.service.cancel(late.ticket)
 
+    async def sleep(self, seconds: float) -> None:
+        """Wait by the server's clock."""
+        if not isinstance(self.clock, SteppedClock):
+            await asyncio.sleep(seconds)
+            return
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+        alarm = self.clock.alarm(self.clock.now() + seconds, lambda: loop.call_soon_threadsafe(over.set))
+        try:
+            await over.wait()
+        finally:
+            alarm.cancel()
+
     def do(self, action: Callable[[float], T]) -> T:
         """Run an action on the state with the present time, alone; whoever it concerns is told."""
         with self._lock:

@@ -23,6 +23,7 @@ import anyio.to_thread
 from consul_coord.clock import Clock, SystemClock
 from consul_coord.server.app import App
 from consul_coord.server.config import ServerConfig
+from consul_coord.server.faults import Faults
 from consul_coord.server.host import Host
 from consul_coord.server.service import Service
 from consul_coord.server.state import ConsulState
@@ -101,7 +102,8 @@ class ReferenceServer(Generic[C]):
             config=self.config,
         )
         self._host = Host(Service(state, random=random.random), self._clock)
-        self.app = App(self._host)
+        self.faults = Faults()
+        self.app = App(self._host, self.faults)
         self.state = StateView(self._host)
         self._place = (host, port)
         self._uds = Path(uds) if uds is not None else None

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from collections import Counter
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from consul_coord.server.app import WIRE
+
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Callable
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 _KEEP_ALIVE = 3_600
 _BACKLOG = 1_024
+_LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset instead of what is left
 
 
 class Listener:
@@ -116,11 +120,37 @@ class _Protocol(HttpToolsProtocol):
             return
         self._share = client
 
+    def on_message_begin(self) -> None:
+        """Put the wire into the scope of the request that begins."""
+        super().on_message_begin()
+        self.scope["extensions"] = {WIRE: {"wire": _TransportWire(self.transport)}}
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self._share:
             self._shares.give_back(self._share)
             self._share = None
+
+
+class _TransportWire:
+    """The wire of a request: its asyncio transport."""
+
+    __slots__ = ("_transport",)
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def reset(self) -> None:
+        raw: socket.socket | None = self._transport.get_extra_info("socket")
+        if raw is not None and raw.family != socket.AF_UNIX:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+        self._transport.abort()
 
 
 # uvicorn's protocol logs to "uvicorn.error"; an application's own uvicorn must not be mixed up with ours.

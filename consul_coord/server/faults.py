@@ -1,0 +1,139 @@
+"""Faults to order: which requests are hit, how often, and what happens to them.
+
+Rules
+- Pure matching: a fault hits a request when everything it names fits; of several the one added first counts.
+- ``effect`` says what happens; ``delay`` comes first in any case. An effect is carried out by the transport.
+- A fault with ``times`` is spent after as many hits; without, it stays until it is removed.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.server.wire import Request
+
+
+class Effect(enum.Enum):
+    """What happens to a request that is hit."""
+
+    NONE = "none"  # only the delay
+    LOSE_REQUEST = "lose-request"  # the connection ends; nothing was applied
+    LOSE_REPLY = "lose-reply"  # the connection ends; the request was applied
+    RESPOND = "respond"  # an error instead of the reply; nothing was applied
+    APPLY_AND_RESPOND = "apply-and-respond"  # an error instead of the reply; the request was applied
+    RESET = "reset"  # half the reply, then a reset
+    TRUNCATE = "truncate"  # half the reply, then an orderly end
+    GARBAGE = "garbage"  # bytes that are not HTTP
+    LOSE_LEADER = "lose-leader"  # the cluster loses its leader before the request is served
+    INDEX_BACK = "index-back"  # the reply's index is 1
+
+
+# Consul's own bodies: without a leader, over a rate limit, and when only a leader could have served it.
+BODIES = {
+    429: "",
+    500: "No cluster leader",
+    503: "request could not be handled by this server: it is not the leader, and it is over its rate limit",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Say which requests are hit and what happens to them.
+
+    ``path`` is a regular expression searched for in the path and query; ``client`` a peer address or a part
+    of the User-Agent, so that one client can be cut off; ``matches`` any further condition. ``delay`` in
+    seconds, by the server's clock. ``body`` replaces the usual body of ``status``.
+    """
+
+    effect: Effect = Effect.NONE
+    method: str | None = None
+    path: str | None = None
+    client: str | None = None
+    matches: Callable[[Request], bool] | None = None
+    delay: float = 0.0
+    status: int = 500
+    body: str | None = None
+    times: int | None = None
+
+    def hits(self, request: Request) -> bool:
+        """Tell whether the fault concerns a request."""
+        return (
+            self.method in (None, request.method)
+            and (self.path is None or re.search(self.path, f"{request.path}?{request.query}") is not None)
+            and (self.client is None or _is_client(self.client, request))
+            and (self.matches is None or self.matches(request))
+        )
+
+    @property
+    def text(self) -> str:
+        """Return the body of the error reply."""
+        return BODIES.get(self.status, "") if self.body is None else self.body
+
+
+class FaultHandle:
+    """A fault that was added: how often it has hit, and how to take it back."""
+
+    __slots__ = ("_faults", "fault", "hits")
+
+    def __init__(self, fault: Fault, faults: Faults) -> None:
+        self.fault = fault
+        self.hits = 0
+        self._faults = faults
+
+    def remove(self) -> None:
+        """Take the fault back; harmless when it is spent."""
+        self._faults.discard(self)
+
+    @property
+    def spent(self) -> bool:
+        """Tell whether it has hit as often as it was to."""
+        return self.fault.times is not None and self.hits >= self.fault.times
+
+
+class Faults:
+    """The faults of a server; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._active: list[FaultHandle] = []
+        self._lock = threading.Lock()
+
+    def add(self, fault: Fault) -> FaultHandle:
+        """Let a fault hit from now on."""
+        handle = FaultHandle(fault, self)
+        with self._lock:
+            self._active.append(handle)
+        return handle
+
+    def discard(self, handle: FaultHandle) -> None:
+        """Take one fault back."""
+        with self._lock:
+            self._active = [other for other in self._active if other is not handle]
+
+    def clear(self) -> None:
+        """Take all faults back."""
+        with self._lock:
+            self._active.clear()
+
+    def strike(self, request: Request) -> Fault | None:
+        """Return the fault that hits a request, counting the hit."""
+        if not self._active:
+            return None
+        with self._lock:
+            handle = next((handle for handle in self._active if handle.fault.hits(request)), None)
+            if handle is None:
+                return None
+            handle.hits += 1
+            if handle.spent:
+                self._active.remove(handle)
+            return handle.fault
+
+
+def _is_client(client: str, request: Request) -> bool:
+    return client == request.client or client in request.headers.get("user-agent", "")
