@@ -88,6 +88,23 @@ def test_the_next_address_is_tried_when_one_fails(serve: Serve, monkeypatch: pyt
     transport.close()
 
 
+def test_a_name_is_looked_up_even_when_no_thread_can_be_had(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(always(OK))
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "consul-coord-call":
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    transport = DirectTransport(settings_for(f"localhost:{server.port}"))
+    assert transport.send(CAS, timeout=PATIENCE).body == b"true"
+    transport.close()
+
+
 def test_a_name_is_looked_up(own_engine: MakeEngine, serve: Serve) -> None:
     server = serve(always(OK))
     assert own_engine(f"localhost:{server.port}").send(GET).body == b"true"

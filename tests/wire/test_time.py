@@ -11,7 +11,7 @@ import pytest
 
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Request, Retry
-from tests.wire.servers import silent
+from tests.wire.servers import OK, always, silent
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -108,6 +108,18 @@ def test_a_black_hole_leaves_nothing_unknown(engine: MakeEngine) -> None:
         with ends_in_time(), pytest.raises(RequestTimeout) as raised:
             sender.send(PUT, timeout=TIMEOUT)
     assert raised.value.outcome_unknown is False
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0])
+def test_without_time_nothing_is_sent(engine: MakeEngine, serve: Serve, timeout: float) -> None:
+    server = serve(always(OK))
+    sender = engine(server)
+    sender.send(PUT)
+    with pytest.raises(RequestTimeout) as raised:
+        sender.send(PUT, timeout=timeout)
+    assert raised.value.outcome_unknown is False
+    assert sender.send(PUT).body == b"true"
+    assert len(server.requests) == 2
 
 
 def test_a_timed_out_connection_is_closed(engine: MakeEngine, serve: Serve) -> None:

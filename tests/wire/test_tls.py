@@ -16,7 +16,7 @@ from consul_coord.errors import BrokenReply, ConfigError, ConnectFailed, Request
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport.direct import DirectTransport
 from tests.wire.servers import OK, PATIENCE, always
-from tests.wire.test_connections import cancelled_send
+from tests.wire.test_connections import cancelled_send, closing_after_a_reply, hang_up_on_the_second
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.wire.servers import Peer
 
 CAS = Request("PUT", "/v1/kv/a", body=b"v", retry=Retry.NEVER)
+RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT)
 NAME = "server.dc1.consul"
 
 
@@ -197,6 +198,21 @@ def test_cancelling_within_tls(serve: Serve, authority: Authority, hangs_in: str
     cancelled, took = cancelled_send(DirectTransport(settings), CAS, when=arrived)
     assert took < 0.1
     assert cancelled.error.outcome_unknown is (hangs_in == "reply")
+
+
+@pytest.mark.parametrize("closed_first", [True, False])
+def test_a_lost_race_with_the_agents_close_is_repeated_over_tls(
+    own_engine: MakeEngine, serve: Serve, authority: Authority, closed_first: bool
+) -> None:
+    server = serve(
+        closing_after_a_reply if closed_first else hang_up_on_the_second, tls=authority.server("127.0.0.1")
+    )
+    sender = own_engine(server, tls=TLSConfig(ca_cert=authority.file))
+    for _ in range(3):
+        assert sender.send(RENEW).body == b"true"
+        if closed_first:
+            server.wait_until_idle()
+    assert server.connections == 3
 
 
 def test_a_large_body_over_tls(own_engine: MakeEngine, serve: Serve, authority: Authority) -> None:

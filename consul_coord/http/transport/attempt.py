@@ -43,6 +43,11 @@ class Attempt:
             raise TimeoutError
         return left
 
+    def require_time(self) -> None:
+        """Raise ``RequestTimeout`` when there was no time to begin with."""
+        if self.deadline <= self.began:
+            raise self.timed_out()
+
     @property
     def outcome_unknown(self) -> bool:
         """Whether the request may have been applied, or may be later."""

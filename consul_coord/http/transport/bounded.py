@@ -34,8 +34,9 @@ def call_bounded(function: Callable[[], T], *, timeout: float, cancel: Cancellat
     if cancel is not None and cancel.is_set():
         call.wake.set()
     context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(call.run,), name="consul-coord-call", daemon=True).start()
+    thread = threading.Thread(target=context.run, args=(call.run,), name="consul-coord-call", daemon=True)
     try:
+        _start(thread, call.run)
         call.wake.wait(timeout)
     finally:
         if unsubscribe is not None:
@@ -45,6 +46,14 @@ def call_bounded(function: Callable[[], T], *, timeout: float, cancel: Cancellat
     if cancel is not None and cancel.is_set():
         raise Abandoned
     raise TimeoutError
+
+
+def _start(thread: threading.Thread, otherwise: Callable[[], object]) -> None:
+    """Start the thread, or, when none can be had (an interpreter that is going down has none), do without."""
+    try:
+        thread.start()
+    except RuntimeError:
+        otherwise()
 
 
 class _Call(Generic[T]):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from consul_coord.http.transport.attempt import Attempt
     from consul_coord.http.transport.brake import Brake
 
-BRAKE_CHECK = 0.05
+BRAKE_CHECK = 0.02
 """How often a connect looks at its brake: seconds. Not every system lets a connecting socket be shut down."""
 
 _Place = tuple[int, Any]

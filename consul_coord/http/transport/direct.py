@@ -98,8 +98,9 @@ class DirectTransport:
         if link is not None:
             try:
                 return self._use(link, data, attempt, brake)
-            except (ConnectionError, Garbled):
-                if not attempt.may_repeat() or (brake is not None and brake.pulled):
+            except (OSError, Garbled) as error:
+                stopped = isinstance(error, TimeoutError) or (brake is not None and brake.pulled)
+                if stopped or not attempt.may_repeat():
                     raise
         return self._use(self._open_link(attempt, brake), data, attempt, brake)
 
@@ -218,7 +219,9 @@ class _Link:
             self.sock.settimeout(attempt.remaining())
             try:
                 count = self.sock.send(rest)
-            except ConnectionError:
+            except TimeoutError:
+                raise
+            except OSError:
                 if not attempt.sent:
                     raise
                 return False

@@ -70,6 +70,7 @@ class StreamTransport:
             raise ClientClosed("the client is closed")
         self._check_owner()
         attempt = Attempt(request, address=self._settings.address, timeout=timeout)
+        attempt.require_time()
         data = self._outgoing.encode(request, attempt.began)
         with anyio.move_on_after(timeout):
             try:

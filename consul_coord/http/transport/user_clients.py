@@ -141,7 +141,9 @@ class _Requests:
         self._root = f"{settings.scheme}://{settings.authority}"
 
     def attempt(self, request: Request, timeout: float) -> Attempt:
-        return Attempt(request, address=self._address, timeout=timeout)
+        attempt = Attempt(request, address=self._address, timeout=timeout)
+        attempt.require_time()
+        return attempt
 
     def arguments(self, attempt: Attempt, trace: Callable[..., object]) -> dict[str, Any]:
         """Return the keyword arguments of ``build_request``."""
@@ -152,7 +154,7 @@ class _Requests:
             "headers": self._outgoing.headers(attempt.began),
             # Empty content makes httpx say "Content-Length: 0" on a PUT.
             "content": request.body or b"",
-            "timeout": attempt.remaining(),
+            "timeout": attempt.deadline - attempt.began,
             "extensions": {"trace": trace},
         }
 
