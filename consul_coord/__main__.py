@@ -1,0 +1,10 @@
+"""``python -m consul_coord`` is ``consul-coord``."""
+
+from __future__ import annotations
+
+import sys
+
+from consul_coord.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

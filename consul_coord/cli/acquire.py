@@ -1,0 +1,66 @@
+"""Waiting for a lock in a way that signals can end.
+
+Rules
+- The waiting itself is done by another thread; the main thread stays free for signals.
+- INT, TERM, HUP and QUIT end the wait. Others are for the command, which does not run yet: they are dropped.
+- A hold that is granted in the same moment is given back.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from consul_coord import ConsulCoordError
+from consul_coord.cli.inbox import Crashed, Granted, Inbox, Refused, Signalled
+
+if TYPE_CHECKING:
+    from consul_coord import Hold, Lock
+
+ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+_AGAIN = 0.05
+"""Seconds until a cancellation is repeated: it has no effect on a wait that is just about to begin."""
+
+
+class Interrupted(Exception):
+    """A signal ended the wait."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name} while waiting")
+        self.number = number
+
+
+def acquire(lock: Lock, *, timeout: float | None, inbox: Inbox) -> Hold:
+    """Take the lock, waiting up to ``timeout`` seconds; None waits for ever.
+
+    Raises Interrupted, and what ``Lock.acquire`` raises.
+    """
+    threading.Thread(
+        target=_wait, args=(lock, timeout, inbox), name="consul-coord-acquire", daemon=True
+    ).start()
+    ended_by: int | None = None
+    while True:
+        match inbox.get(None if ended_by is None else _AGAIN):
+            case Signalled(number) if number in ENDING:
+                ended_by = ended_by or number
+            case Granted(hold):
+                if ended_by is None:
+                    return hold
+                hold.release()
+                raise Interrupted(ended_by)
+            case Refused(error) | Crashed(error):
+                raise error if ended_by is None else Interrupted(ended_by)
+            case _:
+                pass
+        if ended_by is not None:
+            lock.cancel()
+
+
+def _wait(lock: Lock, timeout: float | None, inbox: Inbox) -> None:
+    try:
+        inbox.put(Granted(lock.acquire(timeout=timeout)))
+    except ConsulCoordError as error:
+        inbox.put(Refused(error))
+    except Exception as error:  # noqa: BLE001 - raised in the main thread
+        inbox.put(Crashed(error))

@@ -1,0 +1,67 @@
+"""The verbs put together, and what an error of theirs becomes: one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from typing import TYPE_CHECKING
+
+import click
+
+from consul_coord import __version__
+from consul_coord.cli.codes import SIGNALLED, ExitCode
+from consul_coord.cli.demo import demo
+from consul_coord.cli.extras import MissingExtra
+from consul_coord.cli.lock import lock
+from consul_coord.cli.serve import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EPILOG = """\b
+Exit codes:
+  the command's own; 128 + n when signal n ended it (127 not found, 126 not executable)
+  0, 1  done; the answer is no
+  2     wrong usage
+  65    the key is used for something else
+  69    Consul can't be reached
+  70    a bug in consul-coord
+  75    not acquired in time (--not-acquired-code changes it)
+  76    the hold was lost while the command ran, and the command was stopped
+  77    permission denied
+  78    bad configuration
+"""
+
+
+@click.group(
+    epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(__version__, prog_name="consul-coord", message="%(prog)s %(version)s")
+def app() -> None:
+    """Coordinate programs through Consul."""
+
+
+for verb in (lock, serve, demo):
+    app.add_command(verb)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; never raises."""
+    try:
+        result = app.main(args=arguments, prog_name="consul-coord", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except MissingExtra as error:
+        return error.report()
+    except (click.Abort, KeyboardInterrupt):
+        return SIGNALLED + signal.SIGINT
+    except Exception:  # noqa: BLE001 - the last place that can tell of a bug
+        click.echo(
+            f"consul-coord {__version__}: this is a bug in consul-coord; please report it with these lines:\n"
+            f"{traceback.format_exc()}",
+            err=True,
+            nl=False,
+        )
+        return ExitCode.BUG
+    return result if isinstance(result, int) else ExitCode.DONE

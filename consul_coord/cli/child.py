@@ -1,0 +1,95 @@
+"""The command that is run: a process group, its signals and its end.
+
+Rules
+- The command leads a process group of its own, so that signals reach all that it starts.
+- Its end is noticed without reaping it: until ``finish`` has killed what is left of the group, the group's id
+  can't come to mean another one.
+- Its exit code is that of the group's leader; 128 + n when signal n ended it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from consul_coord.cli.codes import SIGNALLED, ExitCode
+from consul_coord.cli.guard import Guard
+from consul_coord.cli.inbox import ChildEnded, ChildStopped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from consul_coord.cli.inbox import Inbox
+
+
+class CannotStart(Exception):
+    """The command could not be started. ``code`` is what a shell would exit with."""
+
+    def __init__(self, command: str, error: OSError) -> None:
+        super().__init__(f"{command}: {error.strerror or error}")
+        missing = isinstance(error, FileNotFoundError)
+        self.code = ExitCode.NOT_FOUND if missing else ExitCode.NOT_EXECUTABLE
+
+
+class Child:
+    """A running command. Raises CannotStart."""
+
+    def __init__(self, command: Sequence[str], *, environ: Mapping[str, str], inbox: Inbox) -> None:
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
+                list(command), env=dict(environ), process_group=0
+            )
+        except OSError as error:
+            raise CannotStart(command[0], error) from error
+        self._inbox = inbox
+        try:
+            self._guard = Guard(self.group)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        self.is_stopped = False
+        """Whether it was stopped, and not continued since."""
+        threading.Thread(target=self._watch, name="consul-coord-child", daemon=True).start()
+
+    @property
+    def group(self) -> int:
+        """The id of the process group, which is the leader's process id."""
+        return self._process.pid
+
+    def send(self, number: int) -> bool:
+        """Send a signal to the whole group; returns False when that is not permitted."""
+        try:
+            os.killpg(self.group, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            return False
+        return True
+
+    def resume(self) -> None:
+        """Continue a stopped group."""
+        self.is_stopped = False
+        self.send(signal.SIGCONT)
+
+    def finish(self) -> int:
+        """Kill what is left of the group, wait for the leader, and return its exit code."""
+        self.send(signal.SIGKILL)
+        os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOWAIT)
+        self._guard.dismiss()
+        code = self._process.wait()
+        return code if code >= 0 else SIGNALLED - code
+
+    def _watch(self) -> None:
+        with suppress(ChildProcessError):  # ``finish`` was quicker
+            while True:
+                found = os.waitid(os.P_PID, self.group, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+                if found is None or found.si_code != os.CLD_STOPPED:
+                    break
+                os.waitid(os.P_PID, self.group, os.WSTOPPED | os.WNOHANG)
+                self._inbox.put(ChildStopped(found.si_status))
+        self._inbox.put(ChildEnded())

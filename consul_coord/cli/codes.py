@@ -1,0 +1,64 @@
+"""Exit codes, in one table. Their numbers follow sysexits.h, so that they rarely meet those of commands.
+
+A command that was run gives its own code, or 128 + n when signal n ended it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from consul_coord import errors
+
+
+class ExitCode(IntEnum):
+    """What the command line itself ends with."""
+
+    DONE = 0
+    NO = 1
+    """The answer is no."""
+    USAGE = 2
+    KEY_CONFLICT = 65
+    """The key is used for something else."""
+    UNREACHABLE = 69
+    """Consul can't be reached, or can't serve."""
+    BUG = 70
+    """Ours."""
+    NOT_ACQUIRED = 75
+    """Not acquired in time."""
+    LOST = 76
+    """The hold was lost while the command ran; the command was stopped."""
+    DENIED = 77
+    """The token lacks a permission."""
+    CONFIG = 78
+    """A setting, an installation or the server's own setup is wrong."""
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+
+
+SIGNALLED = 128
+"""Added to the number of the signal that ended a command, or the wait for its lock."""
+
+_BY_ERROR: tuple[tuple[type[Exception], ExitCode], ...] = (
+    # The first that matches counts: special before general.
+    (errors.AcquireTimeout, ExitCode.NOT_ACQUIRED),
+    (errors.KeyConflict, ExitCode.KEY_CONFLICT),
+    (errors.LockLost, ExitCode.LOST),
+    (errors.PermissionDenied, ExitCode.DENIED),
+    (errors.ConfigError, ExitCode.CONFIG),
+    (errors.InvalidArgument, ExitCode.USAGE),
+    (errors.UnsafeSession, ExitCode.USAGE),
+    (errors.TransportError, ExitCode.UNREACHABLE),
+    (errors.DecodeError, ExitCode.UNREACHABLE),
+    (errors.NoLeader, ExitCode.UNREACHABLE),
+    (errors.RateLimited, ExitCode.UNREACHABLE),
+    (errors.ServerError, ExitCode.UNREACHABLE),
+    (errors.ResponseError, ExitCode.CONFIG),
+    (errors.SessionCheckFailed, ExitCode.CONFIG),
+)
+
+
+def code_of(error: errors.ConsulCoordError) -> ExitCode:
+    """Return the exit code that an error of the library stands for."""
+    if isinstance(error, errors.AcquireTimeout) and error.blocker.kind == "unreachable":
+        return ExitCode.UNREACHABLE
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.BUG)

@@ -1,0 +1,265 @@
+"""The demo's play: starts the workers, ends their holds or kills one, prints each step, and judges.
+
+Rules
+- Who gets the lock, and when, is decided by Consul and the library alone. The stage only ends holds: each
+  after ``WORK`` seconds, the second one by killing its process.
+- Every worker ends with the stage, whatever happens to that: they all read from its pipes.
+- A play that has not ended after ``LIMIT`` seconds more than the failover may take is over, and a fault.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from consul_coord import failover_bound
+from consul_coord.cli.demo.verdict import Held, faults, read_log
+from consul_coord.cli.demo.worker import Part
+from consul_coord.models.session import effective_lock_delay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from consul_coord import SessionSpec
+
+WORKERS = 4
+VICTIM = 2
+"""The hold, counted from 1, whose holder is killed."""
+WORK = 0.5
+"""Seconds that a hold lasts."""
+LIMIT = 30.0
+
+_STYLES = {
+    "acquired": "bold green",
+    "killed": "bold red",
+    "waiting": "dim",
+    "jeopardy": "red",
+    "lost": "bold red",
+}
+_BLOCKED: dict[str, str] = {
+    "lock_delay": "the dead holder's session has ended; the lock-delay is in force",
+    "unreachable": "the server can't be reached",
+    "queued": "in the queue",
+}
+
+
+class _Actor:
+    """A worker process, and what it tells."""
+
+    def __init__(
+        self, part: Part, *, environ: Mapping[str, str], told: Callable[[_Actor, bytes], object]
+    ) -> None:
+        self.name = part.name
+        self._told = told
+        self._process = subprocess.Popen(  # noqa: S603 - ourselves
+            [sys.executable, "-m", "consul_coord.cli.demo.worker", json.dumps(asdict(part))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=dict(environ),
+            process_group=0,
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def go_on(self) -> None:
+        """End its work."""
+        stdin = self._process.stdin
+        if stdin is not None:
+            stdin.write(b"\n")
+            stdin.flush()
+
+    def kill(self) -> None:
+        """Kill it, and return when it is dead."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def end(self) -> int:
+        """Return its exit code once it has ended. To be called when it has told its last."""
+        return self._process.wait()
+
+    def close(self) -> None:
+        """Kill it if it still runs, and close its pipes."""
+        self.kill()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _read(self, stdout: IO[bytes]) -> None:
+        for line in stdout:
+            self._told(self, line)
+        self._told(self, b"")
+
+
+class Stage:
+    """Everything that one play needs; a context manager that leaves nothing behind."""
+
+    def __init__(self, *, address: str, key: str, spec: SessionSpec, environ: Mapping[str, str]) -> None:
+        self._address = address
+        self._key = key
+        self._spec = spec
+        self._environ = environ
+        self._console = Console(highlight=False)
+        self._start = time.monotonic()
+        self._told: queue.SimpleQueue[tuple[_Actor, bytes]] = queue.SimpleQueue()
+        self._due: list[tuple[float, Callable[[], object]]] = []
+        self._actors: list[_Actor] = []
+        self._holders: dict[str, str] = {}
+        """Who holds by which session, as far as told."""
+        self._deaths: dict[str, float] = {}
+        self._faults: list[str] = []
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="consul-coord-demo-"))
+        self._log = Path(folder) / "holds.jsonl"
+        self._log.touch()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def play(self) -> bool:
+        """Run the play and return whether everything was right."""
+        self._say(f"{WORKERS} processes want the lock {self._key!r} at {self._address}.")
+        for number in range(1, WORKERS + 1):
+            self._actors.append(self._hire(f"worker-{number}"))
+        self._direct(deadline=self._start + failover_bound(self._spec) + LIMIT)
+        return self._judge()
+
+    def _hire(self, name: str) -> _Actor:
+        part = Part(
+            address=self._address,
+            key=self._key,
+            name=name,
+            log=str(self._log),
+            ttl=self._spec.ttl or 0.0,
+            lock_delay=effective_lock_delay(self._spec),
+        )
+        actor = _Actor(part, environ=self._environ, told=lambda who, line: self._told.put((who, line)))
+        self._open.callback(actor.close)
+        return actor
+
+    # -- the course of things ------------------------------------------------------------
+
+    def _direct(self, *, deadline: float) -> None:
+        playing = set(self._actors)
+        while playing:
+            now = time.monotonic()
+            if now >= deadline:
+                self._faults.append(
+                    f"{', '.join(sorted(actor.name for actor in playing))} did not come to an end"
+                )
+                return
+            next_due = min((when for when, _ in self._due), default=deadline)
+            try:
+                actor, line = self._told.get(timeout=max(0.0, min(next_due, deadline) - now))
+            except queue.Empty:
+                self._do_what_is_due()
+                continue
+            if line:
+                self._hear(actor, json.loads(line))
+            else:
+                playing.discard(actor)
+                self._left(actor)
+
+    def _do_what_is_due(self) -> None:
+        now = time.monotonic()
+        ready = [action for when, action in self._due if when <= now]
+        self._due = [(when, action) for when, action in self._due if when > now]
+        for action in ready:
+            action()
+
+    def _hear(self, actor: _Actor, news: dict[str, Any]) -> None:
+        what = news["what"]
+        detail = ""
+        if what == "acquired":
+            self._holders[news["session"]] = actor.name
+            detail = f"fence {news['fence']}"
+            second = len(self._holders) == VICTIM
+            self._due.append(
+                (time.monotonic() + WORK, lambda: self._kill(actor) if second else actor.go_on())
+            )
+        elif what == "waiting":
+            detail = self._blocked(news["blocker"])
+        elif what in {"jeopardy", "lost"}:
+            detail = str(news.get("error") or news.get("reason"))
+        self._line(actor, what, detail, at=news["time"])
+
+    def _blocked(self, blocker: dict[str, Any]) -> str:
+        if blocker["kind"] == "held":
+            return f"held by {self._holders.get(blocker['session'], 'another process')}"
+        return _BLOCKED.get(blocker["kind"], str(blocker["kind"]))
+
+    def _kill(self, actor: _Actor) -> None:
+        actor.kill()
+        self._deaths[actor.name] = time.monotonic()
+        ttl = self._spec.ttl or 0.0
+        self._line(
+            actor,
+            "killed",
+            f"with SIGKILL, while holding; its session ends {ttl:g} to {2 * ttl:g} s after its last renewal, "
+            f"its lock {effective_lock_delay(self._spec):g} s later",
+        )
+
+    def _left(self, actor: _Actor) -> None:
+        code = actor.end()
+        if code and actor.name not in self._deaths:
+            self._faults.append(f"{actor.name} failed with exit code {code}")
+            self._line(actor, "failed", f"exit code {code}")
+
+    # -- the end -------------------------------------------------------------------------
+
+    def _judge(self) -> bool:
+        holds = read_log(self._log.read_text(), deaths=self._deaths)
+        self._faults += faults(holds, workers=[actor.name for actor in self._actors])
+        if not self._deaths:
+            self._faults.append("nobody was killed")
+        for fault in self._faults:
+            self._say(f"WRONG: {fault}", style="bold red")
+        if not self._faults:
+            order = " < ".join(str(hold.fence) for hold in holds)
+            self._say(
+                f"All is well: {len(holds)} holds, none overlapped another; fences rose: {order}. "
+                f"{self._takeover(holds)}",
+                style="bold green",
+            )
+        return not self._faults
+
+    def _takeover(self, holds: list[Held]) -> str:
+        (victim, died), *_ = self._deaths.items()
+        heir = next((hold for hold in holds if hold.start > died), None)
+        if heir is None:
+            return f"Nobody came after {victim}."
+        return f"{heir.worker} took over {heir.start - died:.2f} s after {victim} was killed."
+
+    def _line(self, actor: _Actor, what: str, detail: str, *, at: float | None = None) -> None:
+        elapsed = (time.monotonic() if at is None else at) - self._start
+        self._say(
+            f"{elapsed:6.2f} s  {actor.name}  pid {actor.pid:<7}  {what:<8}  {detail}".rstrip(),
+            style=_STYLES.get(what, ""),
+        )
+
+    def _say(self, text: str, *, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)

@@ -1,0 +1,85 @@
+"""One process of the demo: takes the lock, keeps it until told to go on, gives it back.
+
+Rules
+- It writes to the log after it has got the lock, and again before it gives the lock back: one whole line
+  each, appended. The log is what the demo is judged by.
+- What happens is told on stdout, one JSON object per line, with the time on the machine's monotonic clock.
+- A line on stdin ends its work. The end of stdin means that the demo is gone, and ends the process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+
+from consul_coord import Client, Event, Lock, SessionSpec
+
+GIVE_UP = 120.0
+"""Seconds that a worker waits for the lock at most."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a worker is to do; passed as JSON in its only argument."""
+
+    address: str
+    key: str
+    name: str
+    log: str
+    ttl: float
+    lock_delay: float
+
+    def perform(self) -> None:
+        """Take the lock once, and keep it until told."""
+        go_on = threading.Event()
+        threading.Thread(target=_listen, args=(go_on,), daemon=True).start()
+        _tell("started")
+        spec = SessionSpec(ttl=self.ttl, lock_delay=self.lock_delay, name=self.name)
+        with Client(address=self.address, session=spec, observer=_Teller()) as client:
+            lock = Lock(client, self.key, value=self.name)
+            with lock.hold(timeout=GIVE_UP) as hold:
+                self._note(hold.fence, "start")
+                _tell("acquired", fence=hold.fence, session=hold.session)
+                while not go_on.wait(0.05):
+                    hold.check()
+                hold.check()
+                self._note(hold.fence, "end")
+        _tell("released")
+
+    def _note(self, fence: int, what: str) -> None:
+        line = json.dumps({"worker": self.name, "what": what, "fence": fence, "time": time.monotonic()})
+        log = os.open(self.log, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(log, f"{line}\n".encode())
+        finally:
+            os.close(log)
+
+
+class _Teller:
+    """Tells of waiting; the rest is told where it happens."""
+
+    def on_event(self, event: Event) -> None:
+        name = type(event).__name__.lower()
+        if name in {"waiting", "jeopardy", "lost"}:
+            _tell(name, **dataclasses.asdict(event))
+
+
+def _listen(go_on: threading.Event) -> None:
+    if sys.stdin.readline():
+        go_on.set()
+    if not sys.stdin.readline():
+        os._exit(1)
+
+
+def _tell(what: str, **fields: object) -> None:
+    line = json.dumps({"what": what, "time": time.monotonic(), **fields}, default=str)
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    Part(**json.loads(sys.argv[1])).perform()

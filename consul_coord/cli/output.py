@@ -1,0 +1,128 @@
+"""What a verb says on stderr: a line of text for people, or one JSON object per event.
+
+Rules
+- Lines are written whole, from whatever thread. A closed stderr is no reason to stop.
+- Text tells what a person waits for or must know; JSON has every event. ``quiet`` leaves the problems only.
+- A JSON object has ``event``, ``time`` (seconds since 1970) and the event's own fields; never a token.
+- What the library logs besides its events is told too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from consul_coord import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from consul_coord.models import Blocker
+
+_BLOCKED: dict[str, Callable[[Blocker], str]] = {
+    "held": lambda blocker: f"it is held by session {blocker.session or '(unknown)'}",
+    "queued": lambda blocker: f"others of this process are before us (position {blocker.position})",
+    "lock_delay": lambda _: "its last holder's session has ended, and the lock-delay is in force",
+    "unreachable": lambda _: "Consul can't be reached, or can't serve; still trying",
+}
+
+
+def _waiting(event: events.Waiting) -> str:
+    return f"waiting for {event.key}: {_BLOCKED[event.blocker.kind](event.blocker)}"
+
+
+def _acquired(event: events.Acquired) -> str:
+    return f"acquired {event.key} after {event.waited:.2f} s: fence {event.fence}, session {event.session}"
+
+
+def _jeopardy(event: events.Jeopardy) -> str:
+    return f"the lease could not be renewed, {event.remaining:.1f} s are left: {event.error}"
+
+
+def _lost(event: events.Lost) -> str:
+    return f"lost {event.key} (fence {event.fence}): {event.reason}"
+
+
+def _overwritten(event: events.Overwritten) -> str:
+    return f"somebody else wrote to {event.key}; it is still held"
+
+
+def _differs(event: events.SessionDiffers) -> str:
+    return f"the server keeps the session with {event.setting} {event.got} instead of {event.asked}"
+
+
+_TEXTS: dict[type[events.Event], Callable[[Any], str]] = {
+    events.Waiting: _waiting,
+    events.Acquired: _acquired,
+    events.Jeopardy: _jeopardy,
+    events.Lost: _lost,
+    events.Overwritten: _overwritten,
+    events.SessionDiffers: _differs,
+}
+
+
+class Reporter:
+    """Tells what happens; an ``Observer``."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self._as_json = as_json
+        self._quiet = quiet
+        self._writing = threading.Lock()
+
+    def on_event(self, event: events.Event) -> None:
+        """Tell an event of the library."""
+        if self._as_json:
+            self._write_json(type(event).__name__.lower(), dataclasses.asdict(event))
+            return
+        text = _TEXTS.get(type(event))
+        if text is not None and not (self._quiet and event.level < logging.WARNING):
+            self._write(f"consul-coord: {text(event)}")
+
+    def tell(self, name: str, text: str, *, problem: bool = False, **fields: object) -> None:
+        """Tell what the command line itself does: ``text`` to people, ``name`` and ``fields`` as JSON."""
+        if self._as_json:
+            self._write_json(name, {"message": text, **fields})
+        elif problem or not self._quiet:
+            self._write(f"consul-coord: {text}")
+
+    def fail(self, code: int, text: str) -> int:
+        """Tell why the verb ends without success, and return its exit code."""
+        self.tell("error", text, problem=True, code=int(code))
+        return int(code)
+
+    @contextmanager
+    def logging(self) -> Generator[None]:
+        """Tell the library's warnings meanwhile, but for its events, which an observer is told anyway."""
+        logger, handler = events.logger, _Handler(self)
+        propagate, logger.propagate = logger.propagate, False
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.propagate = propagate
+
+    def _write_json(self, name: str, fields: dict[str, object]) -> None:
+        self._write(json.dumps({"event": name, "time": round(time.time(), 3), **fields}, default=str))
+
+    def _write(self, line: str) -> None:
+        with self._writing, suppress(OSError, ValueError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+
+class _Handler(logging.Handler):
+    def __init__(self, reporter: Reporter) -> None:
+        super().__init__(logging.WARNING)
+        self._reporter = reporter
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Bugs in the background have no event that an observer gets, since it may be what failed.
+        if record.name != events.logger.name or record.levelno >= logging.ERROR:
+            self._reporter.tell("log", record.getMessage(), problem=True, level=record.levelname.lower())

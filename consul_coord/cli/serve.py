@@ -1,0 +1,123 @@
+"""``consul-coord serve``: the reference server in the foreground.
+
+Rules
+- The first line on stdout is the address, and comes when requests are answered there.
+- INT and TERM end it with code 0, after the answers that are due.
+- It listens on loopback only, unless ``--allow-remote`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from consul_coord import ConfigError
+from consul_coord.cli import options
+from consul_coord.cli.codes import ExitCode
+from consul_coord.cli.extras import needs
+from consul_coord.cli.inbox import Inbox
+from consul_coord.cli.output import Reporter
+
+if TYPE_CHECKING:
+    from consul_coord.server import ServerConfig
+
+_PLAIN = frozenset({bool, int, float, str})
+"""The kinds of settings that JSON can express."""
+
+EPILOG = """\b
+Examples:
+  consul-coord serve --port 8500
+  echo '{"session_ttl_min": 1}' >server.json; consul-coord serve --config server.json
+
+It keeps everything in memory, and is meant for tests and trials.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="H", help="Address or name to listen on."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Port; 0 takes a free one.",
+)
+@click.option("--uds", metavar="PATH", help="Listen on this unix socket instead.")
+@click.option(
+    "--node", default="node1", show_default=True, metavar="NAME", help="Name of the agent's own node."
+)
+@click.option("--config", metavar="FILE", help="JSON file with settings of the server.")
+@click.option("--allow-remote", is_flag=True, help="Allow an address that other machines can reach.")
+@options.as_json
+def serve(
+    *,
+    host: str,
+    port: int,
+    uds: str | None,
+    node: str,
+    config: str | None,
+    allow_remote: bool,
+    as_json: bool,
+) -> int:
+    """Serve a Consul agent in memory until INT or TERM."""
+    with needs("server"):
+        from consul_coord.server import ReferenceServer, ServerConfig
+    inbox, reporter = Inbox(), Reporter(as_json=as_json)
+    try:
+        settings: dict[str, Any] = {} if config is None else read_config(config, ServerConfig)
+        if allow_remote:
+            settings["allow_remote"] = True
+        made = ServerConfig(**settings)
+    except ConfigError as error:
+        return reporter.fail(ExitCode.CONFIG, str(error))
+    try:
+        server = ReferenceServer(host=host, port=port, uds=uds, node=node, config=made)
+    except ValueError as error:
+        raise click.UsageError(
+            f"{host!r} is not loopback, other machines could reach it: give --allow-remote if that is meant"
+        ) from error
+    with inbox.signals({signal.SIGINT, signal.SIGTERM}):
+        try:
+            server.start()
+        except OSError as error:
+            return reporter.fail(
+                ExitCode.CONFIG, f"can't listen on {uds or f'{host}:{port}'}: {error.strerror}"
+            )
+        try:
+            click.echo(
+                json.dumps({"event": "listening", "address": server.address}) if as_json else server.address
+            )
+            inbox.get()
+        finally:
+            server.stop()
+    return ExitCode.DONE
+
+
+def read_config(path: str, kind: type[ServerConfig]) -> dict[str, Any]:
+    """Return the settings in a JSON file. Raises ConfigError naming what is wrong."""
+    try:
+        settings: Any = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} can't be read as JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path} must hold one JSON object")
+    named = cast("dict[str, Any]", settings)
+    known = {field.name: field.default for field in dataclasses.fields(kind) if type(field.default) in _PLAIN}
+    for name, value in named.items():
+        if name not in known:
+            raise ConfigError(f"{path}: unknown field {name!r}; there are {', '.join(sorted(known))}")
+        if not _fits(value, known[name]):
+            raise ConfigError(f"{path}: {name} takes a value like {json.dumps(known[name])}")
+    return named
+
+
+def _fits(value: object, default: object) -> bool:
+    return type(value) in ({int, float} if type(default) is float else {type(default)})

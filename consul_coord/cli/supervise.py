@@ -1,0 +1,183 @@
+"""Running a command while a hold lasts, and not longer.
+
+Rules
+- Signals for us are passed on to the command's process group; what they do is the command's business.
+- The command gets TERM as soon as the hold is lost, or is about to be: when renewals fail and little of the
+  lease is left. It gets KILL before the lease ends, so that it never runs beside the next holder.
+- How long it has after TERM depends on what keeps others out meanwhile: the rest of the lease; after an ended
+  session the lock-delay as well; otherwise nothing, so that it gets a moment only.
+- A command that is suspended at the terminal suspends us as well, and with us the renewals. It goes on only
+  if the hold has outlasted that.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consul_coord import HoldState, LossReason
+from consul_coord.cli.acquire import ENDING
+from consul_coord.cli.child import Child
+from consul_coord.cli.inbox import ChildEnded, ChildStopped, Lost, Signalled
+from consul_coord.cli.terminal import Terminal, suspend
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from consul_coord import Client, Hold
+    from consul_coord.cli.inbox import Fact, Inbox
+    from consul_coord.cli.output import Reporter
+
+FORWARDED = ENDING | {signal.SIGUSR1, signal.SIGUSR2}
+LONGEST_GRACE = 5.0
+"""Seconds between TERM and KILL, at most."""
+GRACE_SHARE = 0.25
+"""The part of the session's TTL that may be used for the grace."""
+MOMENT = 0.2
+"""Seconds between TERM and KILL when nothing keeps others out."""
+MARGIN = 0.1
+"""Seconds before the end of the lease at which KILL is sent."""
+_WANTS_TERMINAL = frozenset({signal.SIGTTIN, signal.SIGTTOU})
+_SUSPENDS = _WANTS_TERMINAL | {signal.SIGTSTP}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a supervised command ended. ``stopped`` says that it was stopped because of the hold."""
+
+    code: int
+    stopped: bool
+
+
+def grace_of(*, ttl: float, lock_delay: float) -> float:
+    """Return the seconds from TERM to KILL that both the TTL and the lock-delay can spare."""
+    return min(LONGEST_GRACE, GRACE_SHARE * ttl, max(lock_delay, MOMENT))
+
+
+def supervise(
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    client: Client,
+    hold: Hold,
+    grace: float,
+    inbox: Inbox,
+    reporter: Reporter,
+) -> Ended:
+    """Run a command under a hold, to its end. Raises CannotStart. The hold is the caller's to release."""
+    hold.on_lost(lambda reason: inbox.put(Lost(reason)))
+    terminal = Terminal()
+    try:
+        child = Child(command, environ=environ, inbox=inbox)
+        reporter.tell("started", f"running {command[0]} (pid {child.group})", pid=child.group)
+        return _Supervision(
+            child, terminal, client=client, hold=hold, grace=grace, inbox=inbox, reporter=reporter
+        ).run()
+    finally:
+        terminal.close()
+
+
+class _Supervision:
+    def __init__(
+        self,
+        child: Child,
+        terminal: Terminal,
+        *,
+        client: Client,
+        hold: Hold,
+        grace: float,
+        inbox: Inbox,
+        reporter: Reporter,
+    ) -> None:
+        self._child = child
+        self._terminal = terminal
+        self._client = client
+        self._hold = hold
+        self._grace = grace
+        self._inbox = inbox
+        self._reporter = reporter
+        self._kill_at: float | None = None
+        """When KILL is due, on the client's clock; None as long as the hold is well."""
+        self._killed = False
+
+    def run(self) -> Ended:
+        try:
+            with self._inbox.signals({signal.SIGTSTP}):
+                if self._terminal.is_interactive:
+                    self._terminal.lend(self._child.group)
+                while not isinstance(fact := self._inbox.get(self._patience()), ChildEnded):
+                    self._handle(fact)
+        finally:
+            code = self._child.finish()
+            self._terminal.take_back(self._child.group)
+        return Ended(code, stopped=self._kill_at is not None)
+
+    def _handle(self, fact: Fact | None) -> None:
+        match fact:
+            case Signalled(number):
+                self._child.send(number)
+            case Lost(reason):
+                self._stop(self._grace if reason is LossReason.SESSION_GONE else MOMENT)
+            case ChildStopped(number):
+                self._child.is_stopped = True
+                if number in _SUSPENDS:
+                    self._suspended(number)
+            case _:
+                self._time_is_up()
+
+    # -- the lease -----------------------------------------------------------------------
+
+    def _patience(self) -> float | None:
+        """Return the seconds until there is something to decide about the lease; None when KILL was sent."""
+        if self._killed:
+            return None
+        if self._kill_at is not None:
+            return max(0.0, self._kill_at - self._client.now())
+        left = self._hold.remaining()
+        return left - next((limit for limit in (self._grace, self._grace / 2) if left > limit), left)
+
+    def _time_is_up(self) -> None:
+        if self._kill_at is not None:
+            self._kill()
+            return
+        left = self._hold.remaining()
+        # A renewal that is merely late may still come; one that fails gives the command its full time to end.
+        enough = self._grace if self._hold.state is HoldState.JEOPARDY else self._grace / 2
+        if left <= enough:
+            self._reporter.tell(
+                "stopping", f"the lease ends in {left:.1f} s: stopping the command", problem=True
+            )
+            self._stop(self._grace)
+
+    def _stop(self, grace: float) -> None:
+        """Send TERM now and set the time for KILL; what was set before stays if it is earlier."""
+        now = self._client.now()
+        kill_at = max(now + min(MOMENT, grace), min(now + grace, self._hold.deadline() - MARGIN))
+        if self._kill_at is not None:
+            self._kill_at = min(self._kill_at, kill_at)
+            return
+        self._kill_at = kill_at
+        if self._child.is_stopped:
+            self._kill()  # it would get TERM only by being continued
+        elif not self._child.send(signal.SIGTERM):
+            self._reporter.tell("stopping", "not permitted to stop the command", problem=True)
+
+    def _kill(self) -> None:
+        self._killed = True
+        self._child.send(signal.SIGKILL)
+
+    # -- the terminal --------------------------------------------------------------------
+
+    def _suspended(self, number: int) -> None:
+        if number in _WANTS_TERMINAL and self._terminal.lend(self._child.group):
+            self._child.resume()
+            return
+        lent = self._terminal.take_back(self._child.group)
+        suspend()
+        if lent:
+            self._terminal.lend(self._child.group)
+        if self._hold.is_held and self._kill_at is None:
+            self._child.resume()
+        else:
+            self._stop(MOMENT)
