@@ -51,6 +51,9 @@ _PROBLEMS = {
 }
 
 
+_IN_STRING = frozenset({"Invalid control character at", "Invalid \\escape"})
+
+
 def decode(body: bytes) -> object:
     """Return the first JSON value of a body; raise ``GoParseError`` in Go's words."""
     text = body.decode("utf-8", "replace").lstrip(_SPACE)
@@ -66,10 +69,12 @@ def decode(body: bytes) -> object:
 
 
 def _explain(text: str, error: json.JSONDecodeError) -> str:
-    position = error.pos
-    while position < len(text) and text[position] in _SPACE:
+    position = error.pos + (error.msg == "Invalid \\escape")
+    while error.msg not in _IN_STRING and position < len(text) and text[position] in _SPACE:
         position += 1
-    if position >= len(text) or error.msg.startswith("Unterminated string"):
+    rest = text[position:]
+    cut_short = any(word.startswith(rest) for word in ("null", "true", "false"))
+    if position >= len(text) or cut_short or error.msg.startswith("Unterminated string"):
         return "unexpected EOF"
     if error.msg == "Expecting ',' delimiter":
         inside = "object key:value pair" if _in_object(text[:position]) else "array element"
@@ -117,30 +122,51 @@ def read_object(
     value: object,
     fields: Mapping[str, Callable[[object, str], Any]],
     *,
+    struct: str,
+    type_name: str,
+    where: str = "value",
     strict: bool = False,
-    of: str = "",
-    type_name: str = "",
 ) -> dict[str, Any]:
     """Return the given fields of an object, by the names in ``fields``; absent and null ones are left out.
 
-    ``of`` is the Go type that errors name; ``strict`` refuses fields that are not listed.
+    ``struct`` and ``type_name`` are the Go type's names in errors, ``where`` the place of the object itself,
+    which becomes part of its fields' places; ``strict`` refuses fields that are not listed.
     """
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise wrong(value, "value", type_name or of)
+        raise wrong(value, where, type_name)
     by_name = {name.lower(): name for name in fields}
+    path = where.partition(".")[2]
     found: dict[str, Any] = {}
     for name, member in value.items():
         known = by_name.get(name.lower())
-        if known is None:
-            if strict:
-                message = f"json: unknown field {quote(name)}"
-                raise GoParseError(message)
-            continue
-        if member is not None:
-            found[known] = fields[known](member, f"struct field {of}.{known}")
+        if known is not None and member is not None:
+            place = f"{path}.{known}" if path else known
+            found[known] = fields[known](member, f"struct field {struct}.{place}")
+        elif known is None and strict:
+            message = f"json: unknown field {quote(name)}"
+            raise GoParseError(message)
     return found
+
+
+def nulls(value: object, *names: str) -> frozenset[str]:
+    """Return which of the named fields an object sets to null."""
+    given = value.items() if isinstance(value, dict) else ()
+    sent = {name.lower(): member for name, member in given}
+    return frozenset(name for name in names if name.lower() in sent and sent[name.lower()] is None)
+
+
+def named(type_name: str, read: Callable[[object, str], Any]) -> Callable[[object, str], Any]:
+    """Return a reader that calls its type by another name in errors."""
+
+    def reading(value: object, where: str) -> Any:  # noqa: ANN401 - whatever the other reader gives
+        try:
+            return read(value, where)
+        except GoParseError:
+            raise wrong(value, where, type_name) from None
+
+    return reading
 
 
 def text(value: object, where: str) -> str:

@@ -32,6 +32,6 @@ def _problem(text: str) -> str | None:
         return f'UUID should have maximum of 4 "-"; got {hyphens}'
     digits = text.replace("-", "")
     if len(digits) % 2:
-        return "UUID (without hyphens) must be even length"
+        return "Input (without hyphens) must be even length"
     wrong = next((char for char in digits if char not in _HEX), None)
     return f"Invalid UUID: encoding/hex: invalid byte: {quote_rune(wrong)}" if wrong else None

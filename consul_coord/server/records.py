@@ -49,7 +49,7 @@ class ServiceCheck:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session as stored; ``service_checks`` is None when the client sent none."""
+    """A session as stored; a list is None when the client sent none or null."""
 
     id: str
     name: str
@@ -57,7 +57,7 @@ class SessionRecord:
     lock_delay: int
     behavior: str
     ttl: str
-    node_checks: tuple[str, ...]
+    node_checks: tuple[str, ...] | None
     service_checks: tuple[ServiceCheck, ...] | None = None
     checks: tuple[str, ...] = ()
     create_index: int = 0
@@ -66,7 +66,7 @@ class SessionRecord:
     @property
     def check_ids(self) -> tuple[str, ...]:
         """Return every check that can invalidate the session."""
-        return self.checks + self.node_checks + tuple(check.id for check in self.service_checks or ())
+        return self.checks + (self.node_checks or ()) + tuple(check.id for check in self.service_checks or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class SessionDraft:
     lock_delay: int = 15 * SECOND
     behavior: str = RELEASE
     ttl: str = ""
-    node_checks: tuple[str, ...] = (SERF_CHECK,)
+    node_checks: tuple[str, ...] | None = (SERF_CHECK,)
     service_checks: tuple[ServiceCheck, ...] | None = None
     checks: tuple[str, ...] = ()
 
@@ -434,7 +434,7 @@ def _refused(
 
 
 def _missing_key(op: kv.KvOp) -> str | None:
-    return "Must provide key" if not op.entry.key and op.verb not in _KEYLESS else None
+    return "Must provide key" if not op.entry.key and op.verb != "delete-tree" else None
 
 
 _KEYLESS = frozenset({"delete-tree", "get-tree"})

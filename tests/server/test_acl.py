@@ -85,7 +85,7 @@ def test_a_denied_transaction_is_a_conflict_and_reads_are_filtered(agent: Driver
     reply = agent.ask("PUT", "/v1/txn?token=writer", ops)
     assert reply.status == 409
     assert reply.json["Errors"] == [{"OpIndex": n, "What": "Permission denied"} for n in (1, 2)]
-    ops = [{"KV": {"Verb": "get-tree", "Key": ""}}, {"KV": {"Verb": "get", "Key": "b/1"}}]
+    ops = [{"KV": {"Verb": "get-tree", "Key": "a"}}, {"KV": {"Verb": "get", "Key": "b/1"}}]
     reply = agent.ask("PUT", "/v1/txn?token=reader", ops)
     assert [result["KV"]["Key"] for result in reply.json["Results"]] == ["a/1", "a/secret"]
 

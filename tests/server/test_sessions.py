@@ -47,9 +47,9 @@ def test_a_session_shows_its_defaults(agent: Driver) -> None:
         (0, 0),
         ("0s", 0),
         (None, 15 * SECOND),
-        (True, 15 * SECOND),
-        ([], 15 * SECOND),
-        ({}, 15 * SECOND),
+        (True, 0),
+        ([], 0),
+        ({}, 0),
         ("90s", 90 * SECOND),
     ],
 )

@@ -259,7 +259,13 @@ def _checks(value: object, where: str) -> list[dict[str, Any]]:
 
 
 def _check(value: object, _where: str) -> dict[str, Any]:
-    return gojson.read_object(value, {**_CHECK, "CheckID": gojson.text}, strict=True, of="CheckType")
+    return gojson.read_object(
+        value,
+        {**_CHECK, "CheckID": gojson.text},
+        strict=True,
+        struct="CheckType",
+        type_name="structs.CheckType",
+    )
 
 
 _SERVICE = {

@@ -137,7 +137,9 @@ def services(call: Call) -> Read:
 def decode_strictly(call: Call, fields: Fields, of: str) -> dict[str, Any]:
     """Return the fields of a body that must be an object with no others; refuse with 400."""
     try:
-        return gojson.read_object(gojson.decode(call.request.body), fields, strict=True, of=of)
+        return gojson.read_object(
+            gojson.decode(call.request.body), fields, strict=True, struct=of, type_name=f"structs.{of}"
+        )
     except GoParseError as error:
         raise Refusal(400, f"Request decode failed: {error}") from None
 
@@ -166,7 +168,7 @@ def _check_datacenter(call: Call, fields: Mapping[str, Any]) -> None:
 
 
 def _decode(call: Call, fields: Fields) -> dict[str, Any]:
-    return decode_strictly(call, fields, "")
+    return decode_strictly(call, fields, "RegisterRequest")
 
 
 def _registration(call: Call, name: str, fields: Mapping[str, Any]) -> catalog.Registration:
@@ -216,14 +218,19 @@ def _check(node_name: str, fields: Mapping[str, Any]) -> CheckRecord:
 
 
 def _object(fields: Fields, of: str) -> Callable[[object, str], dict[str, Any]]:
-    return lambda value, _: gojson.read_object(value, fields, strict=True, of=of)
+    return lambda value, where: gojson.read_object(
+        value, fields, strict=True, struct=of, type_name=f"structs.{of}", where=where
+    )
 
 
 def _list_of(fields: Fields, of: str) -> Callable[[object, str], list[dict[str, Any]]]:
     def read(value: object, where: str) -> list[dict[str, Any]]:
         if not isinstance(value, list):
             raise gojson.wrong(value, where, f"structs.{of}s")
-        return [gojson.read_object(item, fields, strict=True, of=of) for item in value]
+        return [
+            gojson.read_object(item, fields, strict=True, struct=of, type_name=f"structs.{of}", where=where)
+            for item in value
+        ]
 
     return read
 

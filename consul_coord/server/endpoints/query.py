@@ -134,7 +134,11 @@ _FAILOVER = {"NearestN": gojson.int_, "Datacenters": gojson.texts}
 _SERVICE = {
     "Service": gojson.text,
     "Failover": lambda value, _: gojson.read_object(
-        value, _FAILOVER, strict=True, of="QueryDatacenterOptions"
+        value,
+        _FAILOVER,
+        strict=True,
+        struct="QueryDatacenterOptions",
+        type_name="structs.QueryDatacenterOptions",
     ),
     "OnlyPassing": gojson.boolean,
     "IgnoreCheckIDs": gojson.texts,
@@ -152,9 +156,17 @@ _QUERY = {
     "Name": gojson.text,
     "Session": gojson.text,
     "Token": gojson.text,
-    "Template": lambda value, _: gojson.read_object(value, _TEMPLATE, strict=True, of="QueryTemplateOptions"),
-    "Service": lambda value, _: gojson.read_object(value, _SERVICE, strict=True, of="ServiceQuery"),
+    "Template": lambda value, _: gojson.read_object(
+        value, _TEMPLATE, strict=True, struct="QueryTemplateOptions", type_name="structs.QueryTemplateOptions"
+    ),
+    "Service": lambda value, _: gojson.read_object(
+        value, _SERVICE, strict=True, struct="ServiceQuery", type_name="structs.ServiceQuery"
+    ),
     "DNS": lambda value, _: gojson.read_object(
-        value, {"TTL": gojson.text}, strict=True, of="QueryDNSOptions"
+        value,
+        {"TTL": gojson.text},
+        strict=True,
+        struct="QueryDNSOptions",
+        type_name="structs.QueryDNSOptions",
     ),
 }

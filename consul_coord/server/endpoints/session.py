@@ -34,7 +34,7 @@ def describe(session: SessionRecord) -> dict[str, object]:
         "LockDelay": session.lock_delay,
         "Behavior": session.behavior,
         "TTL": session.ttl,
-        "NodeChecks": list(session.node_checks),
+        "NodeChecks": None if session.node_checks is None else list(session.node_checks),
         "ServiceChecks": None
         if session.service_checks is None
         else [{"ID": check.id, "Namespace": check.namespace} for check in session.service_checks],
@@ -50,7 +50,7 @@ def create(call: Call) -> Reply:
     """Create a session; a body without Content-Length is not read."""
     body = call.request.body if call.request.content_length else b""
     try:
-        fields = gojson.read_object(gojson.decode(body), _FIELDS) if body else {}
+        fields = _fields(gojson.decode(body)) if body else {}
     except GoParseError as error:
         message = f"Request decode failed: {error}"
         raise Refusal(400, message) from None
@@ -119,25 +119,42 @@ def _required(call: Call, missing: str) -> str:
     return call.tail
 
 
-def _lock_delay(value: object, _where: str) -> int | None:
+def _lock_delay(value: object, _where: str) -> int:
     if isinstance(value, gojson.Number):
         nanoseconds = int(float(value))
     elif isinstance(value, str):
         nanoseconds = parse_duration(value)
     else:
-        return None
+        nanoseconds = 0
     return nanoseconds * SECOND if nanoseconds < _SECONDS_BELOW else nanoseconds
+
+
+def _check_ids(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise gojson.wrong(value, where, "[]types.CheckID")
+    return gojson.texts(value, where)
 
 
 def _service_checks(value: object, where: str) -> tuple[ServiceCheck, ...]:
     if not isinstance(value, list):
         raise gojson.wrong(value, where, "[]structs.ServiceCheck")
     read = [
-        gojson.read_object(item, {"ID": gojson.text, "Namespace": gojson.text}, of="ServiceCheck")
+        gojson.read_object(
+            item, _SERVICE_CHECK, struct="ServiceCheck", type_name="structs.ServiceCheck", where=where
+        )
         for item in value
     ]
     return tuple(ServiceCheck(item.get("ID", ""), item.get("Namespace", "")) for item in read)
 
+
+def _fields(value: object) -> dict[str, Any]:
+    fields = gojson.read_object(value, _FIELDS, struct="", type_name=_BODY)
+    return fields | {name: _NULL_LISTS[name] for name in gojson.nulls(value, *_NULL_LISTS)}
+
+
+_BODY = "struct { LockDelay interface {}; *structs.Alias }"
+_SERVICE_CHECK = {"ID": gojson.text, "Namespace": gojson.text}
+_NULL_LISTS: dict[str, tuple[str, ...] | None] = {"NodeChecks": None, "Checks": ()}
 
 _FIELDS = {
     "Name": gojson.text,
@@ -147,7 +164,7 @@ _FIELDS = {
     "TTL": gojson.text,
     "NodeChecks": gojson.texts,
     "ServiceChecks": _service_checks,
-    "Checks": gojson.texts,
+    "Checks": _check_ids,
 }
 
 _NAMES = {
@@ -164,9 +181,9 @@ def _renamed(fields: dict[str, Any]) -> dict[str, Any]:
     return {_NAMES[name]: value for name, value in fields.items() if name in _NAMES and value is not None}
 
 
-def _checks(fields: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+def _checks(fields: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
     """Work out which checks count when the deprecated ``Checks`` is given along with ``NodeChecks``."""
-    node_checks: tuple[str, ...] = fields.get("NodeChecks", (SERF_CHECK,))
+    node_checks: tuple[str, ...] | None = fields.get("NodeChecks", (SERF_CHECK,))
     checks: tuple[str, ...] | None = fields.get("Checks")
     if checks is None or checks == (SERF_CHECK,):
         return {"node_checks": node_checks}

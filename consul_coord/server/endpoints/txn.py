@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _META = (("X-Consul-Knownleader", "true"), ("X-Consul-Lastcontact", "0"))
 
 
-def _kv_fields(value: object, _where: str) -> dict[str, Any]:
-    return gojson.read_object(value, _KV, strict=True, of="KVTxnOp", type_name="api.KVTxnOp")
+def _kv_fields(value: object, where: str) -> dict[str, Any]:
+    return gojson.read_object(value, _KV, strict=True, struct="KVTxnOp", type_name="api.KVTxnOp", where=where)
 
 
 _KV = {
-    "Verb": gojson.text,
+    "Verb": gojson.named("api.KVOp", gojson.text),
     "Key": gojson.text,
     "Value": gojson.base64_bytes,
     "Flags": gojson.uint64,
@@ -99,7 +99,9 @@ def _items(value: object) -> list[dict[str, Any]]:
         return []
     if not isinstance(value, list):
         raise gojson.wrong(value, "value", "api.TxnOps")
-    return [gojson.read_object(item, _OP, strict=True, of="TxnOp", type_name="api.TxnOp") for item in value]
+    return [
+        gojson.read_object(item, _OP, strict=True, struct="TxnOp", type_name="api.TxnOp") for item in value
+    ]
 
 
 def _kv_op(fields: dict[str, Any]) -> KvOp:
