@@ -24,7 +24,7 @@ from consul_coord.recipes import session as sessions
 from consul_coord.recipes.hold import HoldCore
 from consul_coord.recipes.local_queue import LocalQueues
 from consul_coord.recipes.monitor import Monitor
-from consul_coord.recipes.reaper import DestroySession, Reaper, Unlock
+from consul_coord.recipes.reaper import DestroySession, Reaper, RemoveContender, Unlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from consul_coord.models import KVPair, SessionSpec
     from consul_coord.recipes.local_queue import Turn
     from consul_coord.recipes.session import KeptSession, SessionSource
+    from consul_coord.recipes.waitqueue import Look
 
 MOST_REMEMBERED = 10_000
 """Of so many keys the last fence is remembered; of older ones the server is asked again."""
@@ -55,6 +56,10 @@ class Coordinator:
         self._holds: dict[int, weakref.ref[HoldCore]] = {}
         self._waiting: dict[Interrupt, None] = {}
         self._fences: dict[str, int] = {}
+        self.polite: set[str] = set()
+        """Keys for which others were seen waiting at this client's last release: its next attempt queues."""
+        self.without_queue: set[str] = set()
+        """Keys whose queue this client's token may not write or read."""
 
     # -- sessions
     # ---------------------------------------------------------------------------------------------------
@@ -190,6 +195,18 @@ class Coordinator:
             lost=counted("Lost"),
             pending_cleanup=self.reaper.pending,
         )
+
+    def note_queue(self, look: Look | None, session: str) -> None:
+        """Take note of who waited when this client released a key, and have leftovers removed."""
+        if look is None:
+            return
+        if look.others(session):
+            self.polite.add(look.key)
+        else:
+            self.polite.discard(look.key)
+        stray = (pair for pair in look.live if pair.session == session)
+        for pair in (*look.dead, *stray):
+            self.reaper.add(RemoveContender(pair.key, pair.modify_index))
 
     # -- waiting calls
     # ----------------------------------------------------------------------------------------------

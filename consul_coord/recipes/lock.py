@@ -1,69 +1,33 @@
-"""Taking a lock: one transaction when the key is free, a blocking query on it when it is not.
+"""What can be done with a lock: taking and giving it back, asking who has it, breaking and removing it.
 
-Rules
-- The server alone decides who holds, on the key itself, so Go clients and ``consul lock`` may contend too.
-- Taking is idempotent for one's own session, so a try without an answer is simply made again. An attempt that
-  ends with such a try open leaves a sweep behind: the try may be applied after everybody has gone.
-- The fence is the ModifyIndex of the granting reply: a Raft index, rising over all holds of a key, also if it
-  was deleted in between. It must be above the last one this client got for the key; otherwise the server
-  still has the hold before, whose unlock was never applied, and that is unlocked first.
-- Every write carries the lock's flags, which tell Go clients what the key is; a key that was found with other
-  flags is somebody else's, and not touched.
-- A refusal by lock-delay changes nothing on the server, and its end is no event: it is tried again after a
-  pause, never watched.
-- A hiccup of the server is ridden out until the caller's timeout.
-
-Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions, sections "Lock delay" and
-"K/V integration".
+How it is taken is told in ``contend``, how it is given back in ``release``.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from consul_coord.errors import (
-    AcquireCancelled,
-    AcquireTimeout,
-    ConsulCoordError,
-    KeyConflict,
-    NotHeld,
-    PermissionDenied,
-    SessionNotFound,
-    TxnFailed,
-)
-from consul_coord.events import Acquired, Waiting
-from consul_coord.http.backoff import delay
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.errors import AcquireCancelled, AcquireTimeout, KeyConflict, NotHeld
+from consul_coord.events import Acquired
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key
-from consul_coord.http.failures import retryable
-from consul_coord.http.messages import Retry
-from consul_coord.http.retry import perform, send_once
-from consul_coord.models import Blocker, Holder, LossReason, ReadOptions, TxnOp
-from consul_coord.recipes import release
-from consul_coord.recipes.local_queue import Turn
-from consul_coord.recipes.reaper import SWEEPS, Sweep
+from consul_coord.http.retry import perform
+from consul_coord.models import Contender, Holder, ReadOptions, ReleaseOutcome
+from consul_coord.recipes import release, waitqueue
+from consul_coord.recipes.contend import Attempt
 from consul_coord.recipes.unlock import unlock
 
 if TYPE_CHECKING:
     from consul_coord.io import IO, Interrupt
-    from consul_coord.models import KVPair, ReleaseOutcome, SessionSpec
+    from consul_coord.models import KVPair, SessionSpec
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
-    from consul_coord.recipes.session import KeptSession, SessionSource
+    from consul_coord.recipes.session import SessionSource
 
 _CONSISTENT = ReadOptions(consistency="consistent")
-WAIT = 30.0
-"""Seconds that one blocking query lasts at most: below the idle limits of usual load balancers."""
-SPREAD = 0.02
-"""Waiters that see the key become free take it after a random part of this many seconds, not all at once."""
 MANY_OWNERS = 64
-FIRST_PAUSE = 0.1
-"""Seconds to the second try in a lock-delay; grows to LONGEST_PAUSE."""
-LONGEST_PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +38,7 @@ class LockPlan:
     value: bytes
     flags: int
     accept_flags: frozenset[int]
+    fair: bool
     session: SessionSpec | str | None
 
 
@@ -136,23 +101,14 @@ class LockCore:
         return hold
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocked:
-    """The key could not be taken now. ``index`` is the key's, where it was read."""
-
-    blocker: Blocker
-    index: int = 0
-    cause: ConsulCoordError | None = None
-
-
 async def acquire(io: IO, core: Coordinator, lock: LockCore, *, timeout: float | None) -> HoldCore:
     """Take the lock, waiting up to ``timeout`` seconds (None: for ever; 0: one try).
 
     Raises AlreadyHeld, AcquireTimeout, KeyConflict, and what the server refuses.
     """
     started = io.now()
-    attempt = _Attempt(io, core, lock, deadline=math.inf if timeout is None else started + timeout)
-    hold = await attempt.run(once=timeout == 0)
+    attempt = Attempt(io, core, lock, timeout=timeout)
+    hold = await attempt.run()
     lock.keep(attempt.turn.owner, hold)
     io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
     return hold
@@ -209,181 +165,46 @@ async def destroy(io: IO, core: Coordinator, lock: LockCore) -> bool:
     return await perform(io, delete, deadline=io.now() + core.timeout, attempt=core.timeout)
 
 
-class _Attempt:
-    """One call of ``acquire``."""
+async def contenders(io: IO, core: Coordinator, lock: LockCore) -> tuple[Contender, ...]:
+    """Return who queues for the key, the next one first.
 
-    def __init__(self, io: IO, core: Coordinator, lock: LockCore, *, deadline: float) -> None:
-        self.io = io
-        self.core = core
-        self.lock = lock
-        self.plan = lock.plan
-        self.deadline = deadline
-        self.turn = Turn(lock.plan.key, io.owner())
-        self.session = ""
-        """The session of the latest try."""
-        self.unanswered: set[str] = set()
-        """Sessions for which a try has got no answer yet."""
+    Foreign clients don't queue, and are not among them.
+    """
+    call = kv.list_pairs(waitqueue.directory(lock.plan.key), options=_CONSISTENT)
+    pairs = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
+    live = waitqueue.read(lock.plan.key, pairs).live
+    return tuple(
+        Contender(
+            waitqueue.session_of(pair),
+            place,
+            value=pair.value,
+            create_index=pair.create_index,
+            modify_index=pair.modify_index,
+        )
+        for place, pair in enumerate(live)
+    )
 
-    async def run(self, *, once: bool) -> HoldCore:
-        hold = None
-        try:
-            self.core.queues.join(self.turn)
-            if not self.turn.ready.is_set():
-                await self._wait_for_turn()
-            hold = await (self._try_once() if once else self._contend())
-        finally:
-            if hold is None:
-                for session in self.unanswered:
-                    self.core.reaper.add(Sweep(self.plan.key, session, self.plan.flags), after=SWEEPS[0])
-                self.core.queues.leave(self.turn)
-        return hold
 
-    async def _wait_for_turn(self) -> None:
-        blocker = Blocker("queued", position=self.core.queues.position(self.turn))
-        self.io.emit(Waiting(self.plan.key, blocker))
-        if not await self.io.wait(self.turn.ready, deadline=self.deadline):
-            raise self._timeout(_Blocked(replace(blocker, position=self.core.queues.position(self.turn))))
-
-    async def _try_once(self) -> HoldCore:
-        self.deadline = self.io.now() + self.core.timeout
-        result = await self._step(wait=False)
-        if isinstance(result, _Blocked):
-            raise self._timeout(result) from result.cause
-        return result
-
-    async def _contend(self) -> HoldCore:
-        """Try and wait in turn until the lock is ours, or the deadline comes."""
-        failures: Counter[str] = Counter()
-        told = ""
-        while True:
-            result = await self._step(wait=True)
-            if not isinstance(result, _Blocked):
-                return result
-            kind = result.blocker.kind
-            if told != kind:
-                told = kind
-                self.io.emit(Waiting(self.plan.key, result.blocker))
-            if kind == "held":
-                failures.clear()
-            else:
-                failures[kind] += 1
-                pause = delay(failures[kind], self.io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
-                await self.io.sleep(min(pause, max(0.0, self.deadline - self.io.now())))
-            if self.io.now() >= self.deadline:
-                raise self._timeout(result) from result.cause
-
-    async def _step(self, *, wait: bool) -> HoldCore | _Blocked:
-        """Try once and, if somebody else holds it, wait until that may have changed.
-
-        A failure to serve counts as blocked by an unreachable server.
-        """
-        try:
-            result = await self._try()
-            if wait and isinstance(result, _Blocked) and result.blocker.kind == "held":
-                await self._wait_for_key(result)
-        except ConsulCoordError as error:
-            if not retryable(error):
-                raise
-            return _Blocked(Blocker("unreachable"), cause=error)
-        return result
-
-    async def _try(self) -> HoldCore | _Blocked:
-        limit = min(self.deadline, self.io.now() + self.core.timeout)
-        kept = await self.lock.source(self.core).live(self.io, deadline=limit)
-        self.session = kept.id
-        if self.core.last_fence(self.plan.key) is None:
-            blocked = self._judge(await self._look(limit))
-            if blocked is not None:
-                return blocked
-        return await self._take(kept, limit)
-
-    async def _look(self, limit: float) -> KVPair | None:
-        return (await send_once(self.io, kv.get(self.plan.key), deadline=limit)).value
-
-    def _judge(self, pair: KVPair | None) -> _Blocked | None:
-        """Return what a reading of the key says against taking it now.
-
-        Raises KeyConflict when it is not a lock of ours.
-        """
-        if pair is None:
-            return None
-        self.lock.check_flags(pair)
-        if pair.session is None or pair.session == self.session:
-            return None
-        return _Blocked(Blocker("held", pair.session), pair.modify_index)
-
-    async def _take(self, kept: KeptSession, limit: float) -> HoldCore | _Blocked:
-        plan = self.plan
-        op = TxnOp.lock(plan.key, kept.id, value=plan.value, flags=plan.flags)
-        self.unanswered.add(kept.id)
-        try:
-            result = await send_once(self.io, txn.txn(op, retry=Retry.IDEMPOTENT), deadline=limit)
-        except TxnFailed as error:
-            self.unanswered.discard(kept.id)
-            return await self._refused(error, kept, limit)
-        granted = result[0][0]
-        last = self.core.last_fence(plan.key)
-        if (last is not None and granted.modify_index <= last) or not kept.lease.is_valid(self.io.now()):
-            await unlock(
-                self.io,
-                key=plan.key,
-                session=kept.id,
-                index=granted.modify_index,
-                value=plan.value,
-                flags=plan.flags,
-                deadline=limit,
-            )
-            self.unanswered.discard(kept.id)
-            return _Blocked(Blocker("unreachable"))
-        hold = self.core.grant(granted, kept=kept, value=plan.value, flags=plan.flags, turn=self.turn)
-        self.unanswered.discard(kept.id)
-        return hold
-
-    async def _refused(self, error: TxnFailed, kept: KeptSession, limit: float) -> _Blocked:
-        """Say what a refusal means. Raises what can't be waited out."""
-        failure = error.failures[0]
-        if failure.kind == "held":
-            pair = await self._look(limit)
-            # Free again already: index 0 means that there is nothing to wait for.
-            return self._judge(pair) or _Blocked(Blocker("held"), 0)
-        if failure.kind == "lock_delay":
-            return _Blocked(Blocker("lock_delay"))
-        if failure.kind == "invalid_session":
-            self.core.end_session(kept, LossReason.SESSION_GONE)
-            if not kept.outside:
-                return _Blocked(Blocker("unreachable"), cause=error)
-            message = f"session {kept.id}, given for {self.plan.key!r}, does not exist (any more)"
-            raise SessionNotFound(message, session=kept.id) from error
-        if failure.kind == "denied":
-            needed = (f'key:write on "{self.plan.key}"',)
-            message = f"no permission to lock {self.plan.key!r}: the token needs {needed[0]}"
-            raise PermissionDenied(
-                message, needed=needed, method="PUT", path="/v1/txn", status=409, body=failure.message
-            ) from error
-        raise error
-
-    async def _wait_for_key(self, blocked: _Blocked) -> None:
-        """Return when the key may be ours to take, or at the deadline."""
-        index = blocked.index
-        while index:
-            call = kv.get(self.plan.key, options=ReadOptions(index=index, wait=WAIT))
-            response = await self.io.changed(call.request, deadline=self.deadline)
-            if response is None:
-                return
-            seen = self._judge(call.decode(response).value)
-            if seen is None:
-                await self.io.sleep(self.io.random() * SPREAD)
-                return
-            if seen.index == index:
-                await self.io.sleep(self.io.random() * SPREAD)  # a spurious wake-up, or a time-out
-            index = seen.index
-
-    def _timeout(self, blocked: _Blocked) -> AcquireTimeout:
-        why = {
-            "held": f"it is held by session {blocked.blocker.session}",
-            "queued": "another thread or task of this client has its turn",
-            "lock_delay": "its last holder's session ended, and the lock-delay is still in force",
-            "unreachable": f"the server could not be reached or could not serve: {blocked.cause}",
-        }
-        message = f"{self.plan.key!r} was not acquired in time: {why[blocked.blocker.kind]}"
-        return AcquireTimeout(message, key=self.plan.key, session=self.session, blocker=blocked.blocker)
+async def break_lock(
+    io: IO, core: Coordinator, lock: LockCore, expected_session: str, *, how: Literal["release", "destroy"]
+) -> bool:
+    """Take the lock from a session that has it; False when that session does not have it."""
+    deadline = io.now() + core.timeout
+    call = kv.get(lock.plan.key, options=_CONSISTENT)
+    pair = (await perform(io, call, deadline=deadline, attempt=core.timeout)).value
+    if pair is None or pair.session != expected_session:
+        return False
+    if how == "destroy":
+        return await perform(
+            io, session_endpoint.destroy(expected_session), deadline=deadline, attempt=core.timeout
+        )
+    unlocked = await unlock(
+        io,
+        key=pair.key,
+        session=expected_session,
+        index=pair.modify_index,
+        value=pair.value,
+        flags=pair.flags,
+        deadline=deadline,
+    )
+    return unlocked.outcome is ReleaseOutcome.RELEASED

@@ -23,7 +23,7 @@ from consul_coord.http.retry import send_once
 from consul_coord.io import Signal
 from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.on_demand import OnDemand
-from consul_coord.recipes.unlock import unlock, unlock_stray
+from consul_coord.recipes.unlock import remove, unlock, withdraw
 
 if TYPE_CHECKING:
     from typing import Self
@@ -80,7 +80,9 @@ class Unlock:
             flags=self.flags,
             deadline=deadline,
             uncertain=True,
+            read_queue=self.key not in core.without_queue,
         )
+        core.note_queue(unlocked.queue, self.session)
         core.queues.leave(self.turn)
         io.emit(Released(self.key, self.session, self.fence, unlocked.outcome))
         return None
@@ -88,7 +90,7 @@ class Unlock:
 
 @dataclass(slots=True, eq=False)
 class Sweep:
-    """Look, now and later, whether an unanswered request has locked a key for nobody."""
+    """Look, now and later, whether an unanswered request has locked a key, or queued for it, for nobody."""
 
     key: str
     session: str
@@ -96,17 +98,47 @@ class Sweep:
     pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
 
     async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:
-        """Unlock the key if the session has it and nobody here acts on it."""
+        """Remove what the session has at the key, unless somebody here acts on it."""
         turn = Turn(self.key, None)
         if core.queues.join_if_idle(turn):
             try:
-                found = await unlock_stray(
+                found = await withdraw(
                     io, key=self.key, session=self.session, flags=self.flags, deadline=deadline
                 )
             finally:
                 core.queues.leave(turn)
             io.emit(Cleaned(self.key, self.session, found))
         return self.pauses.pop(0) if self.pauses else None
+
+
+@dataclass(slots=True, eq=False)
+class Withdraw:
+    """Finish giving up an attempt, and let the next one have the key's turn then."""
+
+    key: str
+    session: str
+    flags: int
+    turn: Turn
+
+    async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:
+        """Remove what the attempt has left."""
+        found = await withdraw(io, key=self.key, session=self.session, flags=self.flags, deadline=deadline)
+        core.queues.leave(self.turn)
+        io.emit(Cleaned(self.key, self.session, found))
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class RemoveContender:
+    """Remove what a contender of an ended session has left, if nobody has touched it since."""
+
+    key: str
+    index: int
+
+    async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:  # noqa: ARG002 - a Duty's
+        """Remove it."""
+        await remove(io, key=self.key, index=self.index, deadline=deadline)
+        return None
 
 
 @dataclass(slots=True, eq=False)

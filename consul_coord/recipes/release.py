@@ -41,19 +41,20 @@ async def release(io: IO, core: Coordinator, hold: HoldCore) -> ReleaseOutcome:
     found = _UNKNOWN
     try:
         async with io.shield(BUDGET) as deadline:
-            found = await _unlock_hold(io, hold, deadline)
+            found = await _unlock_hold(io, core, hold, deadline)
     finally:
         # Also after a KeyboardInterrupt, wherever it struck: the hold ends one way or the other.
         if found.outcome is ReleaseOutcome.UNKNOWN:
             core.reaper.add(Unlock.of(hold))
         else:
+            core.note_queue(found.queue, hold.session)
             core.queues.leave(hold.turn)
         hold.finish_release(found.outcome, found.loss)
         io.emit(Released(hold.key, hold.session, hold.fence, found.outcome))
     return found.outcome
 
 
-async def _unlock_hold(io: IO, hold: HoldCore, deadline: float) -> Unlocked:
+async def _unlock_hold(io: IO, core: Coordinator, hold: HoldCore, deadline: float) -> Unlocked:
     try:
         return await unlock(
             io,
@@ -63,6 +64,7 @@ async def _unlock_hold(io: IO, hold: HoldCore, deadline: float) -> Unlocked:
             value=hold.value,
             flags=hold.flags,
             deadline=deadline,
+            read_queue=hold.key not in core.without_queue,
         )
     except ConsulCoordError:
         return _UNKNOWN

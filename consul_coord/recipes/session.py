@@ -154,7 +154,7 @@ def _horizon(kept: KeptSession, session: Session) -> float | None:
         return granted
     if kept.outside:
         message = (
-            f"session {kept.id} has no TTL, or checks and no lock-delay: a loss could not be noticed in time. "
+            f"session {kept.id} has no TTL, or checks and no lock-delay: nobody could notice a loss in time. "
             "Give one with a TTL, or let the client make it: SessionSpec(..., allow_unbounded=True)"
         )
         raise UnsafeSession(message, session=kept.id)

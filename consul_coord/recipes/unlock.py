@@ -17,14 +17,15 @@ from consul_coord.errors import ConsulCoordError, TxnFailed
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
-from consul_coord.http.messages import Retry
 from consul_coord.http.retry import perform, send_once
 from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.recipes import waitqueue
 from consul_coord.recipes.hold import reason_of
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.models import KVPair
+    from consul_coord.recipes.waitqueue import Look
 
 _CONSISTENT = ReadOptions(consistency="consistent")
 
@@ -35,6 +36,8 @@ class Unlocked:
 
     outcome: ReleaseOutcome
     loss: LossReason | None = None
+    queue: Look | None = None
+    """Who waited at that moment, where the answer tells."""
 
 
 _RELEASED = Unlocked(ReleaseOutcome.RELEASED)
@@ -50,17 +53,20 @@ async def unlock(
     flags: int,
     deadline: float,
     uncertain: bool = False,
+    read_queue: bool = False,
 ) -> Unlocked:
     """Unlock a key held by ``session`` and last written by it at ``index``; repeats until answered.
 
     ``uncertain`` says that an earlier unlock got no answer, so that finding the key free means that it was
-    applied. Raises the last failure when no answer came by ``deadline``.
+    applied. ``read_queue`` asks for those who wait in the same transaction. Raises the last failure when no
+    answer came by ``deadline``.
     """
     failures = 0
+    tree = (TxnOp.get_tree(waitqueue.directory(key)),) if read_queue else ()
     while True:
-        ops = (TxnOp.check_index(key, index), TxnOp.unlock(key, session, value=value, flags=flags))
+        ops = (TxnOp.check_index(key, index), TxnOp.unlock(key, session, value=value, flags=flags), *tree)
         try:
-            await send_once(io, txn.txn(*ops, retry=Retry.IDEMPOTENT), deadline=deadline)
+            result = await send_once(io, txn.txn(*ops), deadline=deadline)
         except TxnFailed:
             pair = await _read(io, key, deadline)
             if pair is None or pair.session != session:
@@ -74,17 +80,19 @@ async def unlock(
             uncertain = uncertain or outcome_unknown(error)
             await io.sleep(pause)
         else:
-            return _RELEASED
+            return Unlocked(ReleaseOutcome.RELEASED, queue=waitqueue.read(key, result[2]) if tree else None)
 
 
-async def unlock_stray(io: IO, *, key: str, session: str, flags: int, deadline: float) -> bool:
-    """Unlock a key if ``session`` has it.
+async def withdraw(io: IO, *, key: str, session: str, flags: int, deadline: float) -> bool:
+    """Remove a session's contender, then unlock the key if it has that; returns whether it had either.
 
-    Returns whether it had. The caller has the key's turn, so no hold is meant by it.
+    In this order: with the contender gone, no take under way can succeed any more. The caller has the key's
+    turn, so no hold is meant by what is found. Raises the last failure when no answer came by ``deadline``.
     """
+    queued = await _remove_own(io, waitqueue.contender_key(key, session), session, deadline)
     pair = await _read(io, key, deadline)
     if pair is None or pair.session != session:
-        return False
+        return queued
     await unlock(
         io,
         key=key,
@@ -95,6 +103,19 @@ async def unlock_stray(io: IO, *, key: str, session: str, flags: int, deadline: 
         deadline=deadline,
     )
     return True
+
+
+async def remove(io: IO, *, key: str, index: int, deadline: float) -> None:
+    """Delete a key if it is still at the index it was seen with, or gone already."""
+    await perform(io, kv.delete(key, cas=index), deadline=deadline, attempt=deadline - io.now())
+
+
+async def _remove_own(io: IO, key: str, session: str, deadline: float) -> bool:
+    while (pair := await _read(io, key, deadline)) is not None and pair.session in {session, None}:
+        call = kv.delete(key, cas=pair.modify_index)
+        if await perform(io, call, deadline=deadline, attempt=deadline - io.now()):
+            return True
+    return False
 
 
 async def _read(io: IO, key: str, deadline: float) -> KVPair | None:

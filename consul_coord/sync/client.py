@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         KVPair,
         ReadOptions,
         Session,
+        SessionSpec,
         TxnOp,
         TxnResult,
         WriteOptions,

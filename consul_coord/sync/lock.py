@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from types import TracebackType
 
-    from consul_coord.models import Holder, ReleaseOutcome, SessionSpec
+    from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
     from consul_coord.sync.client import Client
 
 T = TypeVar("T")
@@ -28,8 +28,9 @@ class Lock:
 
     Guarantees: at most one hold at a time whose client believes in it, as ``Hold`` says; each hold's
     ``fence`` above all earlier ones; a holder that dies is succeeded after at most ``failover_bound(spec)``
-    seconds; nothing stays locked after a timed-out, cancelled or failed acquire. Does not guarantee: that a
-    paused holder stops in time (use the fence), nor order among different clients.
+    seconds; nothing stays locked after a timed-out, cancelled or failed acquire; waiters are served in order,
+    and a release wakes one of them. Does not guarantee: that a paused holder stops in time (use the fence);
+    order where clients take part that know nothing of the queue, such as ``consul lock``.
 
     Compatible with the official Go client's ``api.Lock`` on the same key, and with ``consul lock PREFIX`` on
     ``PREFIX/.lock``. One object may be used by many threads or tasks; each has a hold of its own, and they
@@ -43,14 +44,16 @@ class Lock:
         *,
         value: bytes | str = b"",
         session: SessionSpec | str | None = None,
+        fair: bool = False,
         flags: int = LOCK_FLAGS,
         accept_flags: Collection[int] = (),
     ) -> None:
         """Describe the lock; no I/O.
 
         ``value`` is written to the key for operators to see. ``session``: None for the client's shared one, a
-        spec for one of its own, or the id of one made elsewhere. ``accept_flags``: further flags that an
-        existing key may carry. Raises InvalidKey.
+        spec for one of its own, or the id of one made elsewhere. ``fair``: never pass others who wait; else
+        this client may take a free lock past the queue, unless it saw others wait when it released.
+        ``accept_flags``: further flags that an existing key may carry. Raises InvalidKey.
         """
         self._client = client
         self._lock = recipe.LockCore(
@@ -59,6 +62,7 @@ class Lock:
                 value=value.encode() if isinstance(value, str) else value,
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
+                fair=fair,
                 session=session,
             )
         )
@@ -156,6 +160,26 @@ class Lock:
         """Return who holds the lock, as the leader has it, or None; a consistent read."""
         core = self._client.core
         return self._client.call(lambda io: recipe.holder(io, core, self._lock))
+
+    def contenders(self) -> tuple[Contender, ...]:
+        """Return who queues for the lock, the next one first; a consistent read.
+
+        Clients that know nothing of the queue, such as ``consul lock``, are not among them.
+        """
+        core = self._client.core
+        return self._client.call(lambda io: recipe.contenders(io, core, self._lock))
+
+    def break_lock(self, expected_session: str, *, how: Literal["release", "destroy"] = "release") -> bool:
+        """Take the lock from the session that has it; returns False when it is not ``expected_session``.
+
+        ``release`` frees this key at once, without lock-delay: its holder may still be at work, and is told
+        of the loss. ``destroy`` ends the session and with it all its holds; their keys stay locked for the
+        lock-delay.
+        """
+        core = self._client.core
+        return self._client.call(
+            lambda io: recipe.break_lock(io, core, self._lock, expected_session, how=how)
+        )
 
     def destroy(self) -> bool:
         """Delete the key if nobody holds it.

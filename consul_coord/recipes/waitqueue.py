@@ -1,0 +1,131 @@
+"""The queue of a lock's waiters, as it stands in Consul: pure rules over one reading of it.
+
+A waiter of session S for the key K has a *contender* ``K/.wait/S``, held by S itself: so it vanishes, or
+loses its session, when S ends. The order is that of the contenders' CreateIndex, which Raft gives. Whoever is
+first, the *head*, watches K; everybody else watches the contender right before his own. So a release wakes
+one waiter, a take one more, and a death its follower.
+
+Rules
+- All that one judgement needs comes from one transaction: a reading is a moment, not a mixture.
+- A contender is live while its own session holds it; without a session it is dead, and to be removed, at the
+  index it was read with. Other names under the prefix are left alone.
+- The server alone decides who gets the key. The queue decides who asks, and when.
+- The index that a watch begins from is taken from the reading that was judged: whatever changed since then
+  ends the watch at once.
+
+Source: the predecessor watch is that of Hunt et al., "ZooKeeper" (2010), section 2.4, and of etcd's
+concurrency package.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consul_coord.models import KVPair
+
+_DIRECTORY = "/.wait/"
+_SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+
+
+def directory(key: str) -> str:
+    """Return the prefix under which the contenders for a key are."""
+    return key + _DIRECTORY
+
+
+def contender_key(key: str, session: str) -> str:
+    """Return the key of one session's contender."""
+    return directory(key) + session
+
+
+def session_of(contender: KVPair) -> str:
+    """Return the session that a contender stands for."""
+    return contender.key.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One reading of a lock and its queue."""
+
+    key: str
+    pair: KVPair | None
+    """The lock itself; None when it is absent."""
+    live: tuple[KVPair, ...]
+    """The live contenders, the head first."""
+    dead: tuple[KVPair, ...]
+    """What contenders of ended sessions have left."""
+
+    def position(self, session: str) -> int | None:
+        """Return a session's place, 0 for the head; None when it does not queue."""
+        return next((place for place, pair in enumerate(self.live) if pair.session == session), None)
+
+    def others(self, session: str) -> bool:
+        """Return whether anybody else queues."""
+        return any(pair.session != session for pair in self.live)
+
+
+def read(key: str, pairs: Iterable[KVPair]) -> Look:
+    """Sort what a transaction gave for a key and its queue; the key itself may be missing."""
+    prefix = directory(key)
+    lock = None
+    live, dead = [], []
+    for pair in pairs:
+        name = pair.key.removeprefix(prefix)
+        if pair.key == key:
+            lock = pair
+        elif pair.key == name or not _SESSION_ID.fullmatch(name):
+            continue
+        elif pair.session is None:
+            dead.append(pair)
+        elif pair.session == name:
+            live.append(pair)
+    live.sort(key=lambda pair: (pair.create_index, pair.key))
+    return Look(key, lock, tuple(live), tuple(dead))
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """The key is ours already: the reply to the request that took it was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Our contender is gone: join again, at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Somebody is before us: watch the nearest."""
+
+    own: KVPair
+    predecessor: KVPair
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """We are the head: take the key, or watch it while ``held`` is there."""
+
+    own: KVPair
+    held: KVPair | None
+
+
+Verdict = Adopt | Rejoin | Follow | Lead
+
+
+def judge(look: Look, session: str) -> Verdict:
+    """Return what a reading means for a session that queues and has no hold on the key registered."""
+    if look.pair is not None and look.pair.session == session:
+        return Adopt()
+    position = look.position(session)
+    if position is None:
+        return Rejoin()
+    own = look.live[position]
+    if position > 0:
+        return Follow(own, look.live[position - 1], position)
+    held = look.pair if look.pair is not None and look.pair.session is not None else None
+    return Lead(own, held)
