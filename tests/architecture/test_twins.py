@@ -1,0 +1,175 @@
+"""The blocking and the async names offer the same: names, parameters, documentation, and what is awaited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import consul_coord
+from consul_coord.aio import client as aio_client
+from consul_coord.aio import endpoints as aio_endpoints
+from consul_coord.aio import lock as aio_lock
+from consul_coord.sync import client as sync_client
+from consul_coord.sync import endpoints as sync_endpoints
+from consul_coord.sync import lock as sync_lock
+from tests.architecture.twins import Twins, members
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLIENT_PLAIN = frozenset({"now", "healthy", "stats", "forked"})
+HOLD_PLAIN = frozenset({"deadline", "remaining", "check", "guard", "on_lost"})
+LOCK_PLAIN = frozenset({"cancel", "hold", "wrap"})
+WATCHES = frozenset({"watch", "watch_tree"})
+
+TWINS = [
+    Twins(
+        blocking=consul_coord.Client,
+        coroutine=consul_coord.AsyncClient,
+        plain=CLIENT_PLAIN,
+        own_docs=frozenset({"", "__init__", "call", "forked"}),  # threads here, a loop there
+        own_parameters={"__init__": frozenset({"background_http_client"})},
+    ),
+    Twins(
+        blocking=consul_coord.Lock,
+        coroutine=consul_coord.AsyncLock,
+        plain=LOCK_PLAIN,
+        own_docs=frozenset({"run"}),  # calls here, awaits there
+    ),
+    Twins(blocking=sync_lock.HeldLock, coroutine=aio_lock.AsyncHeldLock),
+    Twins(blocking=consul_coord.Hold, coroutine=consul_coord.AsyncHold, plain=HOLD_PLAIN),
+    Twins(
+        blocking=consul_coord.LossEvent, coroutine=consul_coord.AsyncLossEvent, plain=frozenset({"is_set"})
+    ),
+    Twins(blocking=consul_coord.Watch, coroutine=consul_coord.AsyncWatch),
+    Twins(blocking=sync_client.KV, coroutine=aio_client.AsyncKV, plain=WATCHES),
+    Twins(blocking=sync_client.Sessions, coroutine=aio_client.AsyncSessions, plain=frozenset({"watch"})),
+    *(
+        Twins(blocking=getattr(sync_endpoints, name), coroutine=getattr(aio_endpoints, f"Async{name}"))
+        for name in ("Agent", "Catalog", "Health", "Query", "Status")
+    ),
+]
+
+
+def named(twins: Twins) -> str:
+    return twins.blocking.__name__
+
+
+@pytest.mark.parametrize("twins", TWINS, ids=named)
+def test_twins_offer_the_same(twins: Twins) -> None:
+    assert twins.differences() == []
+
+
+@pytest.mark.parametrize("twins", TWINS, ids=named)
+def test_what_is_said_to_differ_exists(twins: Twins) -> None:
+    known = set(members(twins.blocking)) | {""}
+    assert twins.plain | twins.own_docs | set(twins.own_parameters) <= known
+
+
+def test_every_async_name_has_its_twin() -> None:
+    pairs = {(twins.coroutine.__name__, twins.blocking.__name__) for twins in TWINS}
+    for name in consul_coord.__all__:
+        if name.startswith("Async"):
+            assert (name, name.removeprefix("Async")) in pairs
+
+
+def test_after_the_first_parameters_everything_is_keyword_only() -> None:
+    positional = {
+        ("Lock", "__init__"): ["client", "key"],
+        ("Client", "__init__"): [],
+        ("Lock", "acquire"): [],
+        ("Lock", "hold"): [],
+        ("Lock", "run"): ["fn"],
+        ("Lock", "wrap"): [],
+        ("Client", "close"): [],
+        ("Client", "healthy"): [],
+        ("Hold", "ensure"): ["seconds"],
+        ("Hold", "put"): ["value"],
+        ("Hold", "on_lost"): ["fn"],
+        ("LossEvent", "wait"): ["timeout"],
+    }
+    for (cls, method), expected in positional.items():
+        code = getattr(getattr(consul_coord, cls), method).__code__
+        assert list(code.co_varnames[1 : code.co_argcount]) == expected, (cls, method)
+
+
+class Blocking:
+    """Does it."""
+
+    @property
+    def fact(self) -> int:
+        """A fact."""
+        return 1
+
+    def pure(self) -> int:
+        """Compute."""
+        return 1
+
+    def act(self, *, timeout: float | None = None) -> None:
+        """Act."""
+
+    def __enter__(self) -> None: ...
+
+
+class AsyncBlocking:
+    """Does it."""
+
+    @property
+    def fact(self) -> int:
+        """A fact."""
+        return 1
+
+    def pure(self) -> int:
+        """Compute."""
+        return 1
+
+    async def act(self, *, timeout: float | None = None) -> None:
+        """Act."""
+
+    async def __aenter__(self) -> None: ...
+
+
+def differences(**changes: object) -> list[str]:
+    changed = type("AsyncBlocking", (AsyncBlocking,), {"__doc__": AsyncBlocking.__doc__, **changes})
+    return Twins(blocking=Blocking, coroutine=changed, plain=frozenset({"pure"})).differences()
+
+
+def planted() -> Iterator[tuple[str, dict[str, object]]]:
+    async def coroutine(self: object) -> None:
+        """Compute."""
+
+    def plain(self: object, *, timeout: float | None = None) -> None:
+        """Act."""
+
+    async def other_default(self: object, *, timeout: float = 1.0) -> None:
+        """Act."""
+
+    async def positional(self: object, timeout: float | None = None) -> None:
+        """Act."""
+
+    async def other_name(self: object, *, limit: float | None = None) -> None:
+        """Act."""
+
+    async def other_doc(self: object, *, timeout: float | None = None) -> None:
+        """Act differently."""
+
+    yield "pure of the async twin is a coroutine function", {"pure": coroutine}
+    yield "act of the async twin is not a coroutine function", {"act": plain}
+    yield "act takes other parameters", {"act": other_default}
+    yield "act takes other parameters", {"act": positional}
+    yield "act takes other parameters", {"act": other_name}
+    yield "act is documented differently", {"act": other_doc}
+    yield "fact is a property in one of them only", {"fact": coroutine}
+    yield "more is in one of them only", {"more": coroutine}
+    yield "__aexit__ is in one of them only", {"__aexit__": coroutine}
+    yield "the classes are documented differently", {"__doc__": "Does something else."}
+
+
+@pytest.mark.parametrize(("told", "changes"), list(planted()))
+def test_a_difference_is_caught(told: str, changes: dict[str, Any]) -> None:
+    assert differences(**changes) == [told]
+
+
+def test_twins_without_a_difference_have_none() -> None:
+    assert differences() == []
