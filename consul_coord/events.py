@@ -87,6 +87,16 @@ class Released(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class FencesRestarted(Event):
+    """A hold got a lower fence than an earlier one: the servers' data were restored or rebuilt."""
+
+    level: ClassVar[int] = logging.WARNING
+    key: str
+    last: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten(Event):
     """A hold was dropped without being released; it is given back in the background."""
 

@@ -32,7 +32,8 @@ class BaseHost(ABC):
         self.clock = clock
         self._observer = observer
         self._counts: Counter[str] = Counter()
-        self._counting = threading.Lock()
+        # Re-entrant, since the garbage collector may report a forgotten hold at any moment.
+        self._counting = threading.RLock()
 
     def now(self) -> float:
         """Return the lease clock's time in seconds."""

@@ -212,7 +212,6 @@ class AsyncClient(BaseClient):
         inherited.forked(self._host)
 
     # -- performing
-    # -------------------------------------------------------------------------------------------------
 
     async def call(
         self,

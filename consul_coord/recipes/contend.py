@@ -14,8 +14,8 @@ Rules, each with what happens without it
 - Giving up removes the contender first: with it gone, no take under way can succeed. Then the key, should we
   have got it.
 - A request without an answer may be applied after all is over: the reaper looks at the key for a while.
-- A fence must be above the last one of this key that this client got. If it is not, the server still has the
-  hold before, whose unlock was never applied: that is unlocked, and the attempt starts over.
+- A fence must be above the last one of this key that this client got. If it is the same, the server still has
+  the hold before, whose unlock was never applied: that is unlocked, and the attempt starts over.
 - Without permission to write and read the queue there is no queue: everybody watches the key, and takes it
   after a random pause.
 - Every write carries the lock's flags, which tell Go clients what the key is. A key that was seen with other
@@ -36,7 +36,7 @@ from consul_coord.errors import (
     SessionNotFound,
     TxnFailed,
 )
-from consul_coord.events import Waiting
+from consul_coord.events import FencesRestarted, Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
 from consul_coord.http.endpoints import kv, txn
@@ -99,7 +99,6 @@ class Attempt:
         self._told: BlockerKind | None = None
 
     # -- the whole attempt
-    # --------------------------------------------------------------------------------------------
 
     async def run(self) -> HoldCore:
         """Take the lock, or raise why not, leaving nothing behind."""
@@ -184,7 +183,6 @@ class Attempt:
         return hold
 
     # -- session
-    # ------------------------------------------------------------------------------------------------------
 
     async def _need_session(self) -> None:
         kept = await self.lock.source(self.core).live(self.io, deadline=self._limit())
@@ -202,7 +200,6 @@ class Attempt:
         return min(self.deadline, self.io.now() + self.core.timeout)
 
     # -- past the queue
-    # -----------------------------------------------------------------------------------------------
 
     async def _barge_if_allowed(self) -> HoldCore | None:
         allowed, self.may_barge = self.may_barge and self.plan.key not in self.core.polite, False
@@ -243,7 +240,6 @@ class Attempt:
         return await self._granted(result[len(check)][0])
 
     # -- the queue
-    # ----------------------------------------------------------------------------------------------------
 
     async def _join(self) -> Look | None:
         """Queue at the end, or keep the place, and return what the queue looks like.
@@ -268,7 +264,7 @@ class Attempt:
             self._refused(error)
             return None
         self.contender = result[0][0]
-        look = self._read(pair for pairs in result for pair in pairs)
+        look = self._read(pair for pairs in list(result)[1:] for pair in pairs)
         if look.position(self.session) is None:
             # Written, but not to be read: to take that for being the head would make everybody the head.
             self.core.without_queue.add(key)
@@ -357,7 +353,6 @@ class Attempt:
         return await self._granted(result[0][0])
 
     # -- without a queue
-    # ----------------------------------------------------------------------------------------------
 
     async def _move_without_queue(self) -> HoldCore | None:
         seen = await send_once(self.io, kv.get(self.plan.key), deadline=self._limit())
@@ -373,7 +368,6 @@ class Attempt:
         return await self._barge()
 
     # -- asking
-    # -------------------------------------------------------------------------------------------------------
 
     def _lock_op(self, key: str) -> TxnOp:
         return TxnOp.lock(key, self.session, value=self.plan.value, flags=self.plan.flags)
@@ -405,7 +399,10 @@ class Attempt:
         kept, plan, last = self.kept, self.plan, self.core.last_fence(self.plan.key)
         if kept is None:
             return None
-        if (last is not None and pair.modify_index <= last) or not kept.lease.is_valid(self.io.now()):
+        if last is not None and pair.modify_index < last:
+            # The servers' indices started anew (a restored snapshot, a rebuilt cluster): so do the fences.
+            self.io.emit(FencesRestarted(plan.key, last, pair.modify_index))
+        elif pair.modify_index == last or not kept.lease.is_valid(self.io.now()):
             self.unanswered.add(kept.id)
             await unlock(
                 self.io,
@@ -420,7 +417,6 @@ class Attempt:
         return self.core.grant(pair, kept=kept, value=plan.value, flags=plan.flags, turn=self.turn)
 
     # -- refusals
-    # -----------------------------------------------------------------------------------------------------
 
     @staticmethod
     def _denied_at(error: TxnFailed, op_index: int) -> bool:
@@ -484,7 +480,6 @@ class Attempt:
         return error
 
     # -- giving up
-    # ----------------------------------------------------------------------------------------------------
 
     async def _give_up(self) -> None:
         """Leave nothing behind.

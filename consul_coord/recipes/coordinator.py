@@ -62,7 +62,6 @@ class Coordinator:
         """Keys whose queue this client's token may not write or read."""
 
     # -- sessions
-    # ---------------------------------------------------------------------------------------------------
 
     def source(self, spec: SessionSpec | str | None) -> SessionSource:
         """Return where a recipe gets its session from: the shared one for None."""
@@ -94,7 +93,6 @@ class Coordinator:
         return list(self._sessions.values())
 
     # -- holds
-    # ------------------------------------------------------------------------------------------------------
 
     def grant(self, granted: KVPair, *, kept: KeptSession, value: bytes, flags: int, turn: Turn) -> HoldCore:
         """Register a hold that the server has granted."""
@@ -167,7 +165,6 @@ class Coordinator:
         return all(hold.lease.remaining(now) >= slack for hold in self.holds())
 
     # -- fences
-    # -----------------------------------------------------------------------------------------------------
 
     def remember_fence(self, key: str, fence: int) -> None:
         """Keep the latest fence got for a key: the next one must be above it."""
@@ -209,7 +206,6 @@ class Coordinator:
             self.reaper.add(RemoveContender(pair.key, pair.modify_index))
 
     # -- waiting calls
-    # ----------------------------------------------------------------------------------------------
 
     def enter(self, interrupt: Interrupt) -> None:
         """Let ``close`` end a call that is about to begin. Raises ClientClosed when it is too late."""

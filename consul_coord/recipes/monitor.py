@@ -94,7 +94,6 @@ class Monitor:
             self._reader.start()
 
     # -- one blocking query per session
-    # -------------------------------------------------------------------------------
 
     async def _watch_session(self, io: IO, kept: KeptSession) -> None:
         try:
@@ -120,7 +119,6 @@ class Monitor:
                 await follower.pause(io)
 
     # -- one blocking query per key
-    # -----------------------------------------------------------------------------------
 
     async def _watch_key(self, io: IO, reference: weakref.ref[HoldCore]) -> None:
         try:
@@ -147,7 +145,6 @@ class Monitor:
                 await follower.pause(io)
 
     # -- many keys in one transaction
-    # ---------------------------------------------------------------------------------
 
     async def _read_batches(self, io: IO) -> None:
         while self._batch:
@@ -184,7 +181,6 @@ class Monitor:
         return {pair.key: pair for pairs in result for pair in pairs}
 
     # -- evidence
-    # -----------------------------------------------------------------------------------------------------
 
     async def _judge(self, io: IO, reference: weakref.ref[HoldCore], pair: KVPair | None) -> None:
         """Take note of a reading of the key. Raises what stands in the way of making sure."""

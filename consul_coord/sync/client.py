@@ -192,7 +192,6 @@ class Client(BaseClient):
         inherited.forked(self._host)
 
     # -- performing
-    # -------------------------------------------------------------------------------------------------
 
     def call(
         self,

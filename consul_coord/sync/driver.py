@@ -196,7 +196,8 @@ class ThreadHost(BaseHost):
     ) -> None:
         super().__init__(clock=clock, observer=observer)
         self._background = background
-        self._starting = threading.Lock()
+        # Re-entrant, since the garbage collector may hand over a forgotten hold at any moment.
+        self._starting = threading.RLock()
         self._loop: _LoopThread | None = None
         self._callbacks: _CallbackThread | None = None
         self._stopped = False
