@@ -18,6 +18,8 @@ class ServerConfig:
     """Say how the server behaves.
 
     ``session_ttl_min``/``session_ttl_max`` bound a session's TTL and ``lock_delay_max`` caps its lock-delay.
+    A session ends ``session_ttl_factor`` times its TTL after its last renewal: Consul takes twice as long as
+    it says, but promises only the TTL itself.
     ``default_wait`` and ``max_wait`` rule blocking queries, ``leaderless_hold`` is how long a request waits
     for a leader before it is refused. ``spurious_wakeups`` makes watches of absent keys answer early on any
     KV write, as Consul sometimes does. ``http_max_conns_per_client`` closes further connections of one
@@ -28,6 +30,7 @@ class ServerConfig:
     session_ttl_min: float = 10.0
     session_ttl_max: float = 86_400.0
     lock_delay_max: float = 60.0
+    session_ttl_factor: float = 2.0
     kv_max_value_size: int = 524_288
     txn_max_req_len: int = 524_288
     txn_max_ops: int = 64

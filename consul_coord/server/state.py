@@ -8,8 +8,8 @@ Rules
 - What happens by itself (a session's TTL, a TTL check's timeout, the reaping of tombstones) happens in
   ``run_timers``, each at its own time; ``next_timer`` tells when the next one is due. The end of a lock-delay
   is not among them: it is no event.
-- A session's TTL runs twice as long as it says; timers live with the leader, start afresh with a new one and
-  stop without.
+- A session's TTL runs twice as long as it says, unless configured otherwise; timers live with the leader,
+  start afresh with a new one and stop without.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 LEADER: Mark = ("leader",)
 CAUGHT_UP: Mark = ("caught-up",)
-TTL_FACTOR = 2
 SERVER_PORT = 8300
 
 _FIRST_INDEX = 8  # what a fresh single server has spent on its own before anybody writes
@@ -177,7 +176,9 @@ class ConsulState:
 
     def _start_ttl(self, session: SessionRecord, now: float) -> None:
         if session.ttl and self.leader and (nanoseconds := parse_duration(session.ttl)):
-            self._timers.set(("session", session.id), now + TTL_FACTOR * nanoseconds / SECOND)
+            self._timers.set(
+                ("session", session.id), now + self.config.session_ttl_factor * nanoseconds / SECOND
+            )
 
     def _delayer(self, now: float) -> Callable[[str, int], None]:
         return lambda key, nanoseconds: self.delays.start(key, nanoseconds, now)

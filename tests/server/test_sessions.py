@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from consul_coord.server.config import ServerConfig
 from tests.server.driver import Driver
 
 SECOND = 1_000_000_000
@@ -113,6 +114,15 @@ def test_a_session_expires_after_twice_its_ttl_and_not_before(agent: Driver) -> 
     assert agent.ask("GET", f"/v1/session/info/{session}").json
     agent.advance(0.001)
     assert agent.ask("GET", f"/v1/session/info/{session}").json == []
+
+
+def test_a_session_can_be_made_to_end_as_early_as_consul_promises() -> None:
+    agent = Driver(ServerConfig(session_ttl_factor=1.0))
+    session = agent.session(TTL="10s")
+    agent.advance(9.999)
+    assert agent.ask("PUT", f"/v1/session/renew/{session}").status == 200
+    agent.advance(10.0)
+    assert agent.ask("PUT", f"/v1/session/renew/{session}").status == 404
 
 
 def test_a_renewal_starts_the_full_time_again_and_changes_nothing_else(agent: Driver) -> None:
