@@ -89,12 +89,14 @@ from consul_coord.models import (
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold, LossEvent
 from consul_coord.sync.lock import Lock
+from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
 
 if TYPE_CHECKING:
     from consul_coord.aio.client import AsyncClient
     from consul_coord.aio.hold import AsyncHold, AsyncLossEvent
     from consul_coord.aio.lock import AsyncLock
+    from consul_coord.aio.session import AsyncKeptSession
     from consul_coord.aio.watch import AsyncWatch
 
 _ASYNC = {
@@ -102,6 +104,7 @@ _ASYNC = {
     "AsyncHold": "consul_coord.aio.hold",
     "AsyncLossEvent": "consul_coord.aio.hold",
     "AsyncLock": "consul_coord.aio.lock",
+    "AsyncKeptSession": "consul_coord.aio.session",
     "AsyncWatch": "consul_coord.aio.watch",
 }
 
@@ -122,6 +125,7 @@ __all__ = [
     "AlreadyHeld",
     "AsyncClient",
     "AsyncHold",
+    "AsyncKeptSession",
     "AsyncLock",
     "AsyncLossEvent",
     "AsyncWatch",
@@ -153,6 +157,7 @@ __all__ = [
     "InvalidKey",
     "InvalidRequest",
     "KVPair",
+    "KeptSession",
     "KeyConflict",
     "LeaderInfo",
     "LeadershipLost",

@@ -20,6 +20,7 @@ import anyio
 
 from consul_coord.aio import endpoints
 from consul_coord.aio.driver import AsyncIO, Supervisor
+from consul_coord.aio.session import AsyncKeptSession
 from consul_coord.aio.watch import AsyncWatch
 from consul_coord.base_client import BaseClient
 from consul_coord.host import BaseHost
@@ -27,7 +28,7 @@ from consul_coord.http.endpoints import kv, session, txn
 from consul_coord.http.retry import perform
 from consul_coord.http.transport.build import async_transport
 from consul_coord.io import Interrupt
-from consul_coord.recipes import coordinator
+from consul_coord.recipes import coordinator, session_ops
 from consul_coord.recipes.coordinator import Coordinator
 from consul_coord.recipes.follow import Follower
 
@@ -254,6 +255,16 @@ class AsyncClient(BaseClient):
         is unknown.
         """
         return await self.perform(txn.txn(*ops, options=options))
+
+    async def keep_session(self, spec: SessionSpec, *, resume: str | None = None) -> AsyncKeptSession:
+        """Open a session of the user's own and keep it renewed; a context manager.
+
+        ``resume``: what ``export`` of an earlier one returned; its settings are then the server's. Raises
+        SessionNotFound when that has ended, SessionCheckFailed, and what a request raises.
+        """
+        core = self.core
+        kept = await self.call(lambda io: session_ops.open_session(io, core, spec, resume=resume))
+        return AsyncKeptSession(self, core, kept)
 
     async def close(self, *, timeout: float = 5.0) -> None:
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.

@@ -12,7 +12,6 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consul_coord.models import HoldState
 from consul_coord.recipes import hold_ops
 from consul_coord.recipes.hold_view import HoldView
 from consul_coord.recipes.release import release
@@ -23,33 +22,34 @@ if TYPE_CHECKING:
     from consul_coord.models import ReleaseOutcome
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold_view import Losable
 
 
 class AsyncLossEvent:
-    """Tells of the loss of one hold; never set by its release."""
+    """Tells of the loss of one hold or session; never set by its release."""
 
-    def __init__(self, client: AsyncClient, hold: HoldCore) -> None:
+    def __init__(self, client: AsyncClient, subject: Losable) -> None:
         self._client = client
-        self._hold = hold
+        self._subject = subject
 
     def is_set(self) -> bool:
-        """Return whether the hold is lost; no I/O."""
-        return self._hold.look(self._client.now())[0] is HoldState.LOST
+        """Return whether it is lost; no I/O."""
+        return self._subject.is_lost(self._client.now())
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the hold is lost, at most ``timeout`` seconds.
+        """Wait until it is lost, at most ``timeout`` seconds.
 
         Returns whether it is lost; False also as soon as it was released.
         """
         now = self._client.now()
         deadline = math.inf if timeout is None else now + timeout
-        while not self.is_set() and not self._hold.ended and self._client.now() < deadline:
-            until = min(deadline, self._hold.lease.valid_until)
-            await self._client.call(partial(_wait, self._hold.over, until), closing=True)
+        while not self.is_set() and not self._subject.over.is_set() and self._client.now() < deadline:
+            until = min(deadline, self._subject.lease.valid_until)
+            await self._client.call(partial(_wait, self._subject.over, until), closing=True)
         return self.is_set()
 
     def __repr__(self) -> str:
-        return f"<AsyncLossEvent of {self._hold.key!r}: {'set' if self.is_set() else 'not set'}>"
+        return f"<AsyncLossEvent: {'set' if self.is_set() else 'not set'}>"
 
 
 async def _wait(signal: Signal, deadline: float, io: IO) -> bool:

@@ -390,7 +390,7 @@ class Attempt:
         if pause:
             await self.io.sleep(pause)
         call = kv.get(key, options=ReadOptions(index=index, wait=WAIT))
-        until = None if self.kept is None else self.kept.ended
+        until = None if self.kept is None else self.kept.over
         response = await self.io.changed(call.request, until=until, deadline=self.deadline)
         return None if response is None else call.decode(response)
 

@@ -80,9 +80,13 @@ class Coordinator:
         self._sessions.pop(kept.id, None)
         for hold in self.holds_of(kept):
             hold.look(self.host.now())
-        kept.ended.set()
-        if reason is LossReason.EXPIRED and not kept.outside:
+        kept.over.set()
+        if reason is LossReason.EXPIRED and kept.ours_to_destroy:
             self.reaper.add(DestroySession(kept.id))
+
+    def session(self, session_id: str) -> KeptSession | None:
+        """Return a session in care by its id."""
+        return self._sessions.get(session_id)
 
     def session_of(self, hold: HoldCore) -> KeptSession | None:
         """Return the session in care that a hold depends on, or None when that has ended."""
@@ -250,10 +254,12 @@ async def close(io: IO, core: Coordinator, *, deadline: float) -> None:
     The rest is left to their TTL.
     """
     for hold in list(core.holds()):
+        kept = core.session_of(hold)
         hold.lose(LossReason.CLIENT_CLOSED)
-        core.reaper.add(Unlock.of(hold))
+        if kept is None or not kept.exported:
+            core.reaper.add(Unlock.of(hold))
     for kept in core.sessions():
         core.end_session(kept, LossReason.CLIENT_CLOSED)
-        if not kept.outside:
+        if kept.ours_to_destroy:
             core.reaper.add(DestroySession(kept.id))
     await core.reaper.finish(io, deadline=deadline)

@@ -125,6 +125,10 @@ class HoldCore:
         """Return why the hold was lost, also where only its release found that; None when it was not."""
         return self.look(now)[1] or self.loss_found
 
+    def is_lost(self, now: float) -> bool:
+        """Return whether the hold is lost at ``now``."""
+        return self.look(now)[0] is HoldState.LOST
+
     def is_held(self, now: float) -> bool:
         """Return whether the hold may be relied on at ``now``."""
         return self.look(now)[1] is None and self._end.value is None

@@ -7,16 +7,36 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from consul_coord.recipes import hold_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.io import Signal
     from consul_coord.models import HoldState, LossReason, Sequencer, TxnOp
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.lease import Lease
+
+
+class Losable(Protocol):
+    """What can be lost: a hold, or a session."""
+
+    @property
+    def lease(self) -> Lease:
+        """Its lease."""
+        ...
+
+    @property
+    def over(self) -> Signal:
+        """Raised at its end, whichever it is."""
+        ...
+
+    def is_lost(self, now: float) -> bool:
+        """Return whether it is lost at ``now``."""
+        ...
 
 
 class HoldView:

@@ -105,7 +105,7 @@ class Monitor:
         follower: Follower[Session | None] = Follower(partial(session_endpoint.watch, kept.id))
         while self._core.has_holds_of(kept):
             try:
-                seen = await follower.next(io, until=kept.ended)
+                seen = await follower.next(io, until=kept.over)
                 if seen is None:
                     return
                 if seen.value is None:

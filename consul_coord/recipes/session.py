@@ -52,16 +52,29 @@ The keeper is late, e.g. after a suspend.
 class KeptSession:
     """One session on the server, from its creation or adoption to its end."""
 
-    __slots__ = ("checked", "ended", "id", "lease", "outside", "spec")
+    __slots__ = ("checked", "exported", "id", "lease", "outside", "over", "spec")
 
     def __init__(self, session_id: str, spec: SessionSpec, *, outside: bool) -> None:
         self.id = session_id
         self.spec = spec
         self.outside = outside
+        """Whether it was made elsewhere: it is then never destroyed here."""
+        self.exported = False
+        """Whether somebody else is to go on with it, and with what it holds."""
         self.lease = Lease(drift=spec.drift)
-        self.ended = Signal()
+        self.over = Signal()
+        """Raised at its end."""
         self.checked = False
         """Whether the server's idea of the session has been compared with ours."""
+
+    @property
+    def ours_to_destroy(self) -> bool:
+        """Whether its end is this client's business."""
+        return not (self.outside or self.exported)
+
+    def is_lost(self, now: float) -> bool:
+        """Return whether the session may not be believed in any more, though nobody here ended it."""
+        return not self.lease.is_valid(now) and self.lease.ended_by is not LossReason.CLIENT_CLOSED
 
 
 class SessionSource:
@@ -110,6 +123,9 @@ class SessionSource:
     async def _make(self, io: IO, deadline: float) -> KeptSession:
         core = self._core
         if isinstance(self._spec, str):
+            known = core.session(self._spec)
+            if known is not None:
+                return known
             kept = KeptSession(self._spec, SessionSpec(), outside=True)
             await renew(io, core, kept, deadline=deadline)
         else:
@@ -190,7 +206,7 @@ async def keep(io: IO, core: Coordinator, kept: KeptSession) -> None:
             core.end_session(kept, LossReason.EXPIRED)
         elif now < due:
             look = now + WATCH_SLICE if core.has_holds_of(kept) else due
-            await io.wait(kept.ended, deadline=min(due, over, look))
+            await io.wait(kept.over, deadline=min(due, over, look))
         else:
             try:
                 await renew(io, core, kept, deadline=min(over, now + lease.longest / TRIES_PER_LEASE))

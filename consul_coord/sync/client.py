@@ -24,11 +24,12 @@ from consul_coord.http.endpoints import kv, session, txn
 from consul_coord.http.retry import perform
 from consul_coord.http.transport.build import async_transport, sync_transport
 from consul_coord.io import Interrupt
-from consul_coord.recipes import coordinator
+from consul_coord.recipes import coordinator, session_ops
 from consul_coord.recipes.coordinator import Coordinator
 from consul_coord.recipes.follow import Follower
 from consul_coord.sync import endpoints
 from consul_coord.sync.driver import BlockingIO, ThreadHost, run
+from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
 
 if TYPE_CHECKING:
@@ -226,6 +227,16 @@ class Client(BaseClient):
         is unknown.
         """
         return self.perform(txn.txn(*ops, options=options))
+
+    def keep_session(self, spec: SessionSpec, *, resume: str | None = None) -> KeptSession:
+        """Open a session of the user's own and keep it renewed; a context manager.
+
+        ``resume``: what ``export`` of an earlier one returned; its settings are then the server's. Raises
+        SessionNotFound when that has ended, SessionCheckFailed, and what a request raises.
+        """
+        core = self.core
+        kept = self.call(lambda io: session_ops.open_session(io, core, spec, resume=resume))
+        return KeptSession(self, core, kept)
 
     def close(self, *, timeout: float = 5.0) -> None:
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.

@@ -1,0 +1,71 @@
+"""Sessions that users keep themselves: opening, resuming after a restart, handing over, closing.
+
+Rules
+- Resuming renews first: the lease begins with that, and a session that is gone is refused.
+- Closing releases what the session holds, then destroys it: the other way round would impose the lock-delay.
+- A session that was exported belongs to whoever resumes it: closing only stops its renewal, and its locks
+  stay locked until it is resumed or its TTL is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import InvalidArgument, SessionNotFound
+from consul_coord.models import LossReason
+from consul_coord.recipes import session as sessions
+from consul_coord.recipes.reaper import DestroySession
+from consul_coord.recipes.release import release
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.models import SessionSpec
+    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.session import KeptSession
+
+_FORMAT = "consul-coord-session:1:"
+
+
+async def open_session(io: IO, core: Coordinator, spec: SessionSpec, *, resume: str | None) -> KeptSession:
+    """Create a session, or go on with one that ``export`` told of, and keep it renewed.
+
+    Raises SessionNotFound when the one to resume is gone, InvalidArgument when the text is not an export's.
+    """
+    deadline = io.now() + core.timeout
+    if resume is None:
+        return await sessions.SessionSource(core, spec).live(io, deadline=deadline)
+    kept = sessions.KeptSession(parse(resume), spec, outside=False)
+    try:
+        await sessions.renew(io, core, kept, deadline=deadline)
+    except SessionNotFound as error:
+        message = f"session {kept.id} can't be resumed: it has ended. Open a new one"
+        raise SessionNotFound(message, session=kept.id) from error
+    core.adopt_session(kept)
+    return kept
+
+
+def export(kept: KeptSession) -> str:
+    """Hand the session over to whoever resumes it from the returned text."""
+    kept.exported = True
+    return _FORMAT + kept.id
+
+
+def parse(text: str) -> str:
+    """Return the session id from an exported text. Raises InvalidArgument."""
+    session_id = text.removeprefix(_FORMAT)
+    if session_id == text or not session_id:
+        message = f"this is no exported session: {text[:60]!r}; it begins with {_FORMAT!r}"
+        raise InvalidArgument(message)
+    return session_id
+
+
+async def close_session(io: IO, core: Coordinator, kept: KeptSession) -> None:
+    """Release what the session holds and destroy it, or only stop renewing it when it was exported."""
+    if kept.lease.ended_by is not None:
+        return
+    if kept.ours_to_destroy:
+        for hold in list(core.holds_of(kept)):
+            await release(io, core, hold)
+    core.end_session(kept, LossReason.CLIENT_CLOSED)
+    if kept.ours_to_destroy:
+        core.reaper.add(DestroySession(kept.id))

@@ -1,0 +1,69 @@
+"""A session that the user keeps himself, as blocking code sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.recipes import session_ops
+from consul_coord.sync.hold import LossEvent
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from consul_coord.recipes import session as sessions
+    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.sync.client import Client
+
+
+class KeptSession:
+    """A session that is renewed until it is closed or lost; ``client.keep_session`` makes it.
+
+    Give its ``id`` as the ``session`` of locks and elections that shall share it. A loss is final: a new
+    session has to be opened. Leaving it as a context manager closes it.
+    """
+
+    def __init__(self, client: Client, core: Coordinator, kept: sessions.KeptSession) -> None:
+        self._client = client
+        self._core = core
+        self._kept = kept
+
+    @property
+    def id(self) -> str:
+        """Consul's id of the session."""
+        return self._kept.id
+
+    @property
+    def lost(self) -> LossEvent:
+        """The event to wait on for its loss; not set by ``close``."""
+        return LossEvent(self._client, self._kept)
+
+    def remaining(self) -> float:
+        """Return the seconds for which it is surely alive unless renewed; no I/O."""
+        return self._kept.lease.remaining(self._client.now())
+
+    def export(self) -> str:
+        """Return a text from which ``client.keep_session(spec, resume=text)`` goes on, anywhere.
+
+        From now on neither ``close`` nor the client's end destroys it or releases what it holds: both last
+        until somebody resumes it, or its TTL is over. One session id must be used by one client at a time.
+        """
+        return session_ops.export(self._kept)
+
+    def close(self) -> None:
+        """Release what it holds and destroy it, or only stop renewing it when it was exported.
+
+        Harmless when it has ended.
+        """
+        self._client.call(lambda io: session_ops.close_session(io, self._core, self._kept), closing=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}: {self.remaining():.1f} s left>"
