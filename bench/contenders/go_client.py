@@ -1,0 +1,105 @@
+"""The official Go client's ``api.Lock``, in a program of its own (``peers/go``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from bench.bed import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bench.bed import Bed
+    from bench.contenders.pairs import Pairs
+
+_SOURCE = Path(__file__).parent.parent / "peers" / "go"
+_BUILD_TIMEOUT = 300.0
+_SHOWN = 200
+
+
+class GoPeer:
+    """The running program: one line to it, one line of times back."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._input = cast("IO[str]", process.stdin)
+        self._output = cast("IO[str]", process.stdout)
+
+    def ask(self, command: str) -> Sequence[float]:
+        """Return the times that a command took, in seconds. Raises RuntimeError when it failed."""
+        self._input.write(f"{command}\n")
+        self._input.flush()
+        answer = json.loads(self._output.readline() or '{"error": "it ended"}')
+        if "error" in answer:
+            message = f"the Go client, told to {command!r}: {answer['error']}"
+            raise RuntimeError(message)
+        return cast("list[float]", answer["seconds"])
+
+
+@contextmanager
+def go_peer(bed: Bed) -> Iterator[GoPeer]:
+    """Run the program for a while, building it first if this run has not. Raises Unavailable."""
+    binary = _built(bed.folder)
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [binary],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CONSUL_HTTP_ADDR": f"{bed.host}:{bed.port}"},
+    ) as process:
+        try:
+            yield GoPeer(process)
+        finally:
+            process.kill()
+
+
+@cache
+def _built(folder: Path) -> Path:
+    """Build into the run's folder; a failure is not remembered, but then the contender is tried once only."""
+    go = shutil.which("go")
+    if go is None:
+        message = "Go is not installed"
+        raise Unavailable(message)
+    binary = folder / "go-peer"
+    try:
+        subprocess.run(  # noqa: S603 - the user's own Go, on our own source
+            [go, "build", "-o", binary, "."],
+            cwd=_SOURCE,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_BUILD_TIMEOUT,
+        )
+    except subprocess.CalledProcessError as error:
+        message = f"it can't be built: {str(error.stderr).strip()[:_SHOWN]}"
+        raise Unavailable(message) from error
+    except subprocess.TimeoutExpired as error:
+        message = f"it could not be built in {_BUILD_TIMEOUT:.0f} s"
+        raise Unavailable(message) from error
+    return binary
+
+
+@dataclass(frozen=True, slots=True)
+class GoLock:
+    """``Lock`` and ``Unlock``."""
+
+    name: str
+    command: str
+
+    @contextmanager
+    def open(self, bed: Bed) -> Iterator[Pairs]:
+        """Start the program."""
+        with go_peer(bed) as peer:
+            key = bed.key()
+            yield lambda count: peer.ask(f"{self.command} {key} {count}")
+
+
+GO_GIVEN = GoLock("Go api.Lock, session given", "given")
+GO_OWN = GoLock("Go api.Lock, session of its own", "own")

@@ -1,0 +1,133 @@
+"""A process that holds many locks and says what that costs it; ``measures.held`` runs it.
+
+``python -m bench.holding WORLD HOLDS ADDRESS REST [--trace]`` takes the locks, prints what it found as one
+line of JSON, and keeps holding them until its standard input ends.
+
+Rules
+- Memory is what taking the locks added on a client that had taken one before: traced by Python's own
+  allocator with ``--trace``, else by the process's size.
+- CPU is what the process used in REST seconds in which nobody called it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import sys
+import threading
+import time
+import tracemalloc
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from consul_coord import AsyncClient, AsyncLock, Client, Lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+SETTLING = 1.5
+"""Seconds after the last grant until watches and batched reads have started."""
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the holds cost."""
+
+    kib: float
+    """KiB that were added by all holds together."""
+    threads: int
+    """Threads alive, the main one included."""
+    cpu: float
+    """Share of one core used at rest, from 0 to 1."""
+
+
+class _Gauge:
+    """Looks at the process before and after."""
+
+    def __init__(self, *, trace: bool) -> None:
+        gc.collect()
+        if trace:
+            tracemalloc.start()
+        self._trace = trace
+        self._before = self._memory()
+
+    def _memory(self) -> float:
+        gc.collect()
+        return (tracemalloc.get_traced_memory()[0] if self._trace else _resident()) / _KIB
+
+    def settled(self) -> tuple[float, int, float]:
+        """Return memory added and threads alive now, and the CPU time so far."""
+        return self._memory() - self._before, threading.active_count(), _cpu()
+
+
+def _resident() -> int:
+    """Return the process's resident bytes (Linux)."""
+    with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 - no file, a look at the kernel
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpu() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+def _report(kib: float, threads: int, cpu: float, *, rest: float) -> None:
+    print(json.dumps(asdict(Held(kib, threads, (_cpu() - cpu) / rest))), flush=True)
+
+
+def hold_sync(address: str, keys: Sequence[str], *, rest: float, trace: bool) -> None:
+    """Take the locks one after the other, on one thread."""
+    with Client(address=address) as client:
+        first = Lock(client, keys[0]).acquire()
+        gauge = _Gauge(trace=trace)
+        holds = [Lock(client, key).acquire() for key in keys[1:]]
+        time.sleep(SETTLING)
+        found = gauge.settled()
+        time.sleep(rest)
+        _report(*found, rest=rest)
+        sys.stdin.read()
+        for hold in (first, *holds):
+            hold.release()
+
+
+def hold_async(address: str, keys: Sequence[str], *, rest: float, trace: bool) -> None:
+    """Take the locks all at once, a task each."""
+    asyncio.run(_hold_async(address, keys, rest=rest, trace=trace))
+
+
+async def _hold_async(address: str, keys: Sequence[str], *, rest: float, trace: bool) -> None:
+    async with AsyncClient(address=address) as client:
+        first = await AsyncLock(client, keys[0]).acquire()
+        gauge = _Gauge(trace=trace)
+        holds = await asyncio.gather(*(AsyncLock(client, key).acquire() for key in keys[1:]))
+        await asyncio.sleep(SETTLING)
+        found = gauge.settled()
+        await asyncio.sleep(rest)
+        _report(*found, rest=rest)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        for hold in (first, *holds):
+            await hold.release()
+
+
+WORLDS: Mapping[str, Callable[..., None]] = {"sync": hold_sync, "async": hold_async}
+
+
+def main() -> None:
+    """Hold, report, and wait."""
+    parser = argparse.ArgumentParser(prog="bench.holding")
+    parser.add_argument("world", choices=WORLDS)
+    parser.add_argument("holds", type=int)
+    parser.add_argument("address")
+    parser.add_argument("rest", type=float)
+    parser.add_argument("--trace", action="store_true")
+    arguments = parser.parse_args()
+    keys = [f"bench/held/{os.getpid()}/{number}" for number in range(arguments.holds + 1)]
+    WORLDS[arguments.world](arguments.address, keys, rest=arguments.rest, trace=arguments.trace)
+
+
+if __name__ == "__main__":
+    main()

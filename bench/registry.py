@@ -1,0 +1,34 @@
+"""The table of measures: what ``python -m bench`` can run, in this order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.measures import async_throughput, counts, handoff, held, imports, pair, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.bed import Bed
+    from bench.results import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One thing that can be measured."""
+
+    name: str
+    about: str
+    run: Callable[[Bed], Outcome]
+
+
+MEASURES = (
+    Measure("pair", "uncontended acquire + release", pair.run),
+    Measure("counts", "requests and Raft entries of that pair", counts.run),
+    Measure("threads", "threads on one client", threads.run),
+    Measure("async_throughput", "many tasks on one async client", async_throughput.run),
+    Measure("handoff", "from holder to waiter", handoff.run),
+    Measure("held", "what many held locks cost", held.run),
+    Measure("imports", "import time", imports.run),
+)

@@ -1,0 +1,135 @@
+"""The benchmarks' own parts: an error here would be an error in every figure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench.bed import Bed, Unavailable
+from bench.counting import RENEWAL, REQUEST, WATCH, Seen
+from bench.markdown import render
+from bench.registry import MEASURES
+from bench.results import Figure, Machine, Outcome, Report, Skipped, Spread
+from bench.rounds import figures, in_turns, open_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def test_a_spread_interpolates_between_samples() -> None:
+    spread = Spread.of([4.0, 1.0, 2.0, 3.0, 10.0], scale=2.0)
+    assert (spread.median, spread.mean, spread.count) == (6.0, 8.0, 5)
+    assert (spread.p10, spread.p90) == pytest.approx((2.8, 15.2))
+
+
+def test_a_spread_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        Spread.of([])
+
+
+def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
+    calls: list[str] = []
+
+    def batch(name: str, _: object) -> list[float]:
+        calls.append(name)
+        return [float(len(calls))]
+
+    samples = in_turns({"a": 0, "b": 0}, batch, rounds=2)
+    assert calls == ["a", "b", "a", "b", "a", "b"]
+    assert samples == {"a": [[3.0], [5.0]], "b": [[4.0], [6.0]]}
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    # The machine is ten times slower in the last round, for both.
+    samples = {"floor": [[1.0], [1.0], [10.0]], "other": [[2.0], [2.0], [20.0]]}
+    floor, other = figures(samples, what="it", base="floor")
+    assert floor.ratio == Spread.of([1.0] * 3)
+    assert other.ratio == Spread.of([2.0] * 3)
+    assert other.value.median == pytest.approx(2_000.0)
+
+
+@dataclass(frozen=True)
+class Fake:
+    name: str
+    why: str = ""
+
+    @contextmanager
+    def open(self, bed: Bed) -> Iterator[str]:
+        if self.why:
+            raise Unavailable(self.why)
+        yield bed.address
+
+
+def test_who_is_unavailable_is_named(tmp_path: Path) -> None:
+    bed = Bed(address="http://127.0.0.1:8500", quick=True, folder=tmp_path)
+    with ExitStack() as stack:
+        opened, skipped = open_all(stack, [Fake("here"), Fake("gone", "not installed")], bed)
+    assert opened == {"here": bed.address}
+    assert skipped == (Skipped("gone", "not installed"),)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ("/v1/txn", REQUEST),
+        ("/v1/kv/a?index=0", REQUEST),
+        ("/v1/kv/a?index=7&wait=30s", WATCH),
+        ("/v1/session/renew/1", RENEWAL),
+        ("/v1/kv/v1/session/renew/1", REQUEST),
+    ],
+)
+def test_requests_are_told_apart(target: str, kind: str) -> None:
+    assert Seen("GET", target, b"").kind == kind
+
+
+def report(*outcomes: Outcome) -> Report:
+    machine = Machine(
+        began="now",
+        system="Linux",
+        cores=2,
+        python="3",
+        consul="1",
+        packages={"httpx": "0"},
+        load_before=(0.5, 0.5, 0.5),
+        load_after=(1.5, 1.5, 1.5),
+    )
+    return Report(machine=machine, quick=True, seconds=1.0, outcomes=outcomes)
+
+
+def test_a_report_shows_ratio_value_and_who_is_missing() -> None:
+    value, ratio = Spread.of([1.0, 2.0, 3.0]), Spread.of([2.5])
+    figure = Figure(contender="ours", what="pair", unit="ms", value=value, ratio=ratio)
+    outcome = Outcome(
+        measure="m", title="T", figures=(figure,), base="floor", skipped=(Skipped("Go", "no Go"),)
+    )
+    lines = render(report(outcome)).splitlines()
+    assert "| contender | what | × floor | value | mean | samples |" in lines
+    assert "| ours | pair | 2.5 | 2 (1.2–2.8) ms | 2 | 3 |" in lines
+    assert "- Go: skipped, no Go" in lines
+    assert json.loads(report(outcome).to_json())["outcomes"][0]["figures"][0]["ratio"]["median"] == 2.5
+
+
+def test_each_measure_has_a_name_of_its_own() -> None:
+    names = [measure.name for measure in MEASURES]
+    assert len(set(names)) == len(names)
+
+
+def test_the_command_writes_what_was_asked_for(agent_address: str, tmp_path: Path) -> None:
+    found, tables = tmp_path / "found.json", tmp_path / "found.md"
+    options = ["--quick", "--only", "threads", "--address", agent_address]
+    subprocess.run(
+        [sys.executable, "-m", "bench", *options, "--json", found, "--markdown", tables],
+        check=True,
+        timeout=50,
+    )
+    (outcome,) = json.loads(found.read_text())["outcomes"]
+    assert outcome["measure"] == "threads"
+    assert all(figure["value"]["median"] > 0 for figure in outcome["figures"])
+    assert outcome["title"] in tables.read_text()
