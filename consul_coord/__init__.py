@@ -88,14 +88,14 @@ from consul_coord.models import (
 )
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold, LossEvent
-from consul_coord.sync.lock import Lock
+from consul_coord.sync.lock import Lock, ReentrantLock
 from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
 
 if TYPE_CHECKING:
     from consul_coord.aio.client import AsyncClient
     from consul_coord.aio.hold import AsyncHold, AsyncLossEvent
-    from consul_coord.aio.lock import AsyncLock
+    from consul_coord.aio.lock import AsyncLock, AsyncReentrantLock
     from consul_coord.aio.session import AsyncKeptSession
     from consul_coord.aio.watch import AsyncWatch
 
@@ -104,6 +104,7 @@ _ASYNC = {
     "AsyncHold": "consul_coord.aio.hold",
     "AsyncLossEvent": "consul_coord.aio.hold",
     "AsyncLock": "consul_coord.aio.lock",
+    "AsyncReentrantLock": "consul_coord.aio.lock",
     "AsyncKeptSession": "consul_coord.aio.session",
     "AsyncWatch": "consul_coord.aio.watch",
 }
@@ -128,6 +129,7 @@ __all__ = [
     "AsyncKeptSession",
     "AsyncLock",
     "AsyncLossEvent",
+    "AsyncReentrantLock",
     "AsyncWatch",
     "Behavior",
     "Blocker",
@@ -175,6 +177,7 @@ __all__ = [
     "PreparedQuery",
     "RateLimited",
     "ReadOptions",
+    "ReentrantLock",
     "Registration",
     "ReleaseOutcome",
     "RequestTimeout",

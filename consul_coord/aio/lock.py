@@ -37,6 +37,8 @@ class AsyncLock:
     are served in order.
     """
 
+    _reentrant = False
+
     def __init__(
         self,
         client: AsyncClient,
@@ -63,10 +65,11 @@ class AsyncLock:
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
                 fair=fair,
+                reentrant=self._reentrant,
                 session=session,
             )
         )
-        self._entered: dict[object, Body] = {}
+        self._entered: dict[object, list[Body]] = {}
 
     @property
     def key(self) -> str:
@@ -120,7 +123,8 @@ class AsyncLock:
         return AsyncHeldLock(self, timeout)
 
     async def __aenter__(self) -> AsyncHold:
-        hold, self._entered[backend.current_task()] = await self._enter(None)
+        hold, body = await self._enter(None)
+        self._entered.setdefault(backend.current_task(), []).append(body)
         return hold
 
     async def _enter(self, timeout: float | None) -> tuple[AsyncHold, Body]:
@@ -130,10 +134,13 @@ class AsyncLock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        body = self._entered.pop(backend.current_task(), None)
-        if body is None:
-            # Left in another task: whichever block it is, it ends, and says what is wrong.
-            _, body = self._entered.popitem()
+        # Left in another task: whichever block it is, it ends, and says what is wrong.
+        task = backend.current_task()
+        owner = task if task in self._entered else next(iter(self._entered))
+        entered = self._entered[owner]
+        body = entered.pop()
+        if not entered:
+            del self._entered[owner]
         await body.leave(kind, error, trace)
 
     async def run(self, fn: Callable[[AsyncHold], Awaitable[T]], *, timeout: float | None = None) -> T:
@@ -196,6 +203,16 @@ class AsyncLock:
 
     def __repr__(self) -> str:
         return f"<AsyncLock on {self.key!r} of {self._client!r}>"
+
+
+class AsyncReentrantLock(AsyncLock):
+    """A lock that the thread or task which holds it may take again.
+
+    Each acquire returns the same hold, with the same fence, and is undone by one release; the last one gives
+    the lock up. A hold that was lost can't be entered again: that raises LockLost.
+    """
+
+    _reentrant = True
 
 
 class AsyncHeldLock:

@@ -399,10 +399,7 @@ class Attempt:
         kept, plan, last = self.kept, self.plan, self.core.last_fence(self.plan.key)
         if kept is None:
             return None
-        if last is not None and pair.modify_index < last:
-            # The servers' indices started anew (a restored snapshot, a rebuilt cluster): so do the fences.
-            self.io.emit(FencesRestarted(plan.key, last, pair.modify_index))
-        elif pair.modify_index == last or not kept.lease.is_valid(self.io.now()):
+        if pair.modify_index == last or not kept.lease.is_valid(self.io.now()):
             self.unanswered.add(kept.id)
             await unlock(
                 self.io,
@@ -414,6 +411,9 @@ class Attempt:
                 deadline=self._limit(),
             )
             return None
+        if last is not None and pair.modify_index < last:
+            # The servers' indices started anew (a restored snapshot, a rebuilt cluster): so do the fences.
+            self.io.emit(FencesRestarted(plan.key, last, pair.modify_index))
         return self.core.grant(pair, kept=kept, value=plan.value, flags=plan.flags, turn=self.turn)
 
     # -- refusals

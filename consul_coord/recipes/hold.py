@@ -43,6 +43,7 @@ class HoldCore:
         "_lost_callbacks",
         "_on_end",
         "_on_forgotten",
+        "depth",
         "fence",
         "flags",
         "granted_at",
@@ -85,6 +86,8 @@ class HoldCore:
         self.flags = flags
         self.lease = lease
         self.turn = turn
+        self.depth = 1
+        """How many acquires it stands for: more than one with a re-entrant lock."""
         self.granted_at = now
         self.lost = Signal()
         """Raised at a loss, never at a release."""
@@ -93,7 +96,7 @@ class HoldCore:
         self.outcome: Once[ReleaseOutcome] = Once()
         self._end: Once[tuple[HoldState, LossReason | None]] = Once()
         self.over = Signal()
-        """Raised at the end, whichever it is."""
+        """Raised at the end, whichever it is, being forgotten included."""
         self.loss_found: LossReason | None = None
         """What the release found had happened before, unnoticed."""
         self.writing = False
@@ -107,6 +110,7 @@ class HoldCore:
     def __del__(self) -> None:
         end = getattr(self, "_end", None)
         if end is not None and end.value is None:
+            self.over.set()
             self._on_forgotten(self)
 
     def look(self, now: float) -> tuple[HoldState, LossReason | None]:

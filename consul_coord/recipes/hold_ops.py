@@ -80,10 +80,11 @@ async def put(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> None:
     try:
         call = txn.txn(*ops, retry=Retry.IDEMPOTENT)
         result = await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)
+        # Before the announcement ends: a watch in another thread would take the write for a stranger's.
+        hold.written(result[1][0], value)
     except TxnFailed:
         await core.monitor.make_sure(io, hold)
         check(hold, io.now())
         raise
     finally:
         hold.writing = False
-    hold.written(result[1][0], value)

@@ -17,6 +17,7 @@ from consul_coord.http.retry import perform
 from consul_coord.models import Contender, Holder, ReadOptions, ReleaseOutcome
 from consul_coord.recipes import release, waitqueue
 from consul_coord.recipes.contend import Attempt
+from consul_coord.recipes.hold_ops import check
 from consul_coord.recipes.unlock import unlock
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class LockPlan:
     flags: int
     accept_flags: frozenset[int]
     fair: bool
+    reentrant: bool
     session: SessionSpec | str | None
 
 
@@ -92,6 +94,11 @@ class LockCore:
             self._held = {owner: hold for owner, hold in list(self._held.items()) if not hold.ended}
         self._held[owner] = hold
 
+    def again(self, owner: object) -> HoldCore | None:
+        """Return the owner's hold that a re-entrant acquire enters once more."""
+        hold = self._held.get(owner)
+        return None if hold is None or hold.released else hold
+
     def held_by(self, owner: object) -> HoldCore:
         """Return the owner's latest hold that was not released. Raises NotHeld."""
         hold = self._held.get(owner)
@@ -106,6 +113,11 @@ async def acquire(io: IO, core: Coordinator, lock: LockCore, *, timeout: float |
 
     Raises AlreadyHeld, AcquireTimeout, KeyConflict, and what the server refuses.
     """
+    again = lock.again(io.owner()) if lock.plan.reentrant else None
+    if again is not None:
+        check(again, io.now())
+        again.depth += 1
+        return again
     started = io.now()
     attempt = Attempt(io, core, lock, timeout=timeout)
     hold = await attempt.run()

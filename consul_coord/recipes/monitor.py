@@ -9,6 +9,7 @@ Rules
   fence: without permission a session reads as gone, and an old leader shows old data.
 - A write by somebody else is no loss as long as the session stays: it is an event.
 - No failure of a query is a loss: the lease alone decides how long contact may be missing.
+- What waits refers to a hold weakly, and in no frame that outlasts a look: a forgotten hold must be found.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ class Monitor:
             idle = 0 if self._fresh else idle + 1
             while self._fresh and self._fresh[0][0] <= io.now():
                 _, reference, kept = self._fresh.popleft()
-                hold = reference()
-                if hold is not None and not hold.ended:
-                    self._watch(io, hold, kept)
+                self._watch(io, reference, kept)
 
-    def _watch(self, io: IO, hold: HoldCore, kept: KeptSession) -> None:
+    def _watch(self, io: IO, reference: weakref.ref[HoldCore], kept: KeptSession) -> None:
+        hold = reference()
+        if hold is None or hold.ended:
+            return
         if kept.id not in self._watched_sessions:
             self._watched_sessions.add(kept.id)
             io.spawn(lambda io: self._watch_session(io, kept), name=f"watch session {kept.id}")
-        reference = weakref.ref(hold)
         if self._watched_keys < MOST_WATCHES:
             self._watched_keys += 1
             io.spawn(lambda io: self._watch_key(io, reference), name=f"watch {hold.key}")
@@ -149,11 +150,7 @@ class Monitor:
     async def _read_batches(self, io: IO) -> None:
         while self._batch:
             await io.sleep(BATCH_PERIOD)
-            holds = {
-                hold.key: reference
-                for reference in list(self._batch)
-                if (hold := reference()) and not hold.ended
-            }
+            holds = {key: reference for reference in self._batch if (key := _live_key(reference))}
             self._batch = dict.fromkeys(holds.values())
             keys = list(holds)
             for start in range(0, len(keys), BATCH):
@@ -163,7 +160,9 @@ class Monitor:
                 except ConsulCoordError:
                     continue
                 for key in part:
-                    await self._judge(io, holds[key], found.get(key))
+                    # What can't be made sure of now can be at the next reading.
+                    with suppress(ConsulCoordError):
+                        await self._judge(io, holds[key], found.get(key))
 
     async def _read(self, io: IO, keys: list[str]) -> dict[str, KVPair]:
         ops = [TxnOp.get(key) for key in keys]
@@ -210,3 +209,9 @@ class Monitor:
             with suppress(ConsulCoordError):
                 await sessions.renew(io, self._core, kept, deadline=limit)
         hold.lose(reason_of(pair))
+
+
+def _live_key(reference: weakref.ref[HoldCore]) -> str | None:
+    """Return the key of a hold that somebody has, or None."""
+    hold = reference()
+    return None if hold is None or hold.ended else hold.key

@@ -184,7 +184,8 @@ class Reaper:
     async def _run(self, io: IO) -> None:
         while self._entries:
             self._more = Signal()
-            entry = min(self._entries, key=lambda one: one.due)
+            # A copy: another thread, or the garbage collector, may add a duty just now.
+            entry = min(list(self._entries), key=lambda one: one.due)
             if entry.due <= io.now():
                 await self._do(io, entry, deadline=io.now() + self._core.timeout)
             else:

@@ -28,10 +28,14 @@ _UNKNOWN = Unlocked(ReleaseOutcome.UNKNOWN)
 
 
 async def release(io: IO, core: Coordinator, hold: HoldCore) -> ReleaseOutcome:
-    """Give up a hold.
+    """Give up a hold, or the latest of several acquires that it stands for.
 
     Idempotent: later calls return the first outcome. Raises nothing of the server's or the network's.
     """
+    hold.look(io.now())
+    if hold.depth > 1 and not hold.ended:
+        hold.depth -= 1
+        return ReleaseOutcome.RELEASED
     if not hold.begin_release():
         if hold.lost.is_set():
             return hold.finish_release(ReleaseOutcome.ALREADY_LOST)

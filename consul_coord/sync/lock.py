@@ -37,6 +37,8 @@ class Lock:
     are served in order.
     """
 
+    _reentrant = False
+
     def __init__(
         self,
         client: Client,
@@ -63,10 +65,11 @@ class Lock:
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
                 fair=fair,
+                reentrant=self._reentrant,
                 session=session,
             )
         )
-        self._entered: dict[object, Hold] = {}
+        self._entered: dict[object, list[Hold]] = {}
 
     @property
     def key(self) -> str:
@@ -121,13 +124,17 @@ class Lock:
 
     def __enter__(self) -> Hold:
         hold = self.acquire()
-        self._entered[threading.current_thread()] = hold
+        self._entered.setdefault(threading.current_thread(), []).append(hold)
         return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave(self._entered.pop(threading.current_thread()), error)
+        entered = self._entered[threading.current_thread()]
+        hold = entered.pop()
+        if not entered:
+            del self._entered[threading.current_thread()]
+        self._leave(hold, error)
 
     def _leave(self, hold: Hold, error: BaseException | None) -> None:
         hold.release()
@@ -191,6 +198,16 @@ class Lock:
 
     def __repr__(self) -> str:
         return f"<Lock on {self.key!r} of {self._client!r}>"
+
+
+class ReentrantLock(Lock):
+    """A lock that the thread or task which holds it may take again.
+
+    Each acquire returns the same hold, with the same fence, and is undone by one release; the last one gives
+    the lock up. A hold that was lost can't be entered again: that raises LockLost.
+    """
+
+    _reentrant = True
 
 
 class HeldLock:
