@@ -73,7 +73,7 @@ def run(bed: Bed) -> Outcome:
 
 
 def _figures(bed: Bed, world: str, holds: int) -> Iterator[Figure]:
-    rest = bed.pick(full=5.0, quick=1.0)
+    rest = bed.pick(full=5.0, quick=0.5)
     traced, plain = (hold(bed, world, holds, rest=rest, trace=trace) for trace in (True, False))
     for what, value, unit in (
         ("traced memory per held lock", traced.held.kib / holds, "KiB"),
