@@ -223,10 +223,12 @@ class ThreadHost(BaseHost):
         callbacks = self._callbacks
         if callbacks is None:
             with self._starting:
-                if self._callbacks is None:
-                    self._callbacks = _CallbackThread(self)
-                callbacks = self._callbacks
+                callbacks = self._callbacks or _CallbackThread(self)
+                if not self._stopped:
+                    self._callbacks = callbacks
         callbacks.put(function)
+        if self._stopped:
+            callbacks.end()
 
     def stop(self, *, timeout: float) -> None:
         """Stop both threads, after the callbacks handed over so far have run."""
@@ -309,10 +311,14 @@ class _CallbackThread:
         while (function := self._queue.get()) is not None:
             try:
                 function()
-            except Exception as error:  # noqa: BLE001 - a user's bug must not end the others' callbacks
+            except BaseException as error:  # noqa: BLE001 - not even an exit ends the others' callbacks
                 self._host.report_failure("a callback", error)
 
-    def stop(self, *, timeout: float) -> None:
+    def end(self) -> None:
+        """End once everything handed over so far has run."""
         self._queue.put(None)
+
+    def stop(self, *, timeout: float) -> None:
+        self.end()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
