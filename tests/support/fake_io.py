@@ -1,0 +1,197 @@
+"""An ``IO`` for one program at a time: time is virtual, replies are scripted, nothing suspends.
+
+Rules
+- A reply is scripted for a method and the beginning of a path, in order; a request that nobody expected is an
+  AssertionError, and so is waiting for what can never come.
+- Time passes only while the program waits or a reply takes its time. What else happens meanwhile is set with
+  ``at``, and happens in order.
+- Programs that are spawned do not run until the test runs them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter, deque
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from consul_coord.errors import RequestTimeout
+from consul_coord.http.messages import Response
+from consul_coord.io import Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from contextlib import AbstractContextManager
+
+    from consul_coord.events import Event
+    from consul_coord.http.messages import Request
+    from consul_coord.io import IO
+
+T = TypeVar("T")
+E = TypeVar("E")
+
+Answer = Response | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One expected request and what becomes of it, after ``takes`` seconds."""
+
+    method: str
+    path: str
+    answer: Answer | Callable[[Request], Answer]
+    takes: float = 0.0
+
+
+@dataclass(slots=True)
+class Spawned:
+    """A background program that has not been run."""
+
+    name: str
+    program: Callable[[IO], Awaitable[object]]
+    done: Signal = field(default_factory=Signal)
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeIO:
+    """See the module."""
+
+    def __init__(self, *, start: float = 1000.0, random: float = 0.0) -> None:
+        self.time = start
+        self.randomness = random
+        self.caller: object = "caller"
+        self.steps: deque[Step] = deque()
+        self.requests: list[Request] = []
+        self.sent_at: list[float] = []
+        self.events: list[Event] = []
+        self.spawned: list[Spawned] = []
+        self.counts: Counter[str] = Counter()
+        self._order = itertools.count()
+        self._agenda: list[tuple[float, int, Callable[[], object]]] = []
+
+    # -- for the test
+
+    def expect(
+        self, method: str, path: str, *answers: Answer | Callable[[Request], Answer], takes: float = 0.0
+    ) -> None:
+        """Script the replies to the next requests of this kind."""
+        self.steps.extend(Step(method, path, answer, takes) for answer in answers)
+
+    def at(self, time: float, happens: Callable[[], object]) -> None:
+        """Let something happen when the clock gets there."""
+        heapq.heappush(self._agenda, (time, next(self._order), happens))
+
+    def run(self, program: Coroutine[Any, Any, T]) -> T:
+        """Drive a program to its end."""
+        try:
+            program.send(None)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        raise AssertionError("the program awaited something other than its IO")
+
+    def run_spawned(self, name: str) -> None:
+        """Run the first spawned program whose name begins so."""
+        spawned = next(each for each in self.spawned if each.name.startswith(name))
+        self.spawned.remove(spawned)
+
+        async def program() -> None:
+            await spawned.program(self)
+
+        self.run(program())
+        spawned.done.set()
+
+    def seen(self, kind: type[E]) -> list[E]:
+        """Return the events of one kind, in order."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths asked for so far."""
+        return [request.path for request in self.requests]
+
+    # -- Host
+
+    def now(self) -> float:
+        return self.time
+
+    def random(self) -> float:
+        return self.randomness
+
+    def mutex(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Spawned:
+        spawned = Spawned(name, program)
+        self.spawned.append(spawned)
+        return spawned
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def counted(self, what: str) -> int:
+        return self.counts[what]
+
+    def emit(self, event: Event) -> None:
+        self.count(type(event).__name__)
+        self.events.append(event)
+
+    def call_back(self, function: Callable[[], object]) -> None:
+        function()
+
+    # -- IO
+
+    def owner(self) -> object:
+        return self.caller
+
+    async def send(self, request: Request, *, deadline: float) -> Response:
+        if deadline <= self.time:
+            message = f"{request.method} {request.path} was not sent: its time was over before"
+            raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
+        assert self.steps, f"nobody expected {request.method} {request.path}"
+        step = self.steps.popleft()
+        assert (request.method, request.path[: len(step.path)]) == (step.method, step.path)
+        self.requests.append(request)
+        self.sent_at.append(self.time)
+        if self.time + step.takes > deadline:
+            self._advance(deadline)
+            raise RequestTimeout("no reply", method=request.method, path=request.path, outcome_unknown=True)
+        self._advance(self.time + step.takes)
+        answer = step.answer(request) if callable(step.answer) else step.answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        if until is not None and until.is_set():
+            return None
+        return await self.send(request, deadline=math.inf if deadline is None else deadline)
+
+    async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
+        end = math.inf if deadline is None else deadline
+        while not signal.is_set() and self.time < end:
+            upcoming = self._agenda[0][0] if self._agenda else math.inf
+            assert min(upcoming, end) < math.inf, "waiting for what can never come"
+            self._advance(min(upcoming, end))
+        return signal.is_set()
+
+    async def sleep(self, seconds: float) -> None:
+        self._advance(self.time + seconds)
+
+    def shield(self, seconds: float) -> AbstractAsyncContextManager[float]:
+        return nullcontext(self.time + seconds)
+
+    def _advance(self, target: float) -> None:
+        while self._agenda and self._agenda[0][0] <= target:
+            when, _, happens = heapq.heappop(self._agenda)
+            self.time = max(self.time, when)
+            happens()
+        self.time = max(self.time, target)

@@ -1,0 +1,261 @@
+"""The state machine of one hold, row by row."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.errors import LockLost
+from consul_coord.models import HoldState, KVPair, LossReason, ReleaseOutcome, Sequencer
+from consul_coord.recipes import hold_ops
+from consul_coord.recipes.hold import HoldCore, error_at_exit, lost_error, reason_of
+from consul_coord.recipes.lease import Lease
+from consul_coord.recipes.local_queue import Turn
+from tests.unit.recipes.test_signals import THREADS, race, repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GRANTED = KVPair("k", session="s", modify_index=7, lock_index=2)
+HELD, JEOPARDY, LOST, RELEASED = HoldState.HELD, HoldState.JEOPARDY, HoldState.LOST, HoldState.RELEASED
+
+
+class Bench:
+    """A hold whose session is confirmed at 0 for 10 s, and what was told of it."""
+
+    def __init__(self) -> None:
+        self.ended: list[HoldCore] = []
+        self.forgotten: list[str] = []
+        forgotten = self.forgotten
+        self.lease = Lease(drift=0.0)
+        self.lease.confirm(sent_at=0.0, horizon=10.0)
+        self.hold = HoldCore(
+            GRANTED,
+            session="s",
+            lease=self.lease,
+            value=b"v",
+            flags=1,
+            turn=Turn("k", "owner"),
+            now=0.0,
+            on_end=self.ended.append,
+            on_forgotten=lambda hold: forgotten.append(hold.key),
+        )
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def lose_contact(bench: Bench) -> None:
+    bench.lease.in_contact = False
+
+
+def get_contact(bench: Bench) -> None:
+    bench.lease.confirm(sent_at=1.0, horizon=10.0)
+
+
+ROWS: list[tuple[list[Callable[[Bench], object]], float, tuple[HoldState, LossReason | None]]] = [
+    ([], 0.0, (HELD, None)),
+    ([lose_contact], 0.0, (JEOPARDY, None)),
+    ([lose_contact, get_contact], 10.5, (HELD, None)),
+    ([], 10.0, (LOST, LossReason.EXPIRED)),
+    ([lose_contact], 10.0, (LOST, LossReason.EXPIRED)),
+    ([lambda b: b.lease.end(LossReason.SESSION_GONE)], 0.0, (LOST, LossReason.SESSION_GONE)),
+    ([lose_contact, lambda b: b.lease.end(LossReason.FORKED)], 0.0, (LOST, LossReason.FORKED)),
+    ([lambda b: b.hold.lose(LossReason.KEY_DELETED)], 0.0, (LOST, LossReason.KEY_DELETED)),
+    ([lambda b: b.hold.begin_release()], 0.0, (RELEASED, None)),
+    ([lose_contact, lambda b: b.hold.begin_release()], 0.0, (RELEASED, None)),
+    ([lambda b: b.hold.begin_release()], 99.0, (RELEASED, None)),
+    ([lambda b: b.hold.begin_release(), lambda b: b.hold.lose(LossReason.EXPIRED)], 0.0, (RELEASED, None)),
+    (
+        [lambda b: b.hold.lose(LossReason.EXPIRED), lambda b: b.hold.begin_release()],
+        0.0,
+        (LOST, LossReason.EXPIRED),
+    ),
+    (
+        [lambda b: b.hold.lose(LossReason.KEY_DELETED), lambda b: b.lease.end(LossReason.SESSION_GONE)],
+        99.0,
+        (LOST, LossReason.KEY_DELETED),
+    ),
+]
+
+
+@pytest.mark.parametrize(("steps", "now", "expected"), ROWS)
+def test_states(
+    bench: Bench,
+    steps: list[Callable[[Bench], object]],
+    now: float,
+    expected: tuple[HoldState, LossReason | None],
+) -> None:
+    for step in steps:
+        step(bench)
+    assert bench.hold.look(now) == expected
+    state, reason = expected
+    assert bench.hold.is_held(now) is (state in {HELD, JEOPARDY})
+    assert bench.hold.lost.is_set() is (state is LOST)
+    assert bench.hold.over.is_set() is bench.hold.ended is (state in {LOST, RELEASED})
+    assert bench.hold.released is (state is RELEASED)
+    assert bench.hold.loss(now) is reason
+    assert bench.ended == ([bench.hold] if bench.hold.ended else [])
+
+
+def test_a_paused_process_reads_its_loss_at_the_first_look(bench: Bench) -> None:
+    assert not bench.hold.lost.is_set()
+    assert not bench.hold.is_held(10.0)
+    assert bench.hold.lost.is_set()
+    assert bench.ended == [bench.hold]
+
+
+def test_a_lease_that_is_extended_after_the_loss_brings_nothing_back(bench: Bench) -> None:
+    bench.hold.look(10.0)
+    bench.lease.confirm(sent_at=11.0, horizon=10.0)
+    assert bench.hold.look(11.0) == (LOST, LossReason.EXPIRED)
+
+
+def test_of_many_threads_one_settles_the_end() -> None:
+    def one_race() -> None:
+        bench, won = Bench(), list[HoldState]()
+        hold = bench.hold
+
+        def release() -> None:
+            if hold.begin_release():
+                won.append(RELEASED)
+
+        def lose(reason: LossReason) -> None:
+            if hold.lose(reason):
+                won.append(LOST)
+
+        losses = [partial(lose, reason) for reason in list(LossReason)[: THREADS - 2]]
+        race(release, partial(hold.look, 99.0), *losses)
+        state = hold.look(0.0)[0]
+        assert bench.ended == [hold]
+        assert won in ([], [state])
+        assert hold.lost.is_set() is (state is LOST)
+
+    repeat(100, one_race)
+
+
+def test_each_callback_is_taken_once_among_threads() -> None:
+    def one_race() -> None:
+        hold, taken = Bench().hold, list[object]()
+        callbacks = [partial(print, number) for number in range(20)]
+        for callback in callbacks:
+            hold.on_lost(callback)
+        race(*[lambda: taken.extend(hold.take_lost_callbacks())] * 4)
+        assert len(taken) == len(callbacks)
+        assert set(taken) == set(callbacks)
+
+    repeat(100, one_race)
+
+
+def test_callbacks_come_in_the_order_they_were_given(bench: Bench) -> None:
+    callbacks = [lambda _, n=n: n for n in range(3)]
+    for callback in callbacks:
+        bench.hold.on_lost(callback)
+    assert bench.hold.take_lost_callbacks() == callbacks
+    assert bench.hold.take_lost_callbacks() == []
+
+
+def test_one_callback_given_twice_is_called_twice(bench: Bench) -> None:
+    bench.hold.on_lost(print)
+    bench.hold.on_lost(print)
+    assert bench.hold.take_lost_callbacks() == [print, print]
+
+
+def test_the_first_outcome_of_a_release_stays(bench: Bench) -> None:
+    assert bench.hold.finish_release(ReleaseOutcome.UNKNOWN) is ReleaseOutcome.UNKNOWN
+    later = bench.hold.finish_release(ReleaseOutcome.ALREADY_LOST, LossReason.TAKEN_OVER)
+    assert later is ReleaseOutcome.UNKNOWN
+    assert bench.hold.loss_found is None
+    assert bench.hold.settled.is_set()
+
+
+def test_a_loss_that_only_the_release_found_is_told(bench: Bench) -> None:
+    bench.hold.begin_release()
+    bench.hold.finish_release(ReleaseOutcome.ALREADY_LOST, LossReason.TAKEN_OVER)
+    assert bench.hold.look(0.0) == (RELEASED, None)
+    assert bench.hold.loss(0.0) is LossReason.TAKEN_OVER
+
+
+def test_own_writes_move_guard_and_sequencer_but_never_the_fence(bench: Bench) -> None:
+    hold = bench.hold
+    assert hold.sequencer == Sequencer("k", 2, "s")
+    assert [(op.verb, op.key, op.session, op.index) for op in hold.guard()] == [
+        ("check-session", "k", "s", None),
+        ("check-index", "k", None, 7),
+    ]
+    hold.written(KVPair("k", session="s", modify_index=9, lock_index=3), b"w")
+    assert hold.sequencer == Sequencer("k", 3, "s")
+    assert hold.guard()[1].index == 9
+    assert (hold.fence, hold.value) == (7, b"w")
+
+
+def test_a_hold_that_is_dropped_unreleased_says_so() -> None:
+    bench = Bench()
+    forgotten = bench.forgotten
+    del bench
+    assert forgotten == ["k"]
+
+
+@pytest.mark.parametrize("end", [lambda h: h.begin_release(), lambda h: h.lose(LossReason.EXPIRED)])
+def test_a_hold_that_has_ended_is_dropped_silently(end: Callable[[HoldCore], object]) -> None:
+    bench = Bench()
+    end(bench.hold)
+    forgotten = bench.forgotten
+    del bench
+    assert forgotten == []
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason"),
+    [
+        (None, LossReason.KEY_DELETED),
+        (KVPair("k"), LossReason.RELEASED_BY_OTHER),
+        (KVPair("k", session="other"), LossReason.TAKEN_OVER),
+    ],
+)
+def test_what_a_key_tells_of_its_loss(pair: KVPair | None, reason: LossReason) -> None:
+    assert reason_of(pair) is reason
+
+
+@pytest.mark.parametrize("reason", LossReason)
+def test_every_reason_is_told_in_words(bench: Bench, reason: LossReason) -> None:
+    error = lost_error(bench.hold, reason)
+    assert (error.key, error.session, error.fence, error.reason) == ("k", "s", 7, reason)
+    assert "'k' (fence 7) was lost: " in str(error)
+
+
+def test_check_raises_once_lost_and_not_before(bench: Bench) -> None:
+    hold_ops.check(bench.hold, 9.9)
+    with pytest.raises(LockLost) as told:
+        hold_ops.check(bench.hold, 10.0)
+    assert told.value.reason is LossReason.EXPIRED
+
+
+def own_loss(bench: Bench) -> LockLost:
+    return lost_error(bench.hold, LossReason.EXPIRED)
+
+
+def test_what_leaving_a_block_raises(bench: Bench) -> None:
+    hold = bench.hold
+    anything: tuple[BaseException | None, ...] = (None, ValueError(), KeyboardInterrupt())
+    for raised in anything:
+        assert error_at_exit(hold, 0.0, raised) is None
+    hold.lose(LossReason.SESSION_GONE)
+    for raised in anything[:2]:
+        error = error_at_exit(hold, 0.0, raised)
+        assert error is not None
+        assert error.reason is LossReason.SESSION_GONE
+    for going_on in (KeyboardInterrupt(), SystemExit(), GeneratorExit(), own_loss(bench)):
+        assert error_at_exit(hold, 0.0, going_on) is None
+
+
+def test_the_news_of_another_loss_does_not_hide_this_one(bench: Bench) -> None:
+    bench.hold.lose(LossReason.SESSION_GONE)
+    other = LockLost("another", key="k2", fence=7, reason=LossReason.EXPIRED)
+    earlier = LockLost("an earlier hold", key="k", fence=6, reason=LossReason.EXPIRED)
+    assert error_at_exit(bench.hold, 0.0, other) is not None
+    assert error_at_exit(bench.hold, 0.0, earlier) is not None

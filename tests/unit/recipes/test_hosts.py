@@ -1,0 +1,208 @@
+"""What a host promises: never blocked by its own counting, callbacks whatever they raise, no thread left."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from consul_coord import events
+from consul_coord.clock import SystemClock
+from consul_coord.sync.driver import BlockingIO, ThreadHost, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consul_coord.events import Event
+    from consul_coord.io import IO
+
+PATIENCE = 5.0
+EVENT = events.Retried("GET", "/", "trouble")
+
+
+class Notes:
+    """An observer that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.got_one = threading.Event()
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+        self.got_one.set()
+
+
+class NoTransport:
+    """For programs that send nothing."""
+
+    async def aclose(self) -> None:
+        pass
+
+
+def make_host(observer: Notes | None = None) -> ThreadHost:
+    return ThreadHost(clock=SystemClock(), observer=observer, background=lambda: cast("Any", NoTransport()))
+
+
+@pytest.fixture
+def host() -> Iterator[ThreadHost]:
+    before = set(threading.enumerate())
+    host = make_host()
+    yield host
+    host.stop(timeout=PATIENCE)
+    assert set(threading.enumerate()) <= before
+
+
+def within(seconds: float, action: Any) -> bool:
+    """Run an action in a thread; return whether it came to its end in time."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def test_counting_can_be_interrupted_by_counting(host: ThreadHost) -> None:
+    # The garbage collector may run a forgotten hold's end, which counts, in the middle of a count.
+    def count_within_a_count() -> None:
+        with host._counting:
+            host.emit(EVENT)
+
+    assert within(PATIENCE, count_within_a_count)
+    assert host.counted("Retried") == 1
+
+
+def test_starting_a_thread_can_be_interrupted_by_a_callback(host: ThreadHost) -> None:
+    called = threading.Event()
+
+    def call_back_while_starting() -> None:
+        with host._starting:
+            host.call_back(called.set)
+
+    assert within(PATIENCE, call_back_while_starting)
+    assert called.wait(PATIENCE)
+
+
+def test_counts_from_many_threads_are_all_there(host: ThreadHost) -> None:
+    def count() -> None:
+        for _ in range(500):
+            host.count("x")
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert host.counted("x") == 2000
+
+
+@pytest.mark.parametrize("error", [ValueError("made up"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_callback_raises_is_reported_and_the_next_one_runs(
+    host: ThreadHost, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    next_one = threading.Event()
+
+    def fail() -> None:
+        raise error
+
+    with caplog.at_level(logging.ERROR, "consul_coord"):
+        host.call_back(fail)
+        host.call_back(next_one.set)
+        assert next_one.wait(PATIENCE)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert type(error).__name__ in caplog.text
+    assert host.counted("Failed") == 1
+
+
+def test_callbacks_run_one_after_the_other_on_one_thread_of_their_own(host: ThreadHost) -> None:
+    seen: list[tuple[int, str]] = []
+    done = threading.Event()
+
+    def note(number: int) -> None:
+        seen.append((number, threading.current_thread().name))
+
+    for number in range(5):
+        host.call_back(partial(note, number))
+    host.call_back(done.set)
+    assert done.wait(PATIENCE)
+    assert seen == [(number, "consul-coord-callbacks") for number in range(5)]
+
+
+def test_a_host_that_has_stopped_still_calls_back_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    host, called = make_host(), threading.Event()
+    host.stop(timeout=PATIENCE)
+    host.call_back(called.set)
+    assert called.wait(PATIENCE)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+    assert set(threading.enumerate()) <= before
+
+
+def test_stopping_waits_for_the_callbacks_handed_over_before() -> None:
+    host, called = make_host(), list[int]()
+    for number in range(100):
+        host.call_back(partial(called.append, number))
+    host.stop(timeout=PATIENCE)
+    assert called == list(range(100))
+
+
+def test_a_host_that_has_stopped_starts_no_program() -> None:
+    host = make_host()
+    host.stop(timeout=PATIENCE)
+
+    async def program(_: IO) -> None:
+        raise AssertionError("it was started")
+
+    assert host.spawn(program, name="late").done.is_set()
+
+
+def test_a_bug_in_a_program_is_reported_and_ends_no_other(
+    host: ThreadHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_: IO) -> None:
+        raise ZeroDivisionError
+
+    async def wait(io: IO) -> None:
+        await io.sleep(3600)
+
+    other = host.spawn(wait, name="other")
+    failing = host.spawn(fail, name="failing")
+    done = threading.Event()
+    failing.done.subscribe(done.set)
+    assert done.wait(PATIENCE)
+    assert "failing: " not in caplog.text
+    assert "where=failing" in caplog.text
+    assert not other.done.is_set()
+    other.cancel()
+    done.clear()
+    other.done.subscribe(done.set)
+    assert done.wait(PATIENCE)
+
+
+def test_an_observer_hears_of_every_event_but_not_of_its_own_failure() -> None:
+    notes = Notes()
+    host = make_host(notes)
+    host.emit(EVENT)
+    assert notes.got_one.wait(PATIENCE)
+    host.report_failure("a callback", ValueError())
+    host.stop(timeout=PATIENCE)
+    assert notes.events == [EVENT]
+
+
+def test_a_program_that_suspends_is_a_bug_that_is_told(host: ThreadHost) -> None:
+    import asyncio
+
+    async def program() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="something other than its IO"):
+        run(program())
+
+
+def test_waiting_ends_at_its_deadline_and_not_before(host: ThreadHost) -> None:
+    io = BlockingIO(host, cast("Any", NoTransport()))
+    began = host.now()
+    run(io.sleep(0.05))
+    assert 0.05 <= host.now() - began < 1.0

@@ -1,0 +1,64 @@
+"""How long a client may believe in a session."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from consul_coord.models import LossReason
+from consul_coord.recipes.lease import Lease
+
+
+@pytest.fixture
+def lease() -> Lease:
+    return Lease(drift=0.05)
+
+
+def test_nothing_is_believed_before_the_first_confirmation(lease: Lease) -> None:
+    assert not lease.is_valid(0.0)
+    assert lease.remaining(0.0) == 0.0
+    assert lease.ended_by is None
+
+
+def test_it_counts_from_the_sending_less_the_drift(lease: Lease) -> None:
+    lease.confirm(sent_at=100.0, horizon=10.0)
+    assert lease.valid_until == pytest.approx(109.5)
+    assert lease.longest == pytest.approx(9.5)
+    assert lease.renew_at == pytest.approx(100.0 + 10.0 / 3)
+    assert lease.is_valid(109.49)
+    assert not lease.is_valid(109.5)
+    assert lease.remaining(105.0) == pytest.approx(4.5)
+    assert lease.remaining(200.0) == 0.0
+
+
+def test_it_never_goes_backwards(lease: Lease) -> None:
+    lease.confirm(sent_at=100.0, horizon=10.0)
+    lease.confirm(sent_at=90.0, horizon=10.0)
+    assert lease.valid_until == pytest.approx(109.5)
+    assert lease.sent_at == 100.0
+    lease.confirm(sent_at=101.0, horizon=1.0)
+    assert lease.valid_until == pytest.approx(109.5)
+    assert lease.longest == pytest.approx(0.95)
+
+
+def test_without_a_horizon_it_has_no_end_and_needs_no_renewal(lease: Lease) -> None:
+    lease.confirm(sent_at=100.0, horizon=None)
+    assert lease.is_valid(1e12)
+    assert lease.remaining(1e12) == lease.longest == lease.renew_at == math.inf
+
+
+def test_an_end_is_for_good_and_has_one_reason(lease: Lease) -> None:
+    lease.confirm(sent_at=100.0, horizon=10.0)
+    assert lease.end(LossReason.SESSION_GONE)
+    assert not lease.end(LossReason.EXPIRED)
+    lease.confirm(sent_at=101.0, horizon=10.0)
+    assert lease.ended_by is LossReason.SESSION_GONE
+    assert not lease.is_valid(101.0)
+    assert lease.remaining(101.0) == 0.0
+
+
+def test_contact_is_back_with_a_confirmation(lease: Lease) -> None:
+    lease.in_contact = False
+    lease.confirm(sent_at=1.0, horizon=10.0)
+    assert lease.in_contact

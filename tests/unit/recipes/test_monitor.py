@@ -1,0 +1,314 @@
+"""Noticing a loss on the server: what is evidence, what a suspicion, and what is kept alive meanwhile."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.events import Failed, Overwritten
+from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
+from consul_coord.recipes import hold_ops, monitor
+from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.hold import HoldCore
+from consul_coord.recipes.local_queue import Turn
+from tests.support.fake_io import FakeIO
+from tests.support.replies import (
+    OTHER,
+    SESSION,
+    entry,
+    lost,
+    ok,
+    pairs,
+    refusal,
+    renewed,
+    session,
+    txn_done,
+    txn_failed,
+    unreachable,
+)
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Response
+    from consul_coord.recipes.session import KeptSession
+
+RENEW, INFO, KEY = "/v1/session/renew/", "/v1/session/info/", "/v1/kv/k"
+GONE = refusal(404, "not found")
+
+
+class Bench:
+    """A session and one hold of ``k`` at fence 7; its watches have just been started."""
+
+    def __init__(self, *, keys: tuple[str, ...] = ("k",)) -> None:
+        self.io = FakeIO()
+        self.core = Coordinator(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+        self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+        self.kept: KeptSession = self.io.run(self.core.shared.live(self.io, deadline=1010.0))
+        self.holds = {key: self.grant(key) for key in keys}
+        if keys:
+            self.io.run_spawned("monitor")
+
+    def grant(self, key: str) -> HoldCore:
+        pair = KVPair(key, session=SESSION, modify_index=7, lock_index=1)
+        return self.core.grant(pair, kept=self.kept, value=b"", flags=0, turn=Turn(key, "me"))
+
+    @property
+    def hold(self) -> HoldCore:
+        return self.holds["k"]
+
+    @property
+    def state(self) -> tuple[HoldState, LossReason | None]:
+        return self.hold.look(self.io.time)
+
+    @property
+    def spawned(self) -> set[str]:
+        return {each.name for each in self.io.spawned}
+
+    def watch_key(self) -> None:
+        self.io.run_spawned("watch k")
+
+    def watch_session(self) -> None:
+        self.io.run_spawned("watch session")
+
+    def released_by_reply(self, reply: Response) -> Response:
+        """End the watch after this reply, as a release does."""
+        self.hold.begin_release()
+        return reply
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_hold_that_lasts_is_watched_by_key_and_session(bench: Bench) -> None:
+    assert bench.spawned == {f"keep session {SESSION}", f"watch session {SESSION}", "watch k"}
+
+
+def test_a_hold_that_was_released_at_once_costs_nothing() -> None:
+    bench = Bench(keys=())
+    bench.grant("k").begin_release()
+    bench.io.run_spawned("monitor")
+    assert bench.spawned == {f"keep session {SESSION}"}
+    assert bench.io.paths == ["/v1/session/create"]
+
+
+def test_the_key_is_watched_from_the_grant_on(bench: Bench) -> None:
+    bench.io.expect("GET", KEY, lambda _: bench.released_by_reply(pairs(entry("k"))))
+    bench.watch_key()
+    assert ("index", "7") in bench.io.requests[-1].params
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (pairs(index=21), LossReason.KEY_DELETED),
+        (pairs(entry("k", session=None, index=21)), LossReason.RELEASED_BY_OTHER),
+        (pairs(entry("k", session=OTHER, index=21)), LossReason.TAKEN_OVER),
+    ],
+)
+def test_a_loss_is_confirmed_by_a_consistent_read_and_a_renewal(
+    bench: Bench, seen: Response, reason: LossReason
+) -> None:
+    bench.io.expect("GET", KEY, seen, seen)
+    bench.io.expect("PUT", RENEW, renewed())
+    bench.watch_key()
+    assert bench.state == (HoldState.LOST, reason)
+    assert ("consistent", "") in bench.io.requests[2].params
+
+
+def test_a_session_that_is_gone_is_the_reason_rather_than_what_it_left(bench: Bench) -> None:
+    seen = pairs(entry("k", session=OTHER, index=21))
+    bench.io.expect("GET", KEY, seen, seen)
+    bench.io.expect("PUT", RENEW, GONE)
+    bench.watch_key()
+    assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
+
+
+def test_evidence_at_the_key_is_enough_where_no_renewal_gets_through(bench: Bench) -> None:
+    seen = pairs(entry("k", session=OTHER, index=21))
+    bench.io.expect("GET", KEY, seen, seen)
+    bench.io.expect("PUT", RENEW, unreachable())
+    bench.watch_key()
+    assert bench.state == (HoldState.LOST, LossReason.TAKEN_OVER)
+
+
+@pytest.mark.parametrize("old", [pairs(index=6), pairs(entry("k", session=None, index=6))])
+def test_a_reading_older_than_the_fence_is_no_evidence(bench: Bench, old: Response) -> None:
+    bench.io.expect("GET", KEY, old, old)
+    bench.io.expect("GET", KEY, lambda _: bench.released_by_reply(pairs(entry("k"))))
+    bench.watch_key()
+    assert not bench.hold.lost.is_set()
+
+
+def test_a_suspicion_that_a_consistent_read_refutes_is_none(bench: Bench) -> None:
+    bench.io.expect("GET", KEY, pairs(index=21), pairs(entry("k")))
+    bench.io.expect("GET", KEY, lambda _: bench.released_by_reply(pairs(entry("k"))))
+    bench.watch_key()
+    assert not bench.hold.lost.is_set()
+
+
+def test_a_strangers_write_is_an_event_told_once_and_no_loss(bench: Bench) -> None:
+    seen = pairs(entry("k", index=9, value=b"x"))
+    bench.io.expect("GET", KEY, seen, seen)
+    bench.io.expect("GET", KEY, lambda _: bench.released_by_reply(seen))
+    bench.watch_key()
+    assert [event.modify_index for event in bench.io.seen(Overwritten)] == [9]
+    assert not bench.hold.lost.is_set()
+
+
+def test_an_own_write_is_no_event(bench: Bench) -> None:
+    bench.hold.written(KVPair("k", session=SESSION, modify_index=9), b"x")
+    bench.io.expect("GET", KEY, lambda _: pairs(entry("k", index=9)))
+    bench.io.expect("GET", KEY, lambda _: bench.released_by_reply(pairs(entry("k", index=9))))
+    bench.watch_key()
+    assert not bench.io.seen(Overwritten)
+
+
+@pytest.mark.parametrize(
+    "trouble", [lost(KEY, method="GET"), unreachable(), refusal(500), refusal(429)], ids=repr
+)
+def test_trouble_with_a_watch_is_no_loss(bench: Bench, trouble: object) -> None:
+    bench.io.expect("GET", KEY, trouble, trouble)  # type: ignore[arg-type]
+    bench.io.expect("GET", KEY, lambda _: bench.released_by_reply(pairs(entry("k"))))
+    bench.watch_key()
+    assert not bench.hold.lost.is_set()
+    assert bench.io.seen(Failed) == []
+
+
+def test_without_permission_to_read_the_key_there_is_no_watch(bench: Bench) -> None:
+    bench.io.expect("GET", KEY, refusal(403, "Permission denied"))
+    bench.watch_key()
+    assert not bench.hold.ended
+
+
+def test_a_session_that_is_gone_ends_its_holds(bench: Bench) -> None:
+    bench.io.expect("GET", INFO, ok([], index=21))
+    bench.io.expect("PUT", RENEW, GONE)
+    bench.watch_session()
+    assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
+
+
+def test_a_session_that_may_not_be_read_is_no_loss(bench: Bench) -> None:
+    bench.io.expect("GET", INFO, ok([], index=21))
+    bench.io.expect("PUT", RENEW, renewed())
+    bench.watch_session()
+    assert bench.state == (HoldState.HELD, None)
+
+
+def test_a_suspicion_about_the_session_outlasts_a_hiccup(bench: Bench) -> None:
+    bench.io.expect("GET", INFO, ok([session()]), ok([], index=21))
+    bench.io.expect("PUT", RENEW, refusal(500))
+    bench.io.expect("GET", INFO, ok([], index=21))
+    bench.io.expect("PUT", RENEW, GONE)
+    bench.watch_session()
+    assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
+
+
+# -- what a watch keeps alive
+
+
+def test_the_watch_of_a_forgotten_hold_ends() -> None:
+    bench = Bench()
+
+    def forgotten(_: object) -> Response:
+        bench.holds.clear()
+        gc.collect()
+        return pairs(entry("k"))
+
+    bench.io.expect("GET", KEY, forgotten)
+    bench.watch_key()
+    assert "reaper" in bench.spawned
+
+
+def test_starting_a_watch_keeps_no_forgotten_hold_alive() -> None:
+    bench = Bench(keys=())
+    bench.holds["k"] = bench.grant("k")
+
+    def forget() -> None:
+        bench.holds.clear()
+        assert "reaper" in bench.spawned, "the hold is still alive"
+
+    bench.io.at(1000.3, forget)
+    bench.io.run_spawned("monitor")
+
+
+def test_many_keys_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "MOST_WATCHES", 1)
+    bench = Bench(keys=("k", "k2", "k3"))
+    assert bench.spawned >= {"watch k", "batch monitor"}
+    missing = txn_failed((0, 'key "k2" doesn\'t exist'))
+    bench.io.expect("PUT", "/v1/txn", missing, txn_done(entry("k3")))
+    bench.io.expect("GET", "/v1/kv/k2", pairs())
+    bench.io.expect("PUT", RENEW, renewed())
+    bench.io.expect("PUT", "/v1/txn", lambda _: end(bench, "k3", txn_done(entry("k3"))))
+    bench.io.run_spawned("batch monitor")
+    assert bench.holds["k2"].look(bench.io.time) == (HoldState.LOST, LossReason.KEY_DELETED)
+    assert not bench.holds["k3"].lost.is_set()
+
+
+def end(bench: Bench, key: str, reply: Response) -> Response:
+    bench.holds[key].begin_release()
+    return reply
+
+
+def test_trouble_while_making_sure_of_one_of_many_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "MOST_WATCHES", 0)
+    bench = Bench(keys=("k2", "k3"))
+    missing = txn_failed((0, 'key "k2" doesn\'t exist'), (1, 'key "k3" doesn\'t exist'))
+    bench.io.expect("PUT", "/v1/txn", missing)
+    bench.io.expect("GET", "/v1/kv/k2", refusal(403, "Permission denied"))
+    bench.io.expect("GET", "/v1/kv/k3", pairs())
+    bench.io.expect("PUT", RENEW, renewed())
+    bench.io.expect("PUT", "/v1/txn", lambda _: end(bench, "k2", txn_done(entry("k2"))))
+    bench.io.run_spawned("batch monitor")
+    assert bench.holds["k3"].look(bench.io.time) == (HoldState.LOST, LossReason.KEY_DELETED)
+    assert not bench.holds["k2"].lost.is_set()
+
+
+def test_reading_together_keeps_no_forgotten_hold_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "MOST_WATCHES", 0)
+    bench = Bench(keys=("k2",))
+
+    def forgotten(_: object) -> Response:
+        bench.holds.clear()
+        gc.collect()
+        assert "reaper" in bench.spawned, "the hold is still alive"
+        return txn_done(entry("k2"))
+
+    bench.io.expect("PUT", "/v1/txn", forgotten)
+    bench.io.run_spawned("batch monitor")
+
+
+# -- writes by the holder
+
+
+class Witness(HoldCore):
+    """A hold that notes whether a write was announced while its result came in."""
+
+    announced = False
+
+    def written(self, pair: KVPair, value: bytes) -> None:
+        type(self).announced = self.writing
+        super().written(pair, value)
+
+
+def test_a_write_is_announced_until_its_index_is_known(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consul_coord.recipes.coordinator.HoldCore", Witness)
+    hold = bench.grant("k2")
+    bench.io.expect("PUT", "/v1/txn", txn_done(entry("k2"), entry("k2", index=9)))
+    bench.io.run(hold_ops.put(bench.io, bench.core, hold, b"new"))
+    assert Witness.announced
+    assert not hold.writing
+    assert (hold.last_index, hold.value, hold.fence) == (9, b"new", 7)
+
+
+def test_a_write_that_is_refused_ends_a_hold_that_is_gone(bench: Bench) -> None:
+    bench.io.expect("PUT", "/v1/txn", txn_failed((0, "failed session check for key")))
+    bench.io.expect("GET", KEY, pairs(entry("k", session=OTHER, index=21)))
+    bench.io.expect("PUT", RENEW, renewed())
+    with pytest.raises(Exception, match="another session holds the key now"):
+        bench.io.run(hold_ops.put(bench.io, bench.core, bench.hold, b"new"))
+    assert bench.state == (HoldState.LOST, LossReason.TAKEN_OVER)
+    assert not bench.hold.writing

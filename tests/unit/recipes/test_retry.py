@@ -1,0 +1,150 @@
+"""What is sent again, and when: never a CAS whose outcome is unknown, anything else until the deadline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord.errors import (
+    BrokenReply,
+    ConnectFailed,
+    NoLeader,
+    PermissionDenied,
+    RequestTimeout,
+    ServerError,
+    TxnFailed,
+)
+from consul_coord.events import Retried
+from consul_coord.http.backoff import FIRST, MOST, delay
+from consul_coord.http.endpoints import kv, session, txn
+from consul_coord.http.messages import Retry
+from consul_coord.http.retry import may_repeat, perform
+from consul_coord.models import TxnOp
+from tests.support.fake_io import FakeIO
+from tests.support.replies import (
+    SESSION,
+    lost,
+    ok,
+    pairs,
+    refusal,
+    renewed,
+    txn_done,
+    txn_failed,
+    unreachable,
+)
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Call, Response
+
+TAKE = (TxnOp.check_index("c", 3), TxnOp.lock("k", SESSION), TxnOp.delete("c"))
+NEVER: dict[str, tuple[Call[Any], Response]] = {
+    "txn": (txn.txn(*TAKE), txn_done()),
+    "cas": (kv.put("k", b"", cas=3), ok(value=True)),
+    "delete-cas": (kv.delete("k", cas=3), ok(value=True)),
+    "create": (session.create(), ok({"ID": SESSION})),
+}
+ALWAYS: dict[str, tuple[Call[Any], Response]] = {
+    "read": (kv.get("k"), pairs()),
+    "renew": (session.renew(SESSION), renewed()),
+    "destroy": (session.destroy(SESSION), ok(value=True)),
+    "read-only txn": (txn.txn(TxnOp.get("k")), txn_done()),
+    "txn said to be repeatable": (
+        txn.txn(TxnOp.lock("k", SESSION), retry=Retry.IDEMPOTENT),
+        txn_done(),
+    ),
+}
+UNKNOWN = [lost(), refusal(500, "something odd"), refusal(500, "No cluster leader")]
+NOT_APPLIED = [unreachable(), refusal(429)]
+
+
+@pytest.fixture
+def io() -> FakeIO:
+    return FakeIO()
+
+
+def performed(io: FakeIO, call: Call[Any], *, deadline: float = 10.0, attempt: float = 2.0) -> object:
+    return io.run(perform(io, call, deadline=io.time + deadline, attempt=attempt))
+
+
+@pytest.mark.parametrize("name", NEVER)
+@pytest.mark.parametrize("answer", UNKNOWN, ids=repr)
+def test_a_cas_is_never_repeated_when_its_outcome_is_unknown(
+    io: FakeIO, name: str, answer: Response | Exception
+) -> None:
+    call, _ = NEVER[name]
+    io.expect(call.request.method, call.request.path, answer)
+    with pytest.raises((BrokenReply, ServerError, NoLeader)):
+        performed(io, call)
+    assert not io.seen(Retried)
+
+
+@pytest.mark.parametrize("name", [*NEVER, *ALWAYS])
+@pytest.mark.parametrize("answer", NOT_APPLIED, ids=repr)
+def test_what_was_never_applied_is_repeated(io: FakeIO, name: str, answer: Response | Exception) -> None:
+    call, good = (NEVER | ALWAYS)[name]
+    io.expect(call.request.method, call.request.path, answer, answer, good)
+    performed(io, call)
+    assert len(io.seen(Retried)) == 2
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+@pytest.mark.parametrize("answer", UNKNOWN, ids=repr)
+def test_what_can_be_repeated_is(io: FakeIO, name: str, answer: Response | Exception) -> None:
+    call, good = ALWAYS[name]
+    io.expect(call.request.method, call.request.path, answer, answer, answer, good)
+    performed(io, call)
+    assert len(io.requests) == 4
+
+
+@pytest.mark.parametrize("answer", [refusal(403, "Permission denied"), txn_failed((0, "index is stale"))])
+def test_a_refusal_is_never_repeated(io: FakeIO, answer: Response) -> None:
+    io.expect("PUT", "/v1/txn", answer)
+    with pytest.raises((PermissionDenied, TxnFailed)):
+        performed(io, txn.txn(TxnOp.get("k")))
+    assert len(io.requests) == 1
+
+
+def test_the_last_error_is_raised_at_the_deadline_and_not_later(io: FakeIO) -> None:
+    io.expect("GET", "/v1/kv/k", *[unreachable()] * 100)
+    with pytest.raises(ConnectFailed):
+        performed(io, kv.get("k"), deadline=3.0)
+    assert 1002.0 < io.time < 1003.0
+    assert all(sent < 1003.0 for sent in io.sent_at)
+
+
+def test_an_attempt_that_hangs_leaves_time_for_others(io: FakeIO) -> None:
+    io.expect("GET", "/v1/kv/k", pairs(), pairs(), takes=5.0)
+    io.expect("GET", "/v1/kv/k", pairs())
+    performed(io, kv.get("k"), deadline=10.0, attempt=2.0)
+    assert io.sent_at[1] - io.sent_at[0] == pytest.approx(2.0 + FIRST / 2)
+
+
+def test_there_is_no_attempt_beyond_the_deadline(io: FakeIO) -> None:
+    io.expect("GET", "/v1/kv/k", pairs(), takes=5.0)
+    with pytest.raises(RequestTimeout):
+        performed(io, kv.get("k"), deadline=2.01, attempt=2.0)
+    assert len(io.requests) == 1
+
+
+def test_pauses_grow_are_jittered_and_are_taken_from_the_io(io: FakeIO) -> None:
+    io.randomness = 0.5
+    io.expect("GET", "/v1/kv/k", *[unreachable()] * 4, pairs())
+    performed(io, kv.get("k"))
+    gaps = [later - earlier for earlier, later in zip(io.sent_at, io.sent_at[1:], strict=False)]
+    assert gaps == pytest.approx([0.75 * FIRST * 2**n for n in range(4)])
+
+
+def test_a_bug_is_not_taken_for_a_hiccup(io: FakeIO) -> None:
+    io.expect("GET", "/v1/kv/k", ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        performed(io, kv.get("k"))
+    assert not may_repeat(kv.get("k").request, ZeroDivisionError())
+
+
+def test_delays() -> None:
+    assert [delay(n, 0.0) for n in (1, 2, 3)] == pytest.approx([FIRST / 2, FIRST, FIRST * 2])
+    assert delay(1, 1.0) == pytest.approx(FIRST)
+    assert delay(10_000, 1.0) == MOST
+    assert delay(10_000, 0.0, most=15.0) == 7.5
+    assert all(0 < delay(n, r / 10) <= MOST for n in range(1, 60) for r in range(10))

@@ -1,0 +1,275 @@
+"""The session keeper: renewed at a third, in jeopardy when that fails, over at the deadline and not later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.errors import NoLeader, RequestTimeout, SessionNotFound, UnsafeSession
+from consul_coord.events import Failed, Jeopardy, Lost, Renewed, SessionDiffers
+from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
+from consul_coord.recipes import session as sessions
+from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.reaper import DestroySession
+from tests.support.fake_io import FakeIO
+from tests.support.replies import OTHER, SESSION, lost, ok, refusal, renewed, unreachable
+from tests.support.replies import session as session_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.session import KeptSession
+
+CREATE, RENEW, DESTROY = "/v1/session/create", "/v1/session/renew/", "/v1/session/destroy/"
+TTL = 15.0
+
+
+class Bench:
+    """A coordinator with one session made at 1000, and one hold."""
+
+    def __init__(self, spec: SessionSpec | None = None) -> None:
+        self.io = FakeIO()
+        self.spec = spec or SessionSpec(ttl=TTL)
+        self.core = Coordinator(self.io, spec=self.spec, timeout=10.0)
+        self.io.expect("PUT", CREATE, ok({"ID": SESSION}))
+        self.kept = self.live()
+        self.hold = self.grant(self.kept)
+
+    def live(self, *, deadline: float = 10.0) -> KeptSession:
+        return self.io.run(self.core.shared.live(self.io, deadline=self.io.time + deadline))
+
+    def grant(self, kept: KeptSession) -> HoldCore:
+        pair = KVPair("k", session=kept.id, modify_index=7, lock_index=1)
+        return self.core.grant(pair, kept=kept, value=b"", flags=0, turn=Turn("k", "me"))
+
+    def keep(self) -> None:
+        self.io.run_spawned("keep session")
+
+    def end_at(self, time: float) -> None:
+        """End the session by hand, so that the keeper's program ends."""
+        self.io.at(time, lambda: self.core.end_session(self.kept, LossReason.CLIENT_CLOSED))
+
+    def state_at(self, time: float, states: dict[float, HoldState]) -> None:
+        self.io.at(time, lambda: states.update({time: self.hold.look(self.io.time)[0]}))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_the_lease_begins_before_the_create_was_sent(bench: Bench) -> None:
+    assert bench.kept.lease.valid_until == pytest.approx(1000.0 + 0.95 * TTL)
+    assert [each.name for each in bench.io.spawned if each.name.startswith("keep")] == [
+        f"keep session {SESSION}"
+    ]
+
+
+def test_everybody_shares_one_session(bench: Bench) -> None:
+    assert bench.live() is bench.kept
+    assert bench.io.paths == [CREATE]
+
+
+def test_it_is_renewed_at_each_third(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, *[renewed()] * 5)
+    bench.end_at(1027.0)
+    bench.keep()
+    assert bench.io.sent_at[1:] == pytest.approx([1005.0, 1010.0, 1015.0, 1020.0, 1025.0])
+    assert bench.kept.lease.valid_until == pytest.approx(1025.0 + 0.95 * TTL)
+    assert len(bench.io.seen(Renewed)) == 5
+
+
+def test_the_time_a_renewal_takes_is_not_counted_as_lease(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, renewed(), takes=2.0)
+    bench.end_at(1008.0)
+    bench.keep()
+    assert bench.kept.lease.valid_until == pytest.approx(1005.0 + 0.95 * TTL)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        *(lost(), unreachable(), refusal(500, "No cluster leader"), refusal(500, "rpc error"), refusal(429)),
+        *(refusal(403, "Permission denied"), refusal(503), ok({"strange": 1}), ok([]), ZeroDivisionError()),
+    ],
+    ids=repr,
+)
+def test_trouble_is_jeopardy_and_ridden_out(bench: Bench, trouble: Exception) -> None:
+    states: dict[float, HoldState] = {}
+    bench.io.expect("PUT", RENEW, *[trouble] * 3, renewed())
+    bench.state_at(1005.001, states)
+    bench.end_at(1009.0)
+    bench.keep()
+    assert states == {1005.001: HoldState.JEOPARDY}
+    jeopardy = bench.io.seen(Jeopardy)
+    assert len(jeopardy) == 3
+    assert jeopardy[0].remaining == pytest.approx(0.95 * TTL - 5.0, abs=0.01)
+    assert len(bench.io.seen(Renewed)) == 1
+    assert bench.kept.lease.in_contact
+    assert len(bench.io.seen(Failed)) == (3 if isinstance(trouble, ZeroDivisionError) else 0)
+
+
+def test_a_404_is_the_end_at_once(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, refusal(404, f"Session id '{SESSION}' not found"))
+    bench.keep()
+    assert bench.io.time == pytest.approx(1005.0)
+    assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.SESSION_GONE)
+    assert bench.kept.over.is_set()
+    assert [event.reason for event in bench.io.seen(Lost)] == [LossReason.SESSION_GONE]
+    assert bench.core.reaper.pending == 0
+
+
+def test_it_is_over_at_the_deadline_not_later(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, *[unreachable()] * 200)
+    bench.keep()
+    deadline = 1000.0 + 0.95 * TTL
+    assert deadline - 0.006 <= bench.io.time <= deadline
+    assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.EXPIRED)
+    assert all(sent < deadline for sent in bench.io.sent_at)
+
+
+def test_a_silent_agent_does_not_delay_the_end(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, *[renewed()] * 10, takes=3600.0)
+    bench.keep()
+    deadline = 1000.0 + 0.95 * TTL
+    assert deadline - 0.006 <= bench.io.time <= deadline
+    assert bench.hold.lost.is_set()
+    assert len(bench.io.requests) >= 3, "one hanging renewal left no time for another"
+
+
+def test_an_expired_session_is_destroyed_by_the_reaper_without_being_asked_for_its_keys(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, *[unreachable()] * 200)
+    bench.keep()
+    assert bench.core.reaper.pending == 1
+    bench.io.steps.clear()
+    bench.io.expect("PUT", DESTROY, ok(value=True))
+    bench.io.run_spawned("reaper")
+    assert bench.core.reaper.pending == 0
+
+
+def test_its_end_is_told_once_and_first_to_its_holds(bench: Bench) -> None:
+    bench.kept.over.subscribe(lambda: order.append(bench.hold.lost.is_set()))
+    order: list[bool] = []
+    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    bench.core.end_session(bench.kept, LossReason.EXPIRED)
+    assert order == [True]
+    assert len(bench.io.seen(Lost)) == 1
+    assert bench.core.reaper.pending == 0
+
+
+def test_the_next_need_gets_a_new_session(bench: Bench) -> None:
+    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
+    assert bench.live().id == OTHER
+    assert bench.hold.look(bench.io.time)[0] is HoldState.LOST
+
+
+def test_the_servers_ttl_is_adopted(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, renewed(ttl="30s"), renewed(ttl="30s"))
+    bench.end_at(1019.0)
+    bench.keep()
+    assert bench.io.sent_at[1:] == pytest.approx([1005.0, 1015.0])
+    assert bench.kept.lease.longest == pytest.approx(0.95 * 30)
+    assert [(e.setting, e.asked, e.got) for e in bench.io.seen(SessionDiffers)] == [("ttl", "15.0", "30.0")]
+
+
+def test_added_checks_shorten_the_horizon_to_the_lock_delay(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, renewed(NodeChecks=["serfHealth"], LockDelay=6_000_000_000))
+    bench.end_at(1006.0)
+    bench.keep()
+    assert bench.kept.lease.longest == pytest.approx(0.95 * 6)
+    assert [event.setting for event in bench.io.seen(SessionDiffers)] == ["node_checks"]
+
+
+def test_a_short_lease_is_refreshed_before_it_is_used(bench: Bench) -> None:
+    bench.io.time = 1012.0
+    bench.io.expect("PUT", RENEW, renewed())
+    assert bench.live() is bench.kept
+    assert bench.kept.lease.remaining(1012.0) == pytest.approx(0.95 * TTL)
+
+
+def test_a_short_lease_that_cannot_be_refreshed_is_used_while_it_lasts(bench: Bench) -> None:
+    bench.io.time = 1012.0
+    bench.io.expect("PUT", RENEW, unreachable())
+    assert bench.live() is bench.kept
+
+
+def test_a_session_found_gone_at_the_refresh_is_replaced(bench: Bench) -> None:
+    bench.io.time = 1012.0
+    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
+    assert bench.live().id == OTHER
+
+
+def test_who_waits_for_anothers_create_gets_what_comes_of_it(bench: Bench) -> None:
+    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    source = bench.core.shared
+    found: list[str] = []
+
+    def meanwhile(_: object) -> Exception:
+        # While the first is in its create, a second comes and waits for it until its own deadline.
+        with pytest.raises(RequestTimeout, match="still waiting"):
+            bench.io.run(source.live(bench.io, deadline=bench.io.time + 1.0))
+        found.append("waited")
+        return lost(CREATE)
+
+    bench.io.expect("PUT", CREATE, meanwhile, ok({"ID": OTHER}))
+    with pytest.raises(Exception, match="connection ended"):
+        bench.live()
+    assert found == ["waited"]
+    assert bench.live().id == OTHER
+
+
+def outside(reply: Callable[[Bench], None]) -> tuple[Bench, KeptSession]:
+    bench = Bench()
+    reply(bench)
+    source = bench.core.source(OTHER)
+    return bench, bench.io.run(source.live(bench.io, deadline=bench.io.time + 5))
+
+
+def test_an_outside_session_is_renewed_first_and_never_destroyed() -> None:
+    bench, kept = outside(lambda b: b.io.expect("PUT", RENEW, ok([session_json(OTHER, ttl="20s")])))
+    assert kept.lease.longest == pytest.approx(19.0)
+    bench.core.end_session(kept, LossReason.EXPIRED)
+    assert bench.core.reaper.pending == 0
+
+
+def test_an_outside_session_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(SessionNotFound) as told:
+        outside(lambda b: b.io.expect("PUT", RENEW, refusal(404, "not found")))
+    assert told.value.session == OTHER
+
+
+@pytest.mark.parametrize(
+    "fields", [{"TTL": ""}, {"NodeChecks": ["serfHealth"], "LockDelay": 0}, {"TTL": "", "NodeChecks": ["x"]}]
+)
+def test_an_outside_session_without_a_bound_is_refused(fields: dict[str, object]) -> None:
+    reply = session_json(OTHER) | fields
+    with pytest.raises(UnsafeSession, match=OTHER):
+        outside(lambda b: b.io.expect("PUT", RENEW, ok([reply])))
+
+
+def test_a_session_without_a_ttl_is_kept_but_never_renewed() -> None:
+    bench = Bench(SessionSpec(ttl=None, allow_unbounded=True))
+    bench.end_at(9000.0)
+    bench.keep()
+    assert bench.io.paths == [CREATE]
+    assert bench.io.time == pytest.approx(9000.0)
+
+
+def test_a_failed_create_says_why(bench: Bench) -> None:
+    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    bench.io.expect("PUT", CREATE, refusal(500, "No cluster leader"))
+    with pytest.raises(NoLeader):
+        bench.live()
+
+
+def test_one_renewal_is_sent_once(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, lost(RENEW))
+    with pytest.raises(Exception, match="connection ended"):
+        bench.io.run(sessions.renew(bench.io, bench.core, bench.kept, deadline=1010.0))
+    assert len(bench.io.requests) == 2
+    assert DestroySession(SESSION).session == SESSION

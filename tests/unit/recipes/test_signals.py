@@ -1,0 +1,144 @@
+"""Signal, Once and Interrupt: each callback once, one winner for each settling, from any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.errors import AcquireCancelled, ClientClosed
+from consul_coord.io import Interrupt, Once, Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+THREADS = 8
+
+
+def race(*actions: Callable[[], object]) -> None:
+    """Run all actions at once, each in its own thread."""
+    start = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], object]) -> None:
+        start.wait(5)
+        action()
+
+    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+
+
+def test_a_signal_calls_back_once_whenever_subscribed() -> None:
+    signal, called = Signal(), Counter[str]()
+    signal.subscribe(lambda: called.update(["before"]))
+    assert not signal.is_set()
+    signal.set()
+    signal.set()
+    signal.subscribe(lambda: called.update(["after"]))
+    assert signal.is_set()
+    assert called == {"before": 1, "after": 1}
+
+
+def test_an_unsubscribed_callback_is_not_called() -> None:
+    signal, called = Signal(), Counter[str]()
+    unsubscribe = signal.subscribe(lambda: called.update(["it"]))
+    unsubscribe()
+    unsubscribe()
+    signal.set()
+    assert not called
+
+
+def test_unsubscribing_takes_back_only_its_own() -> None:
+    signal, called = Signal(), Counter[int]()
+
+    def callback() -> None:
+        called.update([0])
+
+    first = signal.subscribe(callback)
+    signal.subscribe(callback)
+    first()
+    signal.set()
+    assert called == {0: 1}
+
+
+def test_a_callback_may_subscribe_again() -> None:
+    signal, called = Signal(), Counter[str]()
+    signal.subscribe(lambda: signal.subscribe(lambda: called.update(["inner"])))
+    signal.set()
+    assert called == {"inner": 1}
+
+
+def repeat(times: int, action: Callable[[], object]) -> None:
+    """Try again and again what shows itself by chance only."""
+    for _ in range(times):
+        action()
+
+
+def test_no_callback_is_lost_or_doubled_between_threads() -> None:
+    def once() -> None:
+        signal, called, lock = Signal(), Counter[int](), threading.Lock()
+
+        def note(number: int) -> None:
+            with lock:
+                called.update([number])
+
+        def subscribe(number: int) -> None:
+            signal.subscribe(lambda: note(number))
+
+        race(signal.set, signal.set, lambda: subscribe(1), lambda: subscribe(2))
+        assert called == {1: 1, 2: 1}
+
+    repeat(200, once)
+
+
+def test_once_has_one_winner_among_threads() -> None:
+    def one_race() -> None:
+        once: Once[int] = Once()
+        won: list[int] = []
+
+        def settle(number: int) -> None:
+            if once.settle(number):
+                won.append(number)
+
+        race(*(partial(settle, number) for number in range(THREADS)))
+        assert won == [once.value]
+
+    repeat(100, one_race)
+
+
+def test_once_tells_an_equal_value_from_its_own() -> None:
+    once: Once[int] = Once()
+    assert once.value is None
+    assert once.settle(1)
+    assert not once.settle(1)
+
+
+def test_once_may_be_settled_with_none() -> None:
+    once: Once[None] = Once()
+    assert once.settle(None)
+    assert not once.settle(None)
+
+
+def test_an_interrupt_raises_what_fired_first() -> None:
+    interrupt = Interrupt()
+    interrupt.raise_if_fired()
+    interrupt.fire(lambda: ClientClosed("first"))
+    interrupt.fire(lambda: AcquireCancelled("second", key="k"))
+    for _ in range(2):
+        with pytest.raises(ClientClosed, match="first"):
+            interrupt.raise_if_fired()
+
+
+def test_an_interrupt_makes_a_new_error_for_each_raise() -> None:
+    interrupt = Interrupt()
+    interrupt.fire(lambda: ClientClosed("again"))
+    with pytest.raises(ClientClosed) as one:
+        interrupt.raise_if_fired()
+    with pytest.raises(ClientClosed) as other:
+        interrupt.raise_if_fired()
+    assert one.value is not other.value
