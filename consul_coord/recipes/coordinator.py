@@ -3,8 +3,8 @@
 Rules
 - It knows of a hold, but does not keep it alive: a hold that nobody can reach any more is given back by the
   reaper.
-- A hold's end passes through here once: it leaves the register, its key's turn goes on, and everybody is
-  told.
+- A hold's end passes through here once: it leaves the register, its tenure lets go of what it has, and
+  everybody is told.
 - A session's end reaches all its holds before anything else is done about it.
 - After ``close`` nothing new begins. A forked child starts with a coordinator of its own, and marks what it
   inherited as lost.
@@ -23,8 +23,9 @@ from consul_coord.models import LossReason, Stats
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.hold import HoldCore
 from consul_coord.recipes.local_queue import LocalQueues
+from consul_coord.recipes.locked_key import LOCKED_KEY
 from consul_coord.recipes.monitor import Monitor
-from consul_coord.recipes.reaper import DestroySession, Reaper, RemoveContender, Unlock
+from consul_coord.recipes.reaper import DestroySession, Reaper, RemoveContender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from consul_coord.models import KVPair, SessionSpec
     from consul_coord.recipes.local_queue import Turn
     from consul_coord.recipes.session import KeptSession, SessionSource
+    from consul_coord.recipes.tenure import Tenure
     from consul_coord.recipes.waitqueue import Look
 
 MOST_REMEMBERED = 10_000
@@ -84,6 +86,15 @@ class Coordinator:
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:
             self.reaper.add(DestroySession(kept.id))
 
+    def discard_session(self, kept: KeptSession) -> None:
+        """End a session that nobody here needs any more, and have it destroyed.
+
+        Harmless when it has ended.
+        """
+        if kept.lease.ended_by is None:
+            self.end_session(kept, LossReason.CLIENT_CLOSED)
+            self.reaper.add(DestroySession(kept.id))
+
     def session(self, session_id: str) -> KeptSession | None:
         """Return a session in care by its id."""
         return self._sessions.get(session_id)
@@ -98,7 +109,16 @@ class Coordinator:
 
     # -- holds
 
-    def grant(self, granted: KVPair, *, kept: KeptSession, value: bytes, flags: int, turn: Turn) -> HoldCore:
+    def grant(
+        self,
+        granted: KVPair,
+        *,
+        kept: KeptSession,
+        value: bytes,
+        flags: int,
+        turn: Turn,
+        tenure: Tenure = LOCKED_KEY,
+    ) -> HoldCore:
         """Register a hold that the server has granted."""
         hold = HoldCore(
             granted,
@@ -111,6 +131,7 @@ class Coordinator:
             on_end=self._ended,
             on_forgotten=self._forgotten,
         )
+        hold.tenure = tenure
         self._holds[id(hold)] = weakref.ref(hold)
         self.remember_fence(hold.key, hold.fence)
         self.monitor.add(hold, kept)
@@ -135,8 +156,8 @@ class Coordinator:
         self._holds.pop(id(hold), None)
         reason = hold.look(self.host.now())[1]
         if reason is None:
-            return  # released: the turn goes on when the release has an outcome
-        self.queues.leave(hold.turn)
+            return  # released: the release does the rest
+        hold.tenure.lost(self, hold)
         self.host.emit(Lost(hold.key, hold.session, hold.fence, reason))
         self._call_back(hold)
 
@@ -149,7 +170,7 @@ class Coordinator:
         if self.closing.is_set() or hold.lease.ended_by is not None:
             return
         self.host.emit(Forgotten(hold.key, hold.session, hold.fence))
-        self.reaper.add(Unlock.of(hold))
+        hold.tenure.abandon(self, hold)
 
     def on_lost(self, hold: HoldCore, callback: Callable[[LossReason], object]) -> None:
         """Have a callback called at the loss of a hold, at once when it is lost."""
@@ -257,7 +278,7 @@ async def close(io: IO, core: Coordinator, *, deadline: float) -> None:
         kept = core.session_of(hold)
         hold.lose(LossReason.CLIENT_CLOSED)
         if kept is None or not kept.exported:
-            core.reaper.add(Unlock.of(hold))
+            hold.tenure.abandon(core, hold)
     for kept in core.sessions():
         core.end_session(kept, LossReason.CLIENT_CLOSED)
         if kept.ours_to_destroy:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from consul_coord.models import KVPair, ReleaseOutcome
     from consul_coord.recipes.lease import Lease
     from consul_coord.recipes.local_queue import Turn
+    from consul_coord.recipes.tenure import Tenure
 
 
 class HoldCore:
@@ -58,10 +59,14 @@ class HoldCore:
         "overwritten_at",
         "session",
         "settled",
+        "tenure",
         "turn",
         "value",
         "writing",
     )
+
+    tenure: Tenure
+    """How it is watched and given back; set by who grants it."""
 
     def __init__(
         self,

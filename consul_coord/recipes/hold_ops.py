@@ -57,12 +57,15 @@ async def ensure(io: IO, core: Coordinator, hold: HoldCore, *, seconds: float) -
 
 
 async def verify(io: IO, core: Coordinator, hold: HoldCore) -> bool:
-    """Return whether the leader, asked now, still has the key locked for this hold."""
+    """Return whether the leader, asked now, still has what the hold depends on as it should be."""
     if hold.ended or not hold.is_held(io.now()):
         return False
-    call = kv.get(hold.key, options=_CONSISTENT)
-    pair = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
-    return pair is not None and pair.session == hold.session and hold.is_held(io.now())
+    for watch in hold.tenure.watches(hold):
+        call = kv.get(watch.key, options=_CONSISTENT)
+        pair = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
+        if watch.loss(pair) is not None:
+            return False
+    return hold.is_held(io.now())
 
 
 async def put(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> None:
@@ -71,17 +74,18 @@ async def put(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> None:
     The fence stays. Raises LockLost when it is not held any more.
     """
     check(hold, io.now())
+    kept = hold.tenure.kept_as(value)
     # "lock" by the holder replaces the value and keeps the LockIndex, which "set" would reset.
     ops = (
         TxnOp.check_session(hold.key, hold.session),
-        TxnOp.lock(hold.key, hold.session, value=value, flags=hold.flags),
+        TxnOp.lock(hold.key, hold.session, value=kept, flags=hold.flags),
     )
     hold.writing = True
     try:
         call = txn.txn(*ops, retry=Retry.IDEMPOTENT)
         result = await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)
         # Before the announcement ends: a watch in another thread would take the write for a stranger's.
-        hold.written(result[1][0], value)
+        hold.written(result[1][0], kept)
     except TxnFailed:
         await core.monitor.make_sure(io, hold)
         check(hold, io.now())

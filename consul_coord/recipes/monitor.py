@@ -3,8 +3,8 @@
 Rules
 - A hold is watched only once it has lasted a moment: most are released before, and cost nothing here.
 - One blocking query per session tells its end to all its holds. One per key tells what operators do to the
-  key: up to ``MOST_WATCHES`` keys each; beyond that many, keys are read in batches every ``BATCH_PERIOD``
-  seconds.
+  keys that a hold depends on: up to ``MOST_WATCHES`` keys each; beyond that many, keys are read in batches
+  every ``BATCH_PERIOD`` seconds. A session with one hold only is not watched: its keys tell its end.
 - What a watch shows is a suspicion. Evidence is a 404 on renew, or a consistent read that is newer than the
   fence: without permission a session reads as gone, and an old leader shows old data.
 - A write by somebody else is no loss as long as the session stays: it is an event.
@@ -28,7 +28,6 @@ from consul_coord.http.retry import perform
 from consul_coord.models import ReadOptions, TxnOp
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.follow import Follower
-from consul_coord.recipes.hold import reason_of
 from consul_coord.recipes.on_demand import OnDemand
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.session import KeptSession
+    from consul_coord.recipes.tenure import KeyWatch
 
 SETTLING = 0.05
 """Seconds that a hold must have lasted before it is watched."""
@@ -55,7 +55,7 @@ class Monitor:
     def __init__(self, core: Coordinator) -> None:
         self._core = core
         self._fresh: deque[tuple[float, weakref.ref[HoldCore], KeptSession]] = deque()
-        self._batch: dict[weakref.ref[HoldCore], None] = {}
+        self._batch: dict[tuple[weakref.ref[HoldCore], KeyWatch], None] = {}
         self._watched_keys = 0
         self._watched_sessions: set[str] = set()
         self._starter = OnDemand(core.host, self._start_watches, has_work=lambda: self._fresh, name="monitor")
@@ -84,15 +84,16 @@ class Monitor:
         hold = reference()
         if hold is None or hold.ended:
             return
-        if kept.id not in self._watched_sessions:
+        if not hold.tenure.sole and kept.id not in self._watched_sessions:
             self._watched_sessions.add(kept.id)
             io.spawn(lambda io: self._watch_session(io, kept), name=f"watch session {kept.id}")
-        if self._watched_keys < MOST_WATCHES:
-            self._watched_keys += 1
-            io.spawn(lambda io: self._watch_key(io, reference), name=f"watch {hold.key}")
-        else:
-            self._batch[reference] = None
-            self._reader.start()
+        for watch in hold.tenure.watches(hold):
+            if self._watched_keys < MOST_WATCHES:
+                self._watched_keys += 1
+                io.spawn(partial(self._watch_key, reference, watch), name=f"watch {watch.key}")
+            else:
+                self._batch[reference, watch] = None
+                self._reader.start()
 
     # -- one blocking query per session
 
@@ -121,25 +122,25 @@ class Monitor:
 
     # -- one blocking query per key
 
-    async def _watch_key(self, io: IO, reference: weakref.ref[HoldCore]) -> None:
+    async def _watch_key(self, reference: weakref.ref[HoldCore], watch: KeyWatch, io: IO) -> None:
         try:
-            await self._follow_key(io, reference)
+            await self._follow_key(io, reference, watch)
         finally:
             self._watched_keys -= 1
 
-    async def _follow_key(self, io: IO, reference: weakref.ref[HoldCore]) -> None:
+    async def _follow_key(self, io: IO, reference: weakref.ref[HoldCore], watch: KeyWatch) -> None:
         hold = reference()
         if hold is None:
             return
-        key, over = hold.key, hold.over
-        follower: Follower[KVPair | None] = Follower(partial(kv.watch, key), index=hold.last_index)
+        over = hold.over
+        follower: Follower[KVPair | None] = Follower(partial(kv.watch, watch.key), index=watch.index)
         del hold  # a watch must not keep a forgotten hold alive
         while not over.is_set():
             try:
                 seen = await follower.next(io, until=over)
                 if seen is None:
                     return
-                await self._judge(io, reference, seen.value)
+                await self._judge(io, reference, watch, seen.value)
             except PermissionDenied:
                 return
             except ConsulCoordError:
@@ -150,19 +151,20 @@ class Monitor:
     async def _read_batches(self, io: IO) -> None:
         while self._batch:
             await io.sleep(BATCH_PERIOD)
-            holds = {key: reference for reference in self._batch if (key := _live_key(reference))}
-            self._batch = dict.fromkeys(holds.values())
-            keys = list(holds)
+            self._batch = {entry: None for entry in self._batch if _lasts(entry[0])}
+            entries = list(self._batch)
+            keys = list(dict.fromkeys(watch.key for _, watch in entries))
             for start in range(0, len(keys), BATCH):
                 part = keys[start : start + BATCH]
                 try:
                     found = await self._read(io, part)
                 except ConsulCoordError:
                     continue
-                for key in part:
+                for reference, watch in entries:
                     # What can't be made sure of now can be at the next reading.
                     with suppress(ConsulCoordError):
-                        await self._judge(io, holds[key], found.get(key))
+                        if watch.key in part:
+                            await self._judge(io, reference, watch, found.get(watch.key))
 
     async def _read(self, io: IO, keys: list[str]) -> dict[str, KVPair]:
         ops = [TxnOp.get(key) for key in keys]
@@ -181,25 +183,36 @@ class Monitor:
 
     # -- evidence
 
-    async def _judge(self, io: IO, reference: weakref.ref[HoldCore], pair: KVPair | None) -> None:
-        """Take note of a reading of the key. Raises what stands in the way of making sure."""
+    async def _judge(
+        self, io: IO, reference: weakref.ref[HoldCore], watch: KeyWatch, pair: KVPair | None
+    ) -> None:
+        """Take note of a reading of a key. Raises what stands in the way of making sure."""
         hold = reference()
         if hold is None or hold.ended:
             return
-        if pair is None or pair.session != hold.session:
-            await self.make_sure(io, hold)
-        elif pair.modify_index > max(hold.last_index, hold.overwritten_at) and not hold.writing:
-            hold.overwritten_at = pair.modify_index
-            io.emit(Overwritten(hold.key, hold.session, pair.modify_index))
+        if watch.loss(pair) is not None:
+            await self._make_sure(io, hold, watch)
+        elif pair is not None and watch.key == hold.key:
+            self._note_write(io, hold, pair.modify_index)
+
+    def _note_write(self, io: IO, hold: HoldCore, index: int) -> None:
+        if index > max(hold.last_index, hold.overwritten_at) and not hold.writing:
+            hold.overwritten_at = index
+            io.emit(Overwritten(hold.key, hold.session, index))
 
     async def make_sure(self, io: IO, hold: HoldCore) -> None:
-        """End the hold if a consistent reading shows that it has ended."""
+        """End the hold if a consistent reading of what it depends on shows that it has ended."""
+        for watch in hold.tenure.watches(hold):
+            await self._make_sure(io, hold, watch)
+
+    async def _make_sure(self, io: IO, hold: HoldCore, watch: KeyWatch) -> None:
         limit = min(hold.lease.valid_until, io.now() + self._core.timeout)
         result = await perform(
-            io, kv.get(hold.key, options=_CONSISTENT), deadline=limit, attempt=self._core.timeout
+            io, kv.get(watch.key, options=_CONSISTENT), deadline=limit, attempt=self._core.timeout
         )
         pair = result.value
-        if pair is not None and pair.session == hold.session:
+        loss = watch.loss(pair)
+        if loss is None:
             return
         if (result.index if pair is None else pair.modify_index) < hold.fence:
             return  # older than the grant: no evidence
@@ -208,10 +221,10 @@ class Monitor:
             # SessionNotFound has ended the hold; whatever else is raised, the key itself is evidence enough.
             with suppress(ConsulCoordError):
                 await sessions.renew(io, self._core, kept, deadline=limit)
-        hold.lose(reason_of(pair))
+        hold.lose(loss)
 
 
-def _live_key(reference: weakref.ref[HoldCore]) -> str | None:
-    """Return the key of a hold that somebody has, or None."""
+def _lasts(reference: weakref.ref[HoldCore]) -> bool:
+    """Return whether somebody has the hold, and it has not ended."""
     hold = reference()
-    return None if hold is None or hold.ended else hold.key
+    return hold is not None and not hold.ended

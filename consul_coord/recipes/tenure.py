@@ -1,0 +1,69 @@
+"""What a hold is a hold of: how it is watched, how its value is kept, and how it is given back.
+
+A hold brings its tenure with it from the grant. So whoever releases, watches, closes or cleans up does so for
+every kind of hold alike, and a new kind is one more implementation of ``Tenure``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.io import IO
+    from consul_coord.models import KVPair, LossReason, ReleaseOutcome
+    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.hold import HoldCore
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWatch:
+    """One key whose changes may mean that a hold is lost.
+
+    Must not refer to the hold, which it may outlive.
+    """
+
+    key: str
+    index: int
+    """ModifyIndex to watch from."""
+    loss: Callable[[KVPair | None], LossReason | None]
+    """Returns what a reading of the key, newer than the fence, says of the hold: None when it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What giving back a hold came to. ``loss`` is why it was not ours any more, where that was found."""
+
+    outcome: ReleaseOutcome
+    loss: LossReason | None = None
+
+
+class Tenure(Protocol):
+    """See the module."""
+
+    @property
+    def sole(self) -> bool:
+        """Whether the session has no other hold: watching its keys then tells the session's end as well."""
+        ...
+
+    def watches(self, hold: HoldCore) -> tuple[KeyWatch, ...]:
+        """Return what is to be watched, the hold's own key first."""
+        ...
+
+    def kept_as(self, value: bytes) -> bytes:
+        """Return how a value is kept in the key; asked before each write."""
+        ...
+
+    async def give_back(self, io: IO, core: Coordinator, hold: HoldCore, *, deadline: float) -> Ending:
+        """Give the hold back on the server; raises ConsulCoordError when that is not known to be done."""
+        ...
+
+    def abandon(self, core: Coordinator, hold: HoldCore) -> None:
+        """Have a hold given back in the background; from any thread, also the garbage collector's."""
+        ...
+
+    def lost(self, core: Coordinator, hold: HoldCore) -> None:
+        """Let go of what a lost hold still has; from any thread."""
+        ...
