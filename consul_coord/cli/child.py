@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from consul_coord.cli.inbox import Inbox
+    from consul_coord.cli.terminal import Terminal
 
 
 class CannotStart(Exception):
@@ -36,9 +37,11 @@ class CannotStart(Exception):
 
 
 class Child:
-    """A running command. Raises CannotStart."""
+    """A running command; it has the terminal if it talks to that. Raises CannotStart."""
 
-    def __init__(self, command: Sequence[str], *, environ: Mapping[str, str], inbox: Inbox) -> None:
+    def __init__(
+        self, command: Sequence[str], *, environ: Mapping[str, str], inbox: Inbox, terminal: Terminal
+    ) -> None:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
                 list(command), env=dict(environ), process_group=0
@@ -46,6 +49,8 @@ class Child:
         except OSError as error:
             raise CannotStart(command[0], error) from error
         self._inbox = inbox
+        if terminal.is_interactive:
+            terminal.lend(self.group)
         try:
             self._guard = Guard(self.group)
         except BaseException:

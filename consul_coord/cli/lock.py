@@ -39,6 +39,7 @@ does not outlive consul-coord.
 @click.option(
     "--timeout", type=options.SECONDS, metavar="S", help="Seconds to wait for the lock; 0 tries once."
 )
+@click.option("--fair", is_flag=True, help="Never pass others who wait for the lock.")
 @click.option(
     "--value", metavar="V", help="What the key shows while it is held (default: this host and process)."
 )
@@ -71,6 +72,7 @@ def lock(
     key: str,
     command: tuple[str, ...],
     timeout: float | None,
+    fair: bool,
     value: str | None,
     ttl: float,
     lock_delay: float | None,
@@ -87,7 +89,7 @@ def lock(
         try:
             spec = SessionSpec(ttl=ttl, lock_delay=lock_delay, name=f"consul-coord lock {key}")
             with Client(address=address, token_file=token_file, session=spec, observer=reporter) as client:
-                wanted = Lock(client, key, value=_this_process() if value is None else value)
+                wanted = Lock(client, key, value=_this_process() if value is None else value, fair=fair)
                 hold = acquire(wanted, timeout=timeout, inbox=inbox)
                 return _run(command, client=client, hold=hold, spec=spec, inbox=inbox, reporter=reporter)
         except Interrupted as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import sys
 import threading
 import time
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _BLOCKED: dict[str, Callable[[Blocker], str]] = {
     "held": lambda blocker: f"it is held by session {blocker.session or '(unknown)'}",
-    "queued": lambda blocker: f"others of this process are before us (position {blocker.position})",
+    "queued": lambda blocker: f"{blocker.position or 'some'} wait before us",
     "lock_delay": lambda _: "its last holder's session has ended, and the lock-delay is in force",
     "unreachable": lambda _: "Consul can't be reached, or can't serve; still trying",
 }
@@ -57,6 +58,10 @@ def _differs(event: events.SessionDiffers) -> str:
     return f"the server keeps the session with {event.setting} {event.got} instead of {event.asked}"
 
 
+def _retried(event: events.Retried) -> str:
+    return f"no success yet, trying again: {event.error}"
+
+
 _TEXTS: dict[type[events.Event], Callable[[Any], str]] = {
     events.Waiting: _waiting,
     events.Acquired: _acquired,
@@ -64,7 +69,10 @@ _TEXTS: dict[type[events.Event], Callable[[Any], str]] = {
     events.Lost: _lost,
     events.Overwritten: _overwritten,
     events.SessionDiffers: _differs,
+    events.Retried: _retried,
 }
+_SPACING: dict[type[events.Event], float] = {events.Retried: 10.0}
+"""Seconds between two lines about events that may come in numbers."""
 
 
 class Reporter:
@@ -74,6 +82,7 @@ class Reporter:
         self._as_json = as_json
         self._quiet = quiet
         self._writing = threading.Lock()
+        self._told_at: dict[type[events.Event], float] = {}
 
     def on_event(self, event: events.Event) -> None:
         """Tell an event of the library."""
@@ -81,7 +90,11 @@ class Reporter:
             self._write_json(type(event).__name__.lower(), dataclasses.asdict(event))
             return
         text = _TEXTS.get(type(event))
-        if text is not None and not (self._quiet and event.level < logging.WARNING):
+        if text is None or (self._quiet and event.level < logging.WARNING):
+            return
+        now = time.monotonic()
+        if now - self._told_at.get(type(event), -math.inf) >= _SPACING.get(type(event), 0.0):
+            self._told_at[type(event)] = now
             self._write(f"consul-coord: {text(event)}")
 
     def tell(self, name: str, text: str, *, problem: bool = False, **fields: object) -> None:

@@ -36,7 +36,7 @@ GRACE_SHARE = 0.25
 """The part of the session's TTL that may be used for the grace."""
 MOMENT = 0.2
 """Seconds between TERM and KILL when nothing keeps others out."""
-MARGIN = 0.1
+MARGIN = 0.25
 """Seconds before the end of the lease at which KILL is sent."""
 _WANTS_TERMINAL = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 _SUSPENDS = _WANTS_TERMINAL | {signal.SIGTSTP}
@@ -69,11 +69,12 @@ def supervise(
     hold.on_lost(lambda reason: inbox.put(Lost(reason)))
     terminal = Terminal()
     try:
-        child = Child(command, environ=environ, inbox=inbox)
-        reporter.tell("started", f"running {command[0]} (pid {child.group})", pid=child.group)
-        return _Supervision(
-            child, terminal, client=client, hold=hold, grace=grace, inbox=inbox, reporter=reporter
-        ).run()
+        with inbox.signals({signal.SIGTSTP}):
+            child = Child(command, environ=environ, inbox=inbox, terminal=terminal)
+            reporter.tell("started", f"running {command[0]} (pid {child.group})", pid=child.group)
+            return _Supervision(
+                child, terminal, client=client, hold=hold, grace=grace, inbox=inbox, reporter=reporter
+            ).run()
     finally:
         terminal.close()
 
@@ -103,11 +104,8 @@ class _Supervision:
 
     def run(self) -> Ended:
         try:
-            with self._inbox.signals({signal.SIGTSTP}):
-                if self._terminal.is_interactive:
-                    self._terminal.lend(self._child.group)
-                while not isinstance(fact := self._inbox.get(self._patience()), ChildEnded):
-                    self._handle(fact)
+            while not isinstance(fact := self._inbox.get(self._patience()), ChildEnded):
+                self._handle(fact)
         finally:
             code = self._child.finish()
             self._terminal.take_back(self._child.group)
@@ -145,9 +143,8 @@ class _Supervision:
         # A renewal that is merely late may still come; one that fails gives the command its full time to end.
         enough = self._grace if self._hold.state is HoldState.JEOPARDY else self._grace / 2
         if left <= enough:
-            self._reporter.tell(
-                "stopping", f"the lease ends in {left:.1f} s: stopping the command", problem=True
-            )
+            text = f"the lease ends in {left:.1f} s: stopping the command"
+            self._reporter.tell("stopping", text, problem=True, remaining=left)
             self._stop(self._grace)
 
     def _stop(self, grace: float) -> None:

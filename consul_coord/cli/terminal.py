@@ -38,19 +38,23 @@ class Terminal:
         return self._file is not None and os.isatty(0) and os.isatty(1)
 
     def lend(self, group: int) -> bool:
-        """Put a process group into the foreground in our place; returns False when we were not there."""
-        return self._pass(os.getpgrp(), group)
+        """Put a process group into the foreground in our place; returns whether it is there now."""
+        return self._in_front() == group or self._pass(os.getpgrp(), group)
 
     def take_back(self, group: int) -> bool:
         """Take the foreground back from a process group; returns False when it was not there."""
         return self._pass(group, os.getpgrp())
 
+    def _in_front(self) -> int | None:
+        """Return the process group in the foreground, or None without a terminal."""
+        with suppress(OSError):
+            return None if self._file is None else os.tcgetpgrp(self._file)
+        return None
+
     def _pass(self, giver: int, taker: int) -> bool:
-        if self._file is None:
+        if self._file is None or self._in_front() != giver:
             return False
         try:
-            if os.tcgetpgrp(self._file) != giver:
-                return False
             with _undisturbed():
                 os.tcsetpgrp(self._file, taker)
         except OSError:  # the terminal has gone, or the group has

@@ -24,6 +24,8 @@ LOCK_DELAY = 1.0
 EMBEDDED_TTL = 2.0
 REAL_TTL = 10.0
 """The least that Consul servers take, unless they are set up otherwise."""
+PATIENCE = 3.0
+"""Seconds after which an agent that does not answer is taken for absent."""
 
 EPILOG = """\b
 Examples:
@@ -71,7 +73,7 @@ def _embedded(*, ttl: float) -> int:
 
 def _on_agent(address: str, *, ttl: float) -> int:
     key = f"{KEY}-{uuid.uuid4()}"
-    with Client(address=address) as client:
+    with Client(address=address, timeout=PATIENCE) as client:
         lock = Lock(client, key)
         lock.holder()  # tells at once that there is no agent, or no permission
         try:

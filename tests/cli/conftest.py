@@ -1,0 +1,55 @@
+"""A server for this folder's tests, and commands against it."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from consul_coord import Client
+from consul_coord.server import ReferenceServer, ServerConfig
+from tests.cli.processes import Cli, environ
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    class Start(Protocol):
+        """Starts a process that ends with the test."""
+
+        def __call__(self, *arguments: str, address: str | None = None) -> Cli: ...
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Yield the address of a reference server that permits sessions to end soon."""
+    with ReferenceServer(config=ServerConfig(session_ttl_min=0.2)) as server:
+        yield server.address
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Client]:
+    with Client(address=address) as client:
+        yield client
+
+
+@pytest.fixture
+def key() -> str:
+    """Return a key that no other test uses."""
+    return f"tests/cli/{next(_numbers)}"
+
+
+@pytest.fixture
+def start(address: str) -> Iterator[Start]:
+    """Return how to start ``consul-coord``, by default against the server of ``address``."""
+    place = address
+    with ExitStack() as running:
+
+        def begin(*arguments: str, address: str | None = None) -> Cli:
+            return running.enter_context(Cli(*arguments, env=environ(CONSUL_HTTP_ADDR=address or place)))
+
+        yield begin

@@ -1,0 +1,100 @@
+"""What needs no server: version, help, usage, bugs, and a missing extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import consul_coord
+from consul_coord.cli import lock, main
+from tests.cli.processes import PATIENCE, environ
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"consul-coord {consul_coord.__version__}\n"
+
+
+@pytest.mark.parametrize("verb", ["lock", "serve", "demo"])
+def test_each_verb_has_help_with_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    assert f"consul-coord {verb}" in capsys.readouterr().out.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["lock"],
+        ["lock", "k"],
+        ["lock", "k", "--timeout", "-1", "--", "true"],
+        ["lock", "k", "--timeout", "soon", "--", "true"],
+        ["lock", "k", "--not-acquired-code", "256", "--", "true"],
+        ["lock", "/k", "--", "true"],
+        ["lock", "k", "--ttl", "0", "--", "true"],
+        ["lock", "k", "--lock-delay", "61", "--", "true"],
+        ["serve", "--host", "0.0.0.0"],
+        ["demo", "--ttl", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2_and_says_why(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["lock", "k", "--address", "ftp://here", "--", "true"], "address"),
+        (["lock", "k", "--token-file", "/nowhere/token", "--", "true"], "/nowhere/token"),
+    ],
+)
+def test_bad_configuration_is_78(
+    arguments: list[str], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 78
+    assert names in capsys.readouterr().err
+
+
+def test_a_bug_is_70_and_asks_for_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(**_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(lock, "Client", broken)
+    assert main(["lock", "k", "--", "true"]) == 70
+    told = capsys.readouterr().err
+    assert "bug" in told
+    assert "ZeroDivisionError" in told
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"),
+    [
+        ("click", ["--version"], "cli"),
+        ("rich", ["demo"], "cli"),
+        ("httptools", ["serve"], "server"),
+        ("uvicorn", ["serve"], "server"),
+        ("uvicorn", ["demo"], "server"),
+    ],
+)
+def test_a_missing_extra_is_named(module: str, arguments: list[str], extra: str) -> None:
+    script = (
+        f"import sys; sys.modules[{module!r}] = None\nfrom consul_coord.cli import main\nsys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=environ(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 78
+    assert f"{module} is not installed" in done.stderr
+    assert f"pip install 'consul-coord[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr

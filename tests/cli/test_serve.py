@@ -1,0 +1,83 @@
+"""``serve``: its first line, its end, and its settings."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import Client, SessionSpec
+from consul_coord.cli import main
+from tests.cli.processes import Cli, environ, is_alive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_line_is_an_address_that_answers_and_a_signal_ends_it(number: signal.Signals) -> None:
+    with Cli("serve", "--node", "alpha", env=environ()) as server:
+        address = server.stdout.wait_for(lambda _: True, "address")
+        with Client(address=address) as client:
+            assert client.status.leader()
+            assert [node.name for node in client.catalog.nodes().value] == ["alpha"]
+        server.send(number)
+        assert server.end() == 0
+        assert server.stdout.all() == [address]
+        assert server.stderr.all() == []
+        assert not is_alive(server.pid)
+
+
+def test_json_output_and_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "consul.sock"
+    with Cli("serve", "--uds", str(path), "--json", env=environ()) as server:
+        told = json.loads(server.stdout.wait_for(lambda _: True, "address"))
+        assert told == {"event": "listening", "address": f"unix://{path}"}
+        with Client(address=told["address"]) as client:
+            assert client.status.leader()
+        server.send(signal.SIGTERM)
+        assert server.end() == 0
+        assert not path.exists()
+
+
+def test_settings_come_from_a_file(tmp_path: Path) -> None:
+    config = tmp_path / "server.json"
+    config.write_text('{"session_ttl_min": 1, "pretty": true}', encoding="utf-8")
+    with Cli("serve", "--config", str(config), env=environ()) as server:
+        address = server.stdout.wait_for(lambda _: True, "address")
+        with Client(address=address) as client:
+            assert client.session.create(SessionSpec(ttl=1.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ('{"session_ttl_minimum": 1}', "'session_ttl_minimum'"),
+        ('{"session_ttl_min": "1s"}', "session_ttl_min takes a value like 10.0"),
+        ('{"gzip": 1}', "gzip takes a value like true"),
+        ("[]", "one JSON object"),
+        ("{", "can't be read as JSON"),
+    ],
+)
+def test_a_bad_setting_is_78_and_named(
+    tmp_path: Path, content: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "server.json"
+    config.write_text(content, encoding="utf-8")
+    assert main(["serve", "--config", str(config)]) == 78
+    assert named in capsys.readouterr().err
+
+
+def test_a_missing_file_is_78(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", "/nowhere/server.json"]) == 78
+    assert "/nowhere/server.json" in capsys.readouterr().err
+
+
+def test_a_taken_port_is_78(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 78
+    assert f"127.0.0.1:{port}" in capsys.readouterr().err
