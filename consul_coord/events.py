@@ -97,6 +97,24 @@ class FencesRestarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Elected(Event):
+    """A candidate of this client leads now."""
+
+    key: str
+    session: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resigned(Event):
+    """A leader of this client gives its leadership up."""
+
+    key: str
+    session: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten(Event):
     """A hold was dropped without being released; it is given back in the background."""
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from consul_coord.config import TLSConfig
     from consul_coord.events import Observer
     from consul_coord.http.messages import Call
-    from consul_coord.http.transport.base import AsyncTransport
     from consul_coord.io import IO
     from consul_coord.models import KVPair, ReadOptions, Session, SessionSpec, TxnOp, TxnResult, WriteOptions
 
@@ -192,16 +191,9 @@ class AsyncClient(BaseClient):
         self.status = endpoints.AsyncStatus(self.perform)
         _clients.add(self)
 
-    def _make_transport(self) -> AsyncTransport:
-        if self._http_client is None:
-            return async_transport(self._settings)
-        from consul_coord.http.transport.user_clients import AsyncUserClientTransport
-
-        return AsyncUserClientTransport(self._settings, self._http_client)
-
     def _begin(self) -> None:
         """Start afresh, at first and in a forked child."""
-        self._transport = self._make_transport()
+        self._transport = async_transport(self._settings, http_client=self._http_client)
         self._host = AsyncHost(clock=self.clock, observer=self._observer)
         self.core = Coordinator(self._host, spec=self._spec, timeout=self._settings.timeout)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from consul_coord.config import TLSConfig
     from consul_coord.events import Observer
     from consul_coord.http.messages import Call
-    from consul_coord.http.transport.base import AsyncTransport, Transport
+    from consul_coord.http.transport.base import Transport
     from consul_coord.io import IO
     from consul_coord.models import (
         KVPair,
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     )
 
 T = TypeVar("T")
+
+CLOSE_TIMEOUT = 5.0
 
 
 class KV(endpoints.KV):
@@ -147,12 +149,8 @@ class Client(BaseClient):
             observer=observer,
             clock=clock,
         )
-        self._http_clients = (
-            None
-            if http_client is None or background_http_client is None
-            else (http_client, background_http_client)
-        )
-        self._transport: Transport = self._make_transport()
+        self._transport = sync_transport(self._settings, http_client=http_client)
+        self._make_background = partial(async_transport, self._settings, http_client=background_http_client)
         self._begin()
         self.kv = KV(self)
         self.session = Sessions(self)
@@ -163,24 +161,12 @@ class Client(BaseClient):
         self.status = endpoints.Status(self.perform)
         _clients.add(self)
 
-    def _make_transport(self) -> Transport:
-        if self._http_clients is None:
-            return sync_transport(self._settings)
-        from consul_coord.http.transport.user_clients import UserClientTransport
-
-        return UserClientTransport(self._settings, self._http_clients[0])
-
-    def _make_background(self) -> AsyncTransport:
-        if self._http_clients is None:
-            return async_transport(self._settings)
-        from consul_coord.http.transport.user_clients import AsyncUserClientTransport
-
-        return AsyncUserClientTransport(self._settings, self._http_clients[1])
-
     def _begin(self) -> None:
         """Start afresh, at first and in a forked child."""
         self._host = ThreadHost(clock=self.clock, observer=self._observer, background=self._make_background)
         self.core = Coordinator(self._host, spec=self._spec, timeout=self._settings.timeout)
+        self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
+        self._finalizer.atexit = False  # open clients are closed then, on the main thread
 
     def forked(self) -> None:
         """Leave what was inherited to the parent, without any I/O, and start afresh.
@@ -188,6 +174,7 @@ class Client(BaseClient):
         Called in a forked child.
         """
         self._transport.forget()
+        self._finalizer.detach()
         inherited = self.core
         self._begin()
         inherited.forked(self._host)
@@ -238,7 +225,7 @@ class Client(BaseClient):
         kept = self.call(lambda io: session_ops.open_session(io, core, spec, resume=resume))
         return KeptSession(self, core, kept)
 
-    def close(self, *, timeout: float = 5.0) -> None:
+    def close(self, *, timeout: float = CLOSE_TIMEOUT) -> None:
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
 
         What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Harmless when
@@ -247,6 +234,7 @@ class Client(BaseClient):
         core = self.core
         if not core.begin_close():
             return
+        self._finalizer.detach()
         io = BlockingIO(self._host, self._transport)
         try:
             run(coordinator.close(io, core, deadline=io.now() + timeout))
@@ -261,6 +249,23 @@ class Client(BaseClient):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _dropped(host: ThreadHost, core: Coordinator, transport: Transport) -> None:
+    """Close what a client had that nobody refers to any more.
+
+    In the background, for this is the garbage collector.
+    """
+    if core.begin_close() and core.sessions():
+
+        async def close(io: IO) -> None:
+            await coordinator.close(io, core, deadline=io.now() + CLOSE_TIMEOUT)
+            host.stop(timeout=0)
+
+        host.spawn(close, name="close a dropped client")
+    else:
+        host.stop(timeout=0)
+    transport.close()
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
