@@ -1,7 +1,8 @@
 """The catalog: nodes, their services and their checks, and which sessions fall with them.
 
 Rules
-- Registering something identical to what is there changes no index.
+- Registering a node or a service that is there already, just so, changes no index; registering a check moves
+  the index of all checks even then, though not its own.
 - A check that is or becomes critical, or is removed, ends the sessions that rely on it, at the same index;
   removing a service removes its checks, removing a node removes everything on it.
 """
@@ -89,20 +90,20 @@ def put_check(store: Store, index: int, check: CheckRecord, delay: Delay) -> Non
             sessions.invalidate(store, index, session, delay)
     key = pair(check.node, check.id)
     existing = store.checks.get(key)
-    if existing is not None:
-        check = replace(check, create_index=existing.create_index, modify_index=existing.modify_index)
-        if check == existing:
-            return
-    stored = replace(check, create_index=existing.create_index if existing else index, modify_index=index)
-    store.checks.put(key, stored)
+    created, modified = (existing.create_index, existing.modify_index) if existing else (index, index)
+    stored = replace(check, create_index=created, modify_index=modified)
+    store.checks.put(key, stored if stored == existing else replace(stored, modify_index=index))
     store.changed(CHECKS, index)
 
 
 def remove_check(store: Store, index: int, node: str, check: str, delay: Delay) -> None:
     """Remove a check and the sessions that rely on it; absent is fine."""
     key = pair(node, check)
-    if store.checks.get(key) is None:
+    existing = store.checks.get(key)
+    if existing is None:
         return
+    if not existing.service_id:  # a node's check concerns all of its services
+        store.changed(SERVICES, index)
     store.checks.remove(key)
     store.changed(CHECKS, index)
     for session in sessions.relying_on(store, node, check):

@@ -52,11 +52,8 @@ class Control:
         if request.method != "POST":
             return text_reply(405, "control requests are POST", (("Allow", "POST"),))
         try:
-            fields = json.loads(request.body or b"{}")
-            if not isinstance(fields, dict):
-                return text_reply(400, "a JSON object is expected")
-            call(fields)
-        except (TypeError, ValueError) as error:
+            call(json.loads(request.body or b"{}"))
+        except (AttributeError, TypeError, ValueError) as error:
             return text_reply(400, str(error))
         return Reply(200, b"true", JSON)
 
@@ -64,7 +61,8 @@ class Control:
         if unknown := fields.keys() - _FIELDS:
             message = f"unknown fields: {', '.join(sorted(unknown))}"
             raise ValueError(message)
-        self._faults.add(Fault(**{**fields, "effect": Effect(fields.get("effect", "none"))}))
+        given: dict[str, Any] = {**fields, "effect": Effect(fields.get("effect", "none"))}
+        self._faults.add(Fault(**given))
 
     def _advance(self, fields: dict[str, Any]) -> None:
         clock = self._host.clock

@@ -14,12 +14,14 @@ import base64
 import binascii
 import json
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from consul_coord.server.gotext import GoParseError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    Reader = Callable[[object, str], Any]
 
 _SPACE = " \t\r\n"
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -120,7 +122,7 @@ def wrong(value: object, where: str, wanted: str) -> GoParseError:
 
 def read_object(
     value: object,
-    fields: Mapping[str, Callable[[object, str], Any]],
+    fields: Mapping[str, Reader],
     *,
     struct: str,
     type_name: str,
@@ -136,10 +138,11 @@ def read_object(
         return {}
     if not isinstance(value, dict):
         raise wrong(value, where, type_name)
+    members = cast("dict[str, object]", value)
     by_name = {name.lower(): name for name in fields}
     path = where.partition(".")[2]
     found: dict[str, Any] = {}
-    for name, member in value.items():
+    for name, member in members.items():
         known = by_name.get(name.lower())
         if known is not None and member is not None:
             place = f"{path}.{known}" if path else known
@@ -152,12 +155,33 @@ def read_object(
 
 def nulls(value: object, *names: str) -> frozenset[str]:
     """Return which of the named fields an object sets to null."""
-    given = value.items() if isinstance(value, dict) else ()
-    sent = {name.lower(): member for name, member in given}
+    given = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    sent = {name.lower(): member for name, member in given.items()}
     return frozenset(name for name in names if name.lower() in sent and sent[name.lower()] is None)
 
 
-def named(type_name: str, read: Callable[[object, str], Any]) -> Callable[[object, str], Any]:
+def object_of(fields: Mapping[str, Reader], *, struct: str, type_name: str) -> Reader:
+    """Return a strict reader of an object with these fields."""
+
+    def read(value: object, where: str) -> dict[str, Any]:
+        return read_object(value, fields, struct=struct, type_name=type_name, where=where, strict=True)
+
+    return read
+
+
+def list_of(read: Reader, type_name: str) -> Reader:
+    """Return a reader of a list whose items are read by another reader."""
+    return lambda value, where: [read(item, where) for item in items(value, where, type_name)]
+
+
+def items(value: object, where: str, type_name: str) -> list[object]:
+    """Return a list's items."""
+    if not isinstance(value, list):
+        raise wrong(value, where, type_name)
+    return cast("list[object]", value)
+
+
+def named(type_name: str, read: Reader) -> Reader:
     """Return a reader that calls its type by another name in errors."""
 
     def reading(value: object, where: str) -> Any:  # noqa: ANN401 - whatever the other reader gives
@@ -185,16 +209,15 @@ def boolean(value: object, where: str) -> bool:
 
 def texts(value: object, where: str) -> tuple[str, ...]:
     """Read a list of strings."""
-    if not isinstance(value, list):
-        raise wrong(value, where, "[]string")
-    return tuple("" if item is None else text(item, where) for item in value)
+    return tuple("" if item is None else text(item, where) for item in items(value, where, "[]string"))
 
 
 def text_map(value: object, where: str) -> tuple[tuple[str, str], ...]:
     """Read an object of strings, in order of the keys."""
     if not isinstance(value, dict):
         raise wrong(value, where, "map[string]string")
-    return tuple(sorted((key, "" if item is None else text(item, where)) for key, item in value.items()))
+    members = cast("dict[str, object]", value)
+    return tuple(sorted((key, "" if item is None else text(item, where)) for key, item in members.items()))
 
 
 def integer(low: int, high: int, type_name: str) -> Callable[[object, str], int]:

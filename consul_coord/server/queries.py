@@ -32,11 +32,11 @@ def find(store: Store, query: str) -> QueryRecord | None:
 def put(store: Store, index: int, query: QueryRecord) -> None:
     """Add or replace a query."""
     existing = store.queries.get(query.id)
-    if query.session:
-        _check_session(store, query.session)
     if query.name and any(other.name == query.name and other.id != query.id for other in store.queries):
         message = f"name '{query.name}' aliases an existing query name"
         raise StateError(message)
+    if query.session:
+        _check_session(store, query.session)
     created = existing.create_index if existing else index
     store.queries.put(query.id, replace(query, create_index=created, modify_index=index))
     store.changed(QUERIES, index)

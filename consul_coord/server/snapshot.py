@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from consul_coord.server.records import (
     CheckRecord,
@@ -76,4 +76,4 @@ def _record(table: str, row: Any) -> Any:  # noqa: ANN401 - rows of any table
 
 
 def _frozen(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+    return tuple(map(_frozen, cast("list[object]", value))) if isinstance(value, list) else value

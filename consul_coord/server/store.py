@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from consul_coord.server.tables import SortedTable, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable
 
     from consul_coord.server.records import (
         CheckRecord,
@@ -118,7 +118,7 @@ class Store:
         self.indexes[table] = index
 
     @contextmanager
-    def command(self) -> Iterator[int]:
+    def command(self) -> Generator[int, None, None]:
         """Apply one Raft command: give its index; undo it on an exception, else publish the news."""
         self.raft_index += 1
         indexes = self.indexes.copy()

@@ -68,7 +68,7 @@ class WaitingRoom:
         for mark in news:
             for watched in self._reached(mark):
                 concerned.update(self._by_mark.get(watched, {}))
-        answered = []
+        answered: list[tuple[int, Reply]] = []
         for ticket in sorted(concerned):
             waiter = self._waiters[ticket]
             outcome = waiter.again(now)

@@ -198,7 +198,7 @@ def test_names_are_taken_as_they_are(target: Target) -> None:
 
 def test_a_lock_and_a_record_in_one_step(target: Target) -> None:
     key, record, session = target.key(), target.key(".lock"), target.session()
-    ops = [
+    ops: list[dict[str, object]] = [
         {"Verb": "lock", "Key": key, "Session": session},
         {"Verb": "cas", "Key": record, "Index": 0, "Value": b64(b"{}")},
     ]

@@ -252,21 +252,9 @@ _CHECK = {
 }
 
 
-def _checks(value: object, where: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list):
-        raise gojson.wrong(value, where, "structs.CheckTypes")
-    return [_check(item, where) for item in value]
-
-
-def _check(value: object, _where: str) -> dict[str, Any]:
-    return gojson.read_object(
-        value,
-        {**_CHECK, "CheckID": gojson.text},
-        strict=True,
-        struct="CheckType",
-        type_name="structs.CheckType",
-    )
-
+_CHECK_TYPE = gojson.object_of(
+    {**_CHECK, "CheckID": gojson.text}, struct="CheckType", type_name="structs.CheckType"
+)
 
 _SERVICE = {
     "ID": gojson.text,
@@ -275,8 +263,8 @@ _SERVICE = {
     "Address": gojson.text,
     "Port": gojson.int_,
     "Meta": gojson.text_map,
-    "Check": _check,
-    "Checks": _checks,
+    "Check": _CHECK_TYPE,
+    "Checks": gojson.list_of(_CHECK_TYPE, "structs.CheckTypes"),
     "Token": gojson.text,
     "Weights": gojson.anything,
     "EnableTagOverride": gojson.boolean,

@@ -217,26 +217,6 @@ def _check(node_name: str, fields: Mapping[str, Any]) -> CheckRecord:
     )
 
 
-def _object(fields: Fields, of: str) -> Callable[[object, str], dict[str, Any]]:
-    return lambda value, where: gojson.read_object(
-        value, fields, strict=True, struct=of, type_name=f"structs.{of}", where=where
-    )
-
-
-def _list_of(fields: Fields, of: str) -> Callable[[object, str], list[dict[str, Any]]]:
-    def read(value: object, where: str) -> list[dict[str, Any]]:
-        if not isinstance(value, list):
-            raise gojson.wrong(value, where, f"structs.{of}s")
-        return [
-            gojson.read_object(item, fields, strict=True, struct=of, type_name=f"structs.{of}", where=where)
-            for item in value
-        ]
-
-    return read
-
-
-_ignored = gojson.anything
-
 _SERVICE: Fields = {
     "ID": gojson.text,
     "Service": gojson.text,
@@ -244,14 +224,14 @@ _SERVICE: Fields = {
     "Address": gojson.text,
     "Port": gojson.int_,
     "Meta": gojson.text_map,
-    "Weights": _ignored,
+    "Weights": gojson.anything,
     "EnableTagOverride": gojson.boolean,
     "Namespace": gojson.text,
-    "TaggedAddresses": _ignored,
-    "Proxy": _ignored,
-    "Connect": _ignored,
-    "CreateIndex": _ignored,
-    "ModifyIndex": _ignored,
+    "TaggedAddresses": gojson.anything,
+    "Proxy": gojson.anything,
+    "Connect": gojson.anything,
+    "CreateIndex": gojson.anything,
+    "ModifyIndex": gojson.anything,
 }
 
 _CHECK: Fields = {
@@ -265,11 +245,13 @@ _CHECK: Fields = {
     "ServiceName": gojson.text,
     "ServiceTags": gojson.texts,
     "Type": gojson.text,
-    "Definition": _ignored,
+    "Definition": gojson.anything,
     "Namespace": gojson.text,
-    "CreateIndex": _ignored,
-    "ModifyIndex": _ignored,
+    "CreateIndex": gojson.anything,
+    "ModifyIndex": gojson.anything,
 }
+
+_HEALTH_CHECK = gojson.object_of(_CHECK, struct="HealthCheck", type_name="structs.HealthCheck")
 
 _REGISTRATION: Fields = {
     "Datacenter": gojson.text,
@@ -278,9 +260,9 @@ _REGISTRATION: Fields = {
     "Address": gojson.text,
     "TaggedAddresses": gojson.text_map,
     "NodeMeta": gojson.text_map,
-    "Service": _object(_SERVICE, "NodeService"),
-    "Check": _object(_CHECK, "HealthCheck"),
-    "Checks": _list_of(_CHECK, "HealthCheck"),
+    "Service": gojson.object_of(_SERVICE, struct="NodeService", type_name="structs.NodeService"),
+    "Check": _HEALTH_CHECK,
+    "Checks": gojson.list_of(_HEALTH_CHECK, "structs.HealthChecks"),
     "SkipNodeUpdate": gojson.boolean,
 }
 

@@ -130,22 +130,23 @@ _SERVICE_DEFAULTS: dict[str, Any] = {
     "Connect": False,
 }
 
+
+def _text_dict(value: object, where: str) -> dict[str, str]:
+    return dict(gojson.text_map(value, where))
+
+
 _FAILOVER = {"NearestN": gojson.int_, "Datacenters": gojson.texts}
 _SERVICE = {
     "Service": gojson.text,
-    "Failover": lambda value, _: gojson.read_object(
-        value,
-        _FAILOVER,
-        strict=True,
-        struct="QueryDatacenterOptions",
-        type_name="structs.QueryDatacenterOptions",
+    "Failover": gojson.object_of(
+        _FAILOVER, struct="QueryDatacenterOptions", type_name="structs.QueryDatacenterOptions"
     ),
     "OnlyPassing": gojson.boolean,
     "IgnoreCheckIDs": gojson.texts,
     "Near": gojson.text,
     "Tags": gojson.texts,
-    "NodeMeta": lambda value, where: dict(gojson.text_map(value, where)),
-    "ServiceMeta": lambda value, where: dict(gojson.text_map(value, where)),
+    "NodeMeta": _text_dict,
+    "ServiceMeta": _text_dict,
     "Connect": gojson.boolean,
     "Namespace": gojson.text,
 }
@@ -156,17 +157,11 @@ _QUERY = {
     "Name": gojson.text,
     "Session": gojson.text,
     "Token": gojson.text,
-    "Template": lambda value, _: gojson.read_object(
-        value, _TEMPLATE, strict=True, struct="QueryTemplateOptions", type_name="structs.QueryTemplateOptions"
+    "Template": gojson.object_of(
+        _TEMPLATE, struct="QueryTemplateOptions", type_name="structs.QueryTemplateOptions"
     ),
-    "Service": lambda value, _: gojson.read_object(
-        value, _SERVICE, strict=True, struct="ServiceQuery", type_name="structs.ServiceQuery"
-    ),
-    "DNS": lambda value, _: gojson.read_object(
-        value,
-        {"TTL": gojson.text},
-        strict=True,
-        struct="QueryDNSOptions",
-        type_name="structs.QueryDNSOptions",
+    "Service": gojson.object_of(_SERVICE, struct="ServiceQuery", type_name="structs.ServiceQuery"),
+    "DNS": gojson.object_of(
+        {"TTL": gojson.text}, struct="QueryDNSOptions", type_name="structs.QueryDNSOptions"
     ),
 }

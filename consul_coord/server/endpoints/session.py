@@ -54,7 +54,8 @@ def create(call: Call) -> Reply:
     except GoParseError as error:
         message = f"Request decode failed: {error}"
         raise Refusal(400, message) from None
-    draft = SessionDraft(**{"node": call.state.node, **_checks(fields), **_renamed(fields)})
+    given: dict[str, Any] = {"node": call.state.node, **_checks(fields), **_renamed(fields)}
+    draft = SessionDraft(**given)
     if draft.node:
         call.authorizer.require("session", draft.node, "write")
     return call.json({"ID": call.state.create_session(draft, call.now)})
@@ -130,19 +131,15 @@ def _lock_delay(value: object, _where: str) -> int:
 
 
 def _check_ids(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise gojson.wrong(value, where, "[]types.CheckID")
-    return gojson.texts(value, where)
+    return gojson.texts(gojson.items(value, where, "[]types.CheckID"), where)
 
 
 def _service_checks(value: object, where: str) -> tuple[ServiceCheck, ...]:
-    if not isinstance(value, list):
-        raise gojson.wrong(value, where, "[]structs.ServiceCheck")
     read = [
         gojson.read_object(
             item, _SERVICE_CHECK, struct="ServiceCheck", type_name="structs.ServiceCheck", where=where
         )
-        for item in value
+        for item in gojson.items(value, where, "[]structs.ServiceCheck")
     ]
     return tuple(ServiceCheck(item.get("ID", ""), item.get("Namespace", "")) for item in read)
 

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 _META = (("X-Consul-Knownleader", "true"), ("X-Consul-Lastcontact", "0"))
 
 
-def _kv_fields(value: object, where: str) -> dict[str, Any]:
-    return gojson.read_object(value, _KV, strict=True, struct="KVTxnOp", type_name="api.KVTxnOp", where=where)
-
-
 _KV = {
     "Verb": gojson.named("api.KVOp", gojson.text),
     "Key": gojson.text,
@@ -35,7 +31,11 @@ _KV = {
     "Namespace": gojson.text,
 }
 
-_OP = {"KV": _kv_fields}
+_OP = gojson.object_of(
+    {"KV": gojson.object_of(_KV, struct="KVTxnOp", type_name="api.KVTxnOp")},
+    struct="TxnOp",
+    type_name="api.TxnOp",
+)
 
 _FILTERED = frozenset({"get", "get-tree"})  # not refused: their results are filtered
 _READING = frozenset({"check-index", "check-session"})
@@ -95,13 +95,8 @@ def _ops(call: Call) -> list[KvOp]:
 
 
 def _items(value: object) -> list[dict[str, Any]]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise gojson.wrong(value, "value", "api.TxnOps")
-    return [
-        gojson.read_object(item, _OP, strict=True, struct="TxnOp", type_name="api.TxnOp") for item in value
-    ]
+    items = [] if value is None else gojson.items(value, "value", "api.TxnOps")
+    return [_OP(item, "value") for item in items]
 
 
 def _kv_op(fields: dict[str, Any]) -> KvOp:
