@@ -5,6 +5,8 @@ Rules
   else only when the failure shows that it was never applied.
 - What is repeated are failures to serve (5xx, 429, a broken or missing reply), never a refusal (403, 400, a
   failed CAS).
+- The error that comes out never claims less doubt than any try has left: when an earlier one may have been
+  applied, a last one that could not even connect says so too.
 - The first try runs without tenacity, which would cost more than the try itself; the repeats use its loop
   with this package's clock, randomness and sleep. This is the only module that imports it.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from consul_coord.errors import ConsulCoordError
+from consul_coord.errors import ConsulCoordError, TransportError
 from consul_coord.events import Retried
 from consul_coord.http.backoff import delay
 from consul_coord.http.failures import outcome_unknown, retryable
@@ -38,7 +40,7 @@ def may_repeat(request: Request, error: BaseException) -> bool:
 async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float) -> T:
     """Send a call until it is answered, or ``deadline`` comes; each try takes ``attempt`` seconds at most.
 
-    Raises the last try's error.
+    Raises the last try's error; its ``outcome_unknown`` tells of all tries.
     """
     try:
         return await send_once(io, call, deadline=min(deadline, io.now() + attempt))
@@ -49,8 +51,9 @@ async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float) -> 
         if io.now() + first_pause >= deadline:
             raise
         _report(io, call.request, error)
+        first = error
     await io.sleep(first_pause)
-    return await _repeat(io, call, deadline, attempt)
+    return await _repeat(io, call, deadline, attempt, first)
 
 
 async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
@@ -58,7 +61,7 @@ async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
     return call.decode(await io.send(call.request, deadline=deadline))
 
 
-async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float) -> T:
+async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: ConsulCoordError) -> T:
     # Imported here: it costs more than most programs' whole use of this package, and is needed after a
     # failure only.
     from tenacity import AsyncRetrying, retry_if_exception
@@ -83,10 +86,27 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float) -> T:
         reraise=True,
     )
 
+    doubt = _leaves_doubt(call.request, last)
+
     async def once() -> T:
-        return await send_once(io, call, deadline=min(deadline, io.now() + attempt))
+        nonlocal last, doubt
+        if io.now() >= deadline:
+            # The pause took longer than asked for. What went wrong before it says more than that.
+            raise last
+        try:
+            return await send_once(io, call, deadline=min(deadline, io.now() + attempt))
+        except ConsulCoordError as error:
+            last = error
+            doubt = doubt or _leaves_doubt(call.request, error)
+            if isinstance(error, TransportError):
+                error.outcome_unknown = doubt
+            raise
 
     return await retrying(once)
+
+
+def _leaves_doubt(request: Request, error: ConsulCoordError) -> bool:
+    return request.retry is not Retry.READ and outcome_unknown(error)
 
 
 def _report(io: IO, request: Request, error: BaseException) -> None:
