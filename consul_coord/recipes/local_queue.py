@@ -30,6 +30,10 @@ class Turn:
         self.owner = owner
         self.ready = Signal()
 
+    def disown(self) -> None:
+        """Leave it to a clean-up: who had it may then queue behind that."""
+        self.owner = None
+
 
 class LocalQueues:
     """The queues of all keys that this client acts on."""

@@ -64,6 +64,9 @@ class Unlock:
     turn: Turn
     fence: int
 
+    def __post_init__(self) -> None:
+        self.turn.disown()
+
     @classmethod
     def of(cls, hold: HoldCore) -> Self:
         """Take over from a hold."""
@@ -119,6 +122,9 @@ class Withdraw:
     session: str
     flags: int
     turn: Turn
+
+    def __post_init__(self) -> None:
+        self.turn.disown()
 
     async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:
         """Remove what the attempt has left."""

@@ -11,7 +11,7 @@ from consul_coord.events import Cleaned, Failed, Released
 from consul_coord.models import LOCK_FLAGS, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.coordinator import Coordinator
 from consul_coord.recipes.local_queue import Turn
-from consul_coord.recipes.reaper import LONGEST_PAUSE, SWEEPS, DestroySession, Sweep, Unlock
+from consul_coord.recipes.reaper import LONGEST_PAUSE, SWEEPS, DestroySession, Sweep, Unlock, Withdraw
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     SESSION,
@@ -170,6 +170,18 @@ def test_an_unlock_that_finds_the_key_gone_is_done(bench: Bench) -> None:
     bench.io.expect("GET", "/v1/kv/k", pairs())
     bench.run()
     assert follower.ready.is_set()
+
+
+def test_who_gave_up_may_queue_behind_the_clean_up(bench: Bench) -> None:
+    for duty in (Unlock, Withdraw):
+        turn, again = Turn(duty.__name__, "me"), Turn(duty.__name__, "me")
+        bench.core.queues.join(turn)
+        if duty is Unlock:
+            Unlock(turn.key, SESSION, 7, b"v", LOCK_FLAGS, turn, 7)
+        else:
+            Withdraw(turn.key, SESSION, LOCK_FLAGS, turn)
+        bench.core.queues.join(again)
+        assert not again.ready.is_set()
 
 
 def sweep(bench: Bench) -> None:
