@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from urllib.parse import quote, unquote
 
 from consul_coord.errors import InvalidArgument
@@ -43,6 +44,8 @@ class LossReason(StrEnum):
     FORKED = "forked"
     """This process is a forked child; the hold is its parent's."""
     CLIENT_CLOSED = "client_closed"
+    RESIGNED = "resigned"
+    """A leadership was given up here; never the state of a hold, which is RELEASED then."""
 
 
 class ReleaseOutcome(StrEnum):
@@ -103,8 +106,20 @@ class LeaderInfo:
     """What the leader advertises."""
     session: str
     node: str | None = None
+    """The session's node, or None when it may not be read."""
     term: int = 0
+    """The leadership's fence: higher than that of every leader before."""
     since_index: int = 0
+    """The index of the last write to the key: when the value was advertised, or the leader elected."""
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8 text. Raises UnicodeDecodeError when it is none."""
+        return self.value.decode()
+
+    def json(self) -> Any:
+        """Return the value read as JSON. Raises ValueError when it is none."""
+        return json.loads(self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,78 @@
+"""Calling users' functions on an event loop: plain ones, and ones that return something to be awaited.
+
+Rules
+- Functions in order begin when the one before has ended, what it returned has been awaited too.
+- One that never ends keeps later ones of the same order from being called, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from consul_coord.recipes.coordinator import Coordinator
+
+
+class AsyncCallbacks:
+    """The functions of one user."""
+
+    def __init__(self, core: Coordinator) -> None:
+        self._core = core
+        self._waiting: deque[tuple[Callable[[], object], Callable[[Exception], object]]] = deque()
+        self._awaiting = False
+
+    def in_order(self, function: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+        """Call a function when those handed over before have ended; what it raises goes to ``failed``."""
+        self._waiting.append((function, failed))
+        self._core.host.call_back(self._call_waiting)
+
+    def _call_waiting(self) -> Coroutine[Any, Any, None] | None:
+        """Call what waits, up to the first that has to be awaited: returns that, for a task of its own."""
+        while self._waiting and not self._awaiting:
+            function, failed = self._waiting.popleft()
+            try:
+                answer = function()
+            except Exception as error:  # noqa: BLE001 - a user's bug, for its owner to report
+                failed(error)
+                continue
+            if isawaitable(answer):
+                self._awaiting = True
+                return self._finish(answer, failed)
+        return None
+
+    async def _finish(self, answer: Awaitable[object], failed: Callable[[Exception], object]) -> None:
+        try:
+            await answer
+        except Exception as error:  # noqa: BLE001 - as above
+            failed(error)
+        finally:
+            self._awaiting = False
+            self._core.host.call_back(self._call_waiting)
+
+    def ask(
+        self,
+        function: Callable[[], object],
+        answered: Callable[[object], object],
+        failed: Callable[[Exception], object],
+    ) -> None:
+        """Call a function soon; what it returns goes to ``answered``, what it raises to ``failed``."""
+        self._core.host.call_back(lambda: _call(function, answered, failed))
+
+
+async def _call(
+    function: Callable[[], object],
+    answered: Callable[[object], object],
+    failed: Callable[[Exception], object],
+) -> None:
+    try:
+        answer = function()
+        if isawaitable(answer):
+            answer = await answer
+    except Exception as error:  # noqa: BLE001 - as above
+        failed(error)
+    else:
+        answered(answer)

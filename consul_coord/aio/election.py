@@ -1,0 +1,303 @@
+"""Leader election for event loops: names, parameters and documentation.
+
+The logic is in ``recipes.election`` and ``recipes.leader``.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from consul_coord.aio.callbacks import AsyncCallbacks
+from consul_coord.aio.leadership import AsyncLeadership
+from consul_coord.aio.watch import AsyncWatch
+from consul_coord.errors import AcquireCancelled, LeadershipLost
+from consul_coord.recipes import election as recipe
+from consul_coord.recipes import lock as lock_recipe
+from consul_coord.recipes.leader import LeaderFollower
+from consul_coord.recipes.leader import leader as read_leader
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Coroutine
+    from types import TracebackType
+    from typing import Self
+
+    from consul_coord.aio.client import AsyncClient
+    from consul_coord.models import Contender, LeaderInfo, LossReason, ReleaseOutcome, SessionSpec
+    from consul_coord.recipes.election import Candidacy
+    from consul_coord.recipes.hold import HoldCore
+
+
+class AsyncLeaderElection:
+    """A candidate for the leadership of a key, which contends, leads and contends again in the background.
+
+    Guarantees: at most one leader at a time that believes in it, as ``Hold`` says; each ``term`` above all
+    earlier ones; a leader that dies is succeeded after at most ``failover_bound(spec)`` seconds, one that
+    resigns at once; ``is_leader`` and ``leadership`` are computed from the lease at every look, so a process
+    that was stopped never finds itself leading after its time; candidates are served in order, and a change
+    of leadership wakes one of them; callbacks are called in order, one at a time, ``on_lost`` once after each
+    ``on_elected``. Does not guarantee: that a paused leader stops in time (use the term, or ``guard()``);
+    that a callback runs before its news is old; order among candidates that know nothing of the queue.
+
+    Other clients' candidates that acquire the same key with a session take part: those with the flags of the
+    official Go client's locks, and those with flags named in ``accept_flags``. One object may be used by many
+    threads or tasks.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        key: str,
+        *,
+        value: bytes | str = b"",
+        session: SessionSpec | str | None = None,
+        on_elected: Callable[[AsyncLeadership], object] | None = None,
+        on_lost: Callable[[LossReason], object] | None = None,
+        on_change: Callable[[LeaderInfo | None], object] | None = None,
+        health: Callable[[], bool | Awaitable[bool]] | None = None,
+        health_interval: float = 1.0,
+        priority_delay: float = 0.0,
+        retry_wait: tuple[float, float] = (0.5, 2.0),
+        accept_flags: Collection[int] = (),
+    ) -> None:
+        """Describe the candidate; no I/O.
+
+        ``value`` is what it advertises as leader. ``session``: None for the client's shared one, a spec for
+        one of its own, or the id of one made elsewhere. ``on_elected(leadership)``, ``on_lost(reason)`` (at
+        every end of a leadership; RESIGNED when it was given up) and ``on_change(leader)`` (whoever leads, or
+        None; the present state first) are called on the client's callback thread, or in its event loop, where
+        they may be coroutine functions. They should be short: what the leader does belongs into ``run``. A
+        callback that raises is logged and reported as ``Failed``; if
+        it was ``on_elected``, the leader resigns. ``health``: asked every ``health_interval`` seconds; while
+        it returns False, raises, or has not answered for 10 s, this is no candidate, and no leader.
+        ``priority_delay``: seconds for which the leadership must have been vacant before this candidate wants
+        it. ``retry_wait``: the least and the most seconds, drawn at random, from the end of a leadership to
+        the next attempt. ``accept_flags``: further flags that an existing key may carry, such as 0. Raises
+        InvalidKey and InvalidArgument.
+        """
+        self._client = client
+        self._lock = recipe.lock_of(
+            key=key,
+            value=value.encode() if isinstance(value, str) else value,
+            session=session,
+            accept_flags=accept_flags,
+        )
+        self._plan = recipe.ElectionPlan(
+            key=key,
+            retry_wait=retry_wait,
+            priority_delay=priority_delay,
+            health_interval=health_interval,
+            on_elected=None if on_elected is None else lambda *lead: on_elected(self._view(*lead)),
+            on_lost=on_lost,
+            on_change=on_change,
+            health=health,
+        )
+        self._candidacy: Candidacy | None = None
+        self._shown: AsyncLeadership | None = None
+
+    @property
+    def key(self) -> str:
+        """The key that is led."""
+        return self._plan.key
+
+    # -- the candidacy
+
+    async def start(self) -> None:
+        """Begin to be a candidate, in the background; harmless when it is one. Raises ClientClosed."""
+        candidacy = self._current()
+        if candidacy is None or candidacy.is_over:
+            core = self._client.core
+            candidacy = recipe.Candidacy(core, self._plan, self._lock, AsyncCallbacks(core), keeps=self)
+            self._candidacy = candidacy
+        await self._client.call(functools.partial(recipe.start, candidacy=candidacy))
+
+    async def stop(self, *, timeout: float = 5.0) -> None:
+        """Resign if it leads, and be no candidate any more; harmless when it is none.
+
+        Waits up to ``timeout`` seconds; the rest is done in the background. May be started again.
+        """
+        candidacy = self._current()
+        if candidacy is not None:
+            await self._client.call(lambda io: recipe.stop(io, candidacy, timeout=timeout), closing=True)
+
+    def _current(self) -> Candidacy | None:
+        """Return the candidacy, unless it is a parent process's."""
+        candidacy = self._candidacy
+        return candidacy if candidacy is not None and candidacy.core is self._client.core else None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def problem(self) -> Exception | None:
+        """What refused the last attempt, such as PermissionDenied or KeyConflict; None if nothing did.
+
+        Attempts go on all the same. No I/O.
+        """
+        candidacy = self._candidacy
+        return None if candidacy is None else candidacy.problem
+
+    # -- the leadership
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads at this moment; no I/O."""
+        return self._hold() is not None
+
+    @property
+    def term(self) -> int | None:
+        """The term of the present leadership, or None when this does not lead; no I/O."""
+        hold = self._hold()
+        return None if hold is None else hold.fence
+
+    @property
+    def leadership(self) -> AsyncLeadership | None:
+        """The present leadership, or None when this does not lead; no I/O."""
+        candidacy = self._candidacy
+        hold = None if candidacy is None else candidacy.leading(self._client.now())
+        return None if candidacy is None or hold is None else self._view(candidacy, hold)
+
+    def _hold(self) -> HoldCore | None:
+        candidacy = self._candidacy
+        return None if candidacy is None else candidacy.leading(self._client.now())
+
+    def _view(self, candidacy: Candidacy, hold: HoldCore) -> AsyncLeadership:
+        shown = self._shown
+        if shown is None or shown.core is not hold:
+            self._shown = shown = AsyncLeadership(self._client, candidacy, hold)
+        return shown
+
+    async def wait_for_leadership(self, *, timeout: float | None = None) -> AsyncLeadership:
+        """Return the leadership, as soon as there is one; ``timeout`` seconds at most, None for ever.
+
+        Raises AcquireTimeout, AcquireCancelled when the candidacy was not started or is stopped, and
+        ClientClosed.
+        """
+        candidacy, hold = await self._client.call(
+            functools.partial(recipe.wait_for_leadership, candidacy=self._current(), timeout=timeout)
+        )
+        return self._view(candidacy, hold)
+
+    async def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
+        """Return why the latest leadership has ended, as soon as it has; RESIGNED when it was given up.
+
+        ``timeout`` seconds at most, None for ever. Raises TimeoutError, NotHeld when there was no leadership,
+        and ClientClosed.
+        """
+        candidacy = self._candidacy
+        return await self._client.call(lambda io: recipe.wait_for_loss(io, candidacy, timeout=timeout))
+
+    async def run(
+        self, fn: Callable[[AsyncLeadership], Awaitable[object]], *, until: Callable[[], bool] | None = None
+    ) -> None:
+        """Call ``fn(leadership)`` whenever elected, in this thread or task, while this is a candidate.
+
+        Resigns when ``fn`` returns or raises; an Exception is logged and reported as ``Failed``, anything
+        else goes on. At a loss nothing interrupts a blocking ``fn``: it should look at ``leadership.lost`` or
+        call ``leadership.check()``, whose LeadershipLost it may let out. A coroutine is cancelled. Returns
+        when ``until()``, asked after each call, returns True, or when the candidacy is stopped. Starts the
+        candidacy if need be, and stops it then at the end.
+        """
+        if (candidacy := self._current()) is None or candidacy.is_over:
+            async with self:
+                await self._run(fn, until)
+        else:
+            await self._run(fn, until)
+
+    async def _run(
+        self, fn: Callable[[AsyncLeadership], Awaitable[object]], until: Callable[[], bool] | None
+    ) -> None:
+        while True:
+            try:
+                leadership = await self.wait_for_leadership()
+            except AcquireCancelled:
+                return
+            try:
+                async with leadership:
+                    await fn(leadership)
+            except LeadershipLost as lost:
+                # That it was lost is told by on_lost; what else the work raised is its own error.
+                error = lost.__cause__ if lost.fence == leadership.term else lost
+            except Exception as raised:  # noqa: BLE001 - a user's bug, which ends no candidacy
+                error = raised
+            else:
+                error = None
+            recipe.report_work(self._candidacy, error)
+            if until is not None and until():
+                return
+
+    def leading(
+        self, fn: Callable[[AsyncLeadership], Awaitable[object]]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Decorate a function: calling it then means ``run`` with it."""
+
+        @functools.wraps(fn)
+        async def led() -> None:
+            await self.run(fn)
+
+        return led
+
+    async def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:
+        """Give the leadership up: the next candidate takes over at once, without lock-delay.
+
+        Then, after ``pause`` seconds and ``retry_wait``, this is a candidate again. With a ``pause`` a
+        candidate that does not lead also stays out for so long. Returns RELEASED, ALREADY_LOST when there was
+        nothing to give up, or UNKNOWN when no answer came within 5 s: it is then given up in the background.
+        """
+        candidacy = self._current()
+        return await self._client.call(lambda io: recipe.resign(io, candidacy, pause=pause), closing=True)
+
+    async def proclaim(self, value: bytes | str) -> None:
+        """Change what is advertised, while leading; the next term begins with ``value`` of the constructor.
+
+        Raises NotHeld when this does not lead, LeadershipLost when it does not any more, and what the write
+        raises.
+        """
+        candidacy, hold = recipe.leadership_of(self._current(), self._client.now())
+        data = value.encode() if isinstance(value, str) else value
+        await self._client.call(lambda io: recipe.proclaim(io, candidacy, hold, data))
+
+    async def transfer_to(self, session: str) -> None:
+        """Resign in favour of the candidate with this session, one of ``candidates()``.
+
+        The others let it go first, for 5 s at most; other clients' candidates know nothing of it. Raises
+        SessionNotFound when no such candidate waits (nothing is given up then), NotHeld, LeadershipLost, and
+        what the requests raise.
+        """
+        candidacy, hold = recipe.leadership_of(self._current(), self._client.now())
+        await self._client.call(lambda io: recipe.transfer(io, candidacy, hold, session))
+
+    async def candidates(self) -> tuple[Contender, ...]:
+        """Return who waits for the leadership, the next one first; a consistent read.
+
+        Candidates that know nothing of the queue are not among them, nor those that stand aside.
+        """
+        core = self._client.core
+        return await self._client.call(lambda io: lock_recipe.contenders(io, core, self._lock))
+
+    def __repr__(self) -> str:
+        role = f"leading, term {self.term}" if self.is_leader else "not leading"
+        return f"<AsyncLeaderElection of {self.key!r}: {role}>"
+
+
+async def async_leader(client: AsyncClient, key: str) -> LeaderInfo | None:
+    """Return who leads, as the servers' leader has it, or None; a consistent read.
+
+    Raises InvalidKey, and what the requests raise.
+    """
+    return await client.call(lambda io: read_leader(io, client.core, key))
+
+
+def async_observe(client: AsyncClient, key: str) -> AsyncWatch[LeaderInfo | None]:
+    """Return an iterator over leaderships: the present state first, None for nobody; then each change once.
+
+    A change is another leader, another term of the same one, or another value. States between two looks may
+    be skipped, the latest never is. Outages of the agent are ridden out. Raises InvalidKey.
+    """
+    return AsyncWatch(client, LeaderFollower(key))

@@ -1,0 +1,44 @@
+"""Telling any number of waiters that something has changed; from any thread, without a lock.
+
+Rules
+- Who waits begins to watch first, and looks then: so no change between the look and the wait is missed.
+- A change is told once to everybody who watches at that moment.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from consul_coord.io import Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Changes:
+    """A source of changes."""
+
+    __slots__ = ("_watchers",)
+
+    def __init__(self) -> None:
+        self._watchers: dict[Signal, None] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[Signal]:
+        """Give a signal that the next change raises."""
+        signal = Signal()
+        self._watchers[signal] = None
+        try:
+            yield signal
+        finally:
+            self._watchers.pop(signal, None)
+
+    def tell(self) -> None:
+        """Raise the signal of everybody who watches."""
+        while self._watchers:
+            try:
+                signal, _ = self._watchers.popitem()
+            except KeyError:
+                return
+            signal.set()

@@ -1,0 +1,39 @@
+"""Calling users' functions for blocking code: on the client's callback thread, one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.recipes.coordinator import Coordinator
+
+
+class Callbacks:
+    """The functions of one user. The thread itself keeps the order."""
+
+    def __init__(self, core: Coordinator) -> None:
+        self._core = core
+
+    def in_order(self, function: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+        """Call a function when those handed over before have ended; what it raises goes to ``failed``."""
+        self.ask(function, lambda _: None, failed)
+
+    def ask(
+        self,
+        function: Callable[[], object],
+        answered: Callable[[object], object],
+        failed: Callable[[Exception], object],
+    ) -> None:
+        """Call a function soon; what it returns goes to ``answered``, what it raises to ``failed``."""
+
+        def call() -> None:
+            try:
+                answer = function()
+            except Exception as error:  # noqa: BLE001 - a user's bug, for its owner to report
+                failed(error)
+            else:
+                answered(answer)
+
+        self._core.host.call_back(call)

@@ -1,0 +1,64 @@
+"""A leadership, as blocking code sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.recipes import election as recipe
+from consul_coord.recipes.hold import error_at_exit
+from consul_coord.recipes.leadership import End, LeadershipView, leadership_lost, told_as_leadership
+from consul_coord.sync.hold import Hold, LossEvent
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from consul_coord.recipes.election import Candidacy
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.sync.client import Client
+
+
+class Leadership(LeadershipView, Hold):
+    """One term of leading: a hold of the election's key.
+
+    Guarantees what ``Hold`` does, and raises LeadershipLost where that raises LockLost. As a context manager
+    it resigns at the end of the block, and then raises LeadershipLost if it was lost meanwhile, with the
+    block's exception as its cause. At a loss nothing interrupts blocking code; on an event loop the block is
+    cancelled. The candidacy goes on.
+    """
+
+    def __init__(self, client: Client, candidacy: Candidacy, hold: HoldCore) -> None:
+        super().__init__(client, candidacy.core, hold)
+        self._candidacy = candidacy
+
+    @property
+    def lost(self) -> LossEvent:
+        """The event to wait on for its end, by a loss or by resigning."""
+        return LossEvent(self._client, End(self._hold))
+
+    def ensure(self, seconds: float) -> None:
+        """Make sure that at least ``seconds`` of the lease are left, renewing it if need be.
+
+        Raises LeadershipLost, InvalidArgument when the lease is never that long, and what the renewal raises.
+        """
+        with told_as_leadership():
+            super().ensure(seconds)
+
+    def put(self, value: bytes | str) -> None:
+        """Change what the leader advertises; the term stays.
+
+        Raises LeadershipLost when it does not lead any more, and what the write raises.
+        """
+        data = value.encode() if isinstance(value, str) else value
+        self._client.call(lambda io: recipe.proclaim(io, self._candidacy, self._hold, data))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        lost = error_at_exit(self._hold, self._client.now(), error)
+        if lost is not None:
+            raise leadership_lost(lost) from error
