@@ -48,6 +48,8 @@ class Coordinator:
         self.host = host
         self.timeout = timeout
         """Seconds that one request may take."""
+        self.spec = spec
+        """What the shared session is like."""
         self.queues = LocalQueues(host.mutex())
         self.shared = sessions.SessionSource(self, spec)
         self.reaper = Reaper(self)

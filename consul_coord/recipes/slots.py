@@ -1,0 +1,321 @@
+"""A semaphore as it stands in Consul: pure rules over one reading of its prefix.
+
+Under the prefix ``P`` are the *record* ``P/.lock``, which names the limit and the holders, and one
+*contender* ``P/S`` for each session S that waits or holds, locked by S itself: so it vanishes when S ends.
+The format is that of Consul's own clients: ``{"Limit":3,"Holders":{"<session>":true}}``.
+
+Rules, each with what happens without it
+- All that one judgement needs comes from one listing: a listing is a moment, not a mixture.
+- A contender is live while the session that it is named after holds it. A holder that the record names, but
+  whose contender is not live, is dead: its slot is free, and the next take leaves it out of the record.
+- The value of a contender begins with a mark: this package's waiters queue by CreateIndex, among themselves.
+  Foreign clients carry no mark. They are counted as holders, never as waiters: they take a slot by writing
+  the record alone, so whoever watched such a contender would sleep through it.
+- As many waiters as there are free slots may take at once. The first of the others, the *front*, watches the
+  whole prefix: it alone sees a leave, a resize, and the death of a holder, which changes no record. Everybody
+  else watches the contender right before his own. A take changes that contender, so that it wakes its
+  follower.
+- A take names the index of the record that was judged, so that nothing older can admit or remove anybody.
+- A record is written back in the form it was found in: its flags, a list where it had a list, and what is
+  not known here. A record that can't be read is never written.
+
+Source: the predecessor watch is that of Hunt et al., "ZooKeeper" (2010), section 2.4; the format is that of
+Consul's Go client and of its guide to semaphores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
+from consul_coord.http.endpoints import _json
+from consul_coord.http.endpoints._call import BODY_LIMIT
+from consul_coord.models import SEMAPHORE_FLAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from consul_coord.models import KVPair
+
+_RECORD = ".lock"
+_WAITING = b"consul-coord:wait"
+_HOLDING = b"consul-coord:held"
+_BETWEEN = b"\n"
+_HOLDER_BYTES = len('"11111111-1111-1111-1111-111111111111":true,')
+_ENVELOPE = 2_000
+"""Bytes of a take besides its two values and the prefix: verbs, session ids, indexes."""
+_PREFIXES = 3
+"""How often a take names the prefix."""
+
+
+def directory(prefix: str) -> str:
+    """Return what all keys of a semaphore begin with."""
+    return prefix + "/"
+
+
+def record_key(prefix: str) -> str:
+    """Return the key of the record."""
+    return directory(prefix) + _RECORD
+
+
+def contender_key(prefix: str, session: str) -> str:
+    """Return the key of one session's contender."""
+    return directory(prefix) + session
+
+
+def session_of(contender: KVPair) -> str:
+    """Return the session that a contender stands for."""
+    return contender.key.rpartition("/")[2]
+
+
+# -- the contender's value
+# ------------------------------------------------------------------------------------------------------
+
+
+def waiting(value: bytes) -> bytes:
+    """Return a waiter's value with its mark."""
+    return _WAITING + _BETWEEN + value
+
+
+def holding(value: bytes) -> bytes:
+    """Return a holder's value with its mark."""
+    return _HOLDING + _BETWEEN + value
+
+
+def is_waiting(contender: KVPair) -> bool:
+    """Return whether a contender is one of this package's waiters."""
+    return contender.value.partition(_BETWEEN)[0] == _WAITING
+
+
+def value_of(contender: KVPair) -> bytes:
+    """Return a contender's value without its mark; a foreign one's as it is."""
+    mark, _, value = contender.value.partition(_BETWEEN)
+    return value if mark in {_WAITING, _HOLDING} else contender.value
+
+
+# -- the record
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a semaphore's record says, and how it was written."""
+
+    limit: int
+    holders: tuple[str, ...] = ()
+    index: int = 0
+    """ModifyIndex of the reading, 0 when there is no record: what a write has to name."""
+    flags: int = SEMAPHORE_FLAGS
+    as_list: bool = False
+    """Whether the holders are a list, as hand-written clients have them."""
+    unknown: Mapping[str, object] = field(default_factory=dict)
+    """Fields that this package does not know."""
+
+    def encode(self) -> bytes:
+        """Return the record's value."""
+        holders = list(self.holders) if self.as_list else dict.fromkeys(self.holders, True)
+        return _json.dump({"Limit": self.limit, "Holders": holders, **self.unknown})
+
+    def at(self, index: int) -> Record:
+        """Return the record as written at an index."""
+        return replace(self, index=index)
+
+    def with_holders(self, holders: Iterable[str]) -> Record:
+        """Return the record with other holders."""
+        return replace(self, holders=tuple(holders))
+
+    def without(self, session: str) -> Record:
+        """Return the record without one holder."""
+        return self.with_holders(holder for holder in self.holders if holder != session)
+
+
+def read_record(pair: KVPair | None, *, limit: int, flags: int) -> Record:
+    """Read the record; without one, or with an empty one, it is that of an unused semaphore of ``limit``.
+
+    A missing limit is 0, missing holders are none, and the names of fields may be of any case: all as the Go
+    client has it. Raises DecodeError when it can't be read, and must not be written then.
+    """
+    if pair is None:
+        return Record(limit, flags=flags)
+    if not pair.value:
+        return Record(limit, index=pair.modify_index, flags=pair.flags)
+    try:
+        fields = _json.Fields.of("it", _json.parse(pair.value))
+        members = {_spelled(name): value for name, value in fields.members.items()}
+        known = replace(fields, members=members)
+        holders = members.pop("Holders", None)
+        return Record(
+            known.get("Limit", _limit, 0),
+            _holders(holders),
+            index=pair.modify_index,
+            flags=pair.flags,
+            as_list=isinstance(holders, list),
+            unknown={name: value for name, value in members.items() if name != "Limit"},
+        )
+    except _json.ShapeError as error:
+        message = (
+            f"the record {pair.key!r} can't be read as a semaphore's: {error}. It is left as it is: "
+            "repair it, or delete it when nobody uses it"
+        )
+        body = pair.value.decode(errors="replace")
+        raise DecodeError(message, path=pair.key, body=body) from error
+
+
+def _spelled(name: str) -> str:
+    return {"limit": "Limit", "holders": "Holders"}.get(name.lower(), name)
+
+
+def _limit(what: str, value: object) -> int:
+    return _json.integer(what, value, minimum=-(2**63), maximum=2**63 - 1)
+
+
+def _holders(value: object) -> tuple[str, ...]:
+    """Return whom the holders name: the names in an object, whatever their values, or a list's strings."""
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(_json.texts("it.Holders", cast("object", value))))
+    return tuple(_json.mapping("it.Holders", value, lambda _what, held: held))
+
+
+def check_limit(prefix: str, limit: object, *, value: bytes = b"") -> int:
+    """Return a limit that can be worked with.
+
+    Raises InvalidArgument when it is none, ValueTooLarge when the record could outgrow what Consul takes.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        message = f"limit must be an integer of 1 or more, not {limit!r}"
+        raise InvalidArgument(message)
+    size = _ENVELOPE + _PREFIXES * len(_json.dump(prefix))
+    size += _as_base64(limit * _HOLDER_BYTES) + _as_base64(len(holding(value)))
+    if size > BODY_LIMIT:
+        message = (
+            f"the semaphore {prefix!r} can't have {limit} holders and a value of {len(value)} bytes: "
+            f"with all slots taken, a take has {size} bytes, and Consul takes {BODY_LIMIT}"
+        )
+        raise ValueTooLarge(message, size=size, limit=BODY_LIMIT)
+    return limit
+
+
+def _as_base64(size: int) -> int:
+    return (size + 2) // 3 * 4
+
+
+# -- the listing
+# ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One reading of a semaphore."""
+
+    record: Record
+    live: Mapping[str, KVPair]
+    """The live contenders, by session."""
+    index: int
+    """Where a watch on the prefix begins from: whatever changed after this reading ends it at once."""
+    spared: frozenset[str] = frozenset()
+    """Dead holders whose slots are not given away yet."""
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The holders that count."""
+        return tuple(one for one in self.record.holders if one in self.live or one in self.spared)
+
+    @property
+    def dead(self) -> frozenset[str]:
+        """The holders that the record names, but whose contender is not live."""
+        return frozenset(one for one in self.record.holders if one not in self.live)
+
+    @property
+    def waiters(self) -> tuple[KVPair, ...]:
+        """This package's waiters, the first one first."""
+        found = (
+            pair
+            for session, pair in self.live.items()
+            if session not in self.record.holders and is_waiting(pair)
+        )
+        return tuple(sorted(found, key=lambda pair: (pair.create_index, pair.key)))
+
+    def sparing(self, sessions: Collection[str]) -> Listing:
+        """Return the listing with these dead holders counted as if they lived."""
+        return replace(self, spared=frozenset(sessions))
+
+    def wanted(self, *, but_by: str = "") -> bool:
+        """Return whether anybody, but for one session, is there without holding a slot; foreign ones too."""
+        return any(one != but_by and one not in self.record.holders for one in self.live)
+
+
+def read(prefix: str, pairs: Iterable[KVPair], *, limit: int, flags: int, index: int) -> Listing:
+    """Sort what a listing gave. Raises DecodeError for a record that can't be read."""
+    record = None
+    live = {}
+    for pair in pairs:
+        name = pair.key.removeprefix(directory(prefix))
+        if name == _RECORD:
+            record = pair
+        elif pair.session is not None and pair.session == name:
+            live[name] = pair
+    return Listing(read_record(record, limit=limit, flags=flags), live, index)
+
+
+# -- the judgement
+# -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """We hold a slot already: the reply to the request that took it was lost."""
+
+    own: KVPair
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Our contender is not there, or is not the one that we made: start over, with another session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A slot is free for us: write this record, at its index."""
+
+    own: KVPair
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """We are the first of those for whom there is no slot: watch the prefix."""
+
+    own: KVPair
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Somebody waits before us: watch the nearest."""
+
+    own: KVPair
+    predecessor: KVPair
+    position: int
+
+
+Verdict = Held | Gone | Take | Front | Follow
+
+
+def judge(listing: Listing, session: str, *, born: int) -> Verdict:
+    """Return what a listing means for a session whose contender was made at the index ``born``.
+
+    A contender with another CreateIndex belongs to an earlier hold, as an old leader shows it, or was made by
+    a request that had been given up.
+    """
+    own = listing.live.get(session)
+    if own is None or own.create_index != born:
+        return Gone()
+    if session in listing.record.holders:
+        return Held(own)
+    held, waiters = listing.held, listing.waiters
+    rank = next((rank for rank, pair in enumerate(waiters) if pair.session == session), None)
+    if rank is None:
+        return Gone()  # somebody overwrote the mark: nobody would follow us
+    if rank < listing.record.limit - len(held):
+        return Take(own, listing.record.with_holders((*held, session)))
+    return Front(own) if rank == 0 else Follow(own, waiters[rank - 1], rank)

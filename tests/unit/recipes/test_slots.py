@@ -1,0 +1,309 @@
+"""A semaphore's record and queue, as values: format, order, and what one reading of them means."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
+from consul_coord.http.endpoints import txn
+from consul_coord.models import SEMAPHORE_FLAGS, KVPair, TxnOp
+from consul_coord.recipes import slots
+from consul_coord.recipes.slots import Follow, Front, Gone, Held, Listing, Record, Take
+
+P = "api/slots"
+A, B, C, D = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "abcd")
+
+
+def record(
+    holders: object = None, *, limit: object = 2, index: int = 50, flags: int = SEMAPHORE_FLAGS
+) -> KVPair:
+    value = json.dumps({"Limit": limit, "Holders": holders or {}}).encode()
+    return KVPair(f"{P}/.lock", value=value, flags=flags, modify_index=index)
+
+
+def contender(session: str, *, at: int, value: bytes | None = None, held_by: str | None = "") -> KVPair:
+    return KVPair(
+        f"{P}/{session}",
+        value=slots.waiting(b"") if value is None else value,
+        session=session if held_by == "" else held_by,
+        create_index=at,
+        modify_index=at,
+    )
+
+
+def holder(session: str, *, at: int) -> KVPair:
+    return contender(session, at=at, value=slots.holding(b""))
+
+
+def go_client(session: str, *, at: int) -> KVPair:
+    return contender(session, at=at, value=b"")
+
+
+def listing(*pairs: KVPair, limit: int = 2, index: int = 99) -> Listing:
+    return slots.read(P, pairs, limit=limit, flags=SEMAPHORE_FLAGS, index=index)
+
+
+class TestRecord:
+    def read(self, value: bytes) -> Record:
+        pair = KVPair(f"{P}/.lock", value=value, flags=7, modify_index=50)
+        return slots.read_record(pair, limit=3, flags=SEMAPHORE_FLAGS)
+
+    def test_it_is_written_as_the_go_client_writes_it(self) -> None:
+        assert Record(2, (A, B)).encode() == f'{{"Limit":2,"Holders":{{"{A}":true,"{B}":true}}}}'.encode()
+        assert Record(2).encode() == b'{"Limit":2,"Holders":{}}'
+
+    def test_an_absent_one_is_that_of_an_unused_semaphore(self) -> None:
+        assert slots.read_record(None, limit=3, flags=9) == Record(3, index=0, flags=9)
+
+    def test_an_empty_one_counts_as_absent_but_is_written_at_its_index(self) -> None:
+        assert self.read(b"") == Record(3, index=50, flags=7)
+
+    @pytest.mark.parametrize(
+        ("value", "limit", "holders"),
+        [
+            (b'{"Limit":2,"Holders":{"a":true,"b":true}}', 2, ("a", "b")),
+            (b'{"limit":2,"HOLDERS":{"a":true}}', 2, ("a",)),
+            (b'{"Limit":2,"Holders":{"a":false,"b":null}}', 2, ("a", "b")),
+            (b'{"Limit":2,"Holders":["a","b","a"]}', 2, ("a", "b")),
+            (b'{"Limit":2,"Holders":[]}', 2, ()),
+            (b'{"Limit":2,"Holders":null}', 2, ()),
+            (b'{"Limit":2}', 2, ()),
+            (b'{"Holders":{"a":true}}', 0, ("a",)),
+            (b'{"Limit":null}', 0, ()),
+            (b'{"Limit":-1}', -1, ()),
+            (b" { }\n", 0, ()),
+        ],
+    )
+    def test_what_others_write_is_read(self, value: bytes, limit: int, holders: tuple[str, ...]) -> None:
+        found = self.read(value)
+        assert (found.limit, found.holders, found.index) == (limit, holders, 50)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            b"{",
+            b"null",
+            b"[]",
+            b"3",
+            b'"text"',
+            b"\xff\xfe",
+            b'{"Limit":"2"}',
+            b'{"Limit":2.5}',
+            b'{"Limit":true}',
+            b'{"Limit":NaN}',
+            b'{"Limit":99999999999999999999}',
+            b'{"Limit":2,"Holders":"a"}',
+            b'{"Limit":2,"Holders":3}',
+            b'{"Limit":2,"Holders":[1]}',
+            b'{"Limit":2,"Holders":[{"ID":"a"}]}',
+            b"[" * 100_000,
+        ],
+    )
+    def test_what_is_no_record_is_a_typed_error(self, value: bytes) -> None:
+        with pytest.raises(DecodeError, match=r"api/slots/\.lock"):
+            self.read(value)
+
+    @given(st.binary(max_size=200))
+    def test_nothing_crashes_it(self, value: bytes) -> None:
+        try:
+            found = self.read(value)
+        except DecodeError:
+            return
+        assert isinstance(found.limit, int)
+
+    @given(st.dictionaries(st.text(), st.integers() | st.text() | st.none()))
+    def test_an_object_is_written_back_with_all_it_had(self, members: dict[str, object]) -> None:
+        known = {name: value for name, value in members.items() if name.lower() not in {"limit", "holders"}}
+        found = self.read(json.dumps({**known, "Limit": 2, "Holders": {"a": True}}).encode())
+        assert json.loads(found.encode()) == {**known, "Limit": 2, "Holders": {"a": True}}
+
+    def test_a_list_stays_a_list_and_flags_stay(self) -> None:
+        found = self.read(b'{"Limit":2,"Holders":["a"],"Owner":"ops"}')
+        changed = found.with_holders((*found.holders, "b"))
+        assert json.loads(changed.encode()) == {"Limit": 2, "Holders": ["a", "b"], "Owner": "ops"}
+        assert changed.flags == 7
+
+    def test_leaving_it_takes_one_holder_out(self) -> None:
+        assert Record(2, (A, B), index=5).without(A) == Record(2, (B,), index=5)
+
+
+class TestLimit:
+    @pytest.mark.parametrize("limit", [0, -1, True, 2.0, "2", None])
+    def test_what_is_no_limit_is_refused(self, limit: object) -> None:
+        with pytest.raises(InvalidArgument):
+            slots.check_limit(P, limit)
+
+    def test_a_record_that_could_not_be_written_is_refused_before(self) -> None:
+        with pytest.raises(ValueTooLarge, match="9000 holders") as caught:
+            slots.check_limit(P, 9_000)
+        assert caught.value.size > caught.value.limit == 512 * 1024
+        with pytest.raises(ValueTooLarge):
+            slots.check_limit(P, 5_000, value=bytes(300_000))
+
+    def test_the_largest_limit_allowed_can_be_written(self) -> None:
+        largest = max(limit for limit in range(8_000, 9_000) if _is_allowed(limit))
+        full = Record(largest, tuple(f"{number:036}" for number in range(largest)))
+        txn.txn(
+            TxnOp.check_index(f"{P}/{A}", 2**63),
+            TxnOp.cas(f"{P}/.lock", full.encode(), 2**63, flags=SEMAPHORE_FLAGS),
+            TxnOp.lock(f"{P}/{A}", A, value=slots.holding(b"v" * 10), flags=SEMAPHORE_FLAGS),
+        )
+
+
+def _is_allowed(limit: int) -> bool:
+    try:
+        return slots.check_limit(P, limit, value=b"v" * 10) == limit
+    except ValueTooLarge:
+        return False
+
+
+class TestContender:
+    @pytest.mark.parametrize("value", [b"", b"v", b"two\nlines", b"\x00\xff"])
+    def test_the_users_value_travels_beside_the_mark(self, value: bytes) -> None:
+        for marked in (slots.waiting(value), slots.holding(value)):
+            assert slots.value_of(contender(A, at=1, value=marked)) == value
+
+    def test_a_foreign_value_is_shown_as_it_is(self) -> None:
+        assert slots.value_of(go_client(A, at=1)) == b""
+        assert slots.value_of(contender(A, at=1, value=b"two\nlines")) == b"two\nlines"
+
+    def test_only_a_waiters_mark_makes_a_waiter(self) -> None:
+        values = [b"", b"consul-coord:waiting", slots.holding(b"consul-coord:wait"), slots.waiting(b"v")]
+        assert [slots.is_waiting(contender(A, at=1, value=value)) for value in values] == [False] * 3 + [True]
+
+
+class TestListing:
+    def test_a_contender_is_live_while_its_own_session_holds_it(self) -> None:
+        found = listing(
+            contender(A, at=1),
+            contender(B, at=2, held_by=None),
+            contender(C, at=3, held_by=A),
+            KVPair(f"{P}/{D}/deeper", session=D),
+            KVPair(f"{P}2/{D}", session=D),
+        )
+        assert set(found.live) == {A}
+
+    def test_dead_holders_do_not_count(self) -> None:
+        found = listing(record({A: True, B: True}), holder(A, at=1))
+        assert found.held == (A,)
+        assert found.dead == {B}
+
+    def test_dead_holders_count_while_they_are_spared(self) -> None:
+        found = listing(record({A: True, B: True}), holder(A, at=1)).sparing([B])
+        assert found.held == (A, B)
+        assert found.dead == {B}
+
+    def test_waiters_queue_by_creation_and_holders_do_not_wait(self) -> None:
+        found = listing(record({B: True}), contender(A, at=9), contender(B, at=1), contender(C, at=3))
+        assert [slots.session_of(pair) for pair in found.waiters] == [C, A]
+
+    def test_foreign_contenders_hold_but_never_wait(self) -> None:
+        found = listing(record({A: True}), go_client(A, at=1), go_client(B, at=2), contender(C, at=3))
+        assert found.held == (A,)
+        assert [slots.session_of(pair) for pair in found.waiters] == [C]
+
+    def test_whoever_is_there_without_a_slot_wants_one(self) -> None:
+        found = listing(record({A: True}), holder(A, at=1), go_client(B, at=2))
+        assert found.wanted()
+        assert not found.wanted(but_by=B)
+        assert not listing(record({A: True}), holder(A, at=1)).wanted()
+
+
+class TestJudge:
+    def test_a_free_slot_is_taken_at_the_index_of_the_record(self) -> None:
+        verdict = slots.judge(listing(record({B: True}), holder(B, at=1), contender(A, at=2)), A, born=2)
+        assert isinstance(verdict, Take)
+        assert (verdict.record.holders, verdict.record.index, verdict.own.modify_index) == ((B, A), 50, 2)
+
+    def test_a_semaphore_without_a_record_is_begun_at_index_0(self) -> None:
+        verdict = slots.judge(listing(contender(A, at=2), limit=4), A, born=2)
+        assert isinstance(verdict, Take)
+        assert (verdict.record.index, verdict.record.limit, verdict.record.holders) == (0, 4, (A,))
+
+    def test_a_take_leaves_dead_holders_out_but_not_the_spared(self) -> None:
+        found = listing(record({B: True, C: True, D: True}, limit=3), contender(A, at=2), holder(B, at=1))
+        verdict = slots.judge(found.sparing([D]), A, born=2)
+        assert isinstance(verdict, Take)
+        assert verdict.record.holders == (B, D, A)
+
+    def test_a_spared_slot_is_not_free(self) -> None:
+        found = listing(record({B: True}, limit=1), contender(A, at=2))
+        assert isinstance(slots.judge(found, A, born=2), Take)
+        assert isinstance(slots.judge(found.sparing([B]), A, born=2), Front)
+
+    def test_the_first_as_many_as_slots_are_free_may_take(self) -> None:
+        found = listing(
+            record({}), contender(A, at=1), contender(B, at=2), contender(C, at=3), contender(D, at=4)
+        )
+        kinds = [type(slots.judge(found, one, born=at)) for at, one in enumerate((A, B, C, D), 1)]
+        assert kinds == [Take, Take, Follow, Follow]
+
+    def test_without_a_free_slot_the_first_watches_all_and_the_others_the_one_before(self) -> None:
+        found = listing(
+            record({D: True}, limit=1),
+            holder(D, at=9),
+            contender(A, at=1),
+            contender(B, at=2),
+            contender(C, at=3),
+        )
+        assert slots.judge(found, A, born=1) == Front(contender(A, at=1))
+        assert slots.judge(found, B, born=2) == Follow(contender(B, at=2), contender(A, at=1), 1)
+        assert slots.judge(found, C, born=3) == Follow(contender(C, at=3), contender(B, at=2), 2)
+
+    def test_a_foreign_contender_is_never_watched_nor_waited_for(self) -> None:
+        # It takes by the record alone, and leaves its contender as it is: who watched that would sleep.
+        full = listing(record({D: True}, limit=1), holder(D, at=9), go_client(B, at=1), contender(A, at=2))
+        assert isinstance(slots.judge(full, A, born=2), Front)
+        free = listing(record({}, limit=1), go_client(B, at=1), contender(A, at=2))
+        assert isinstance(slots.judge(free, A, born=2), Take)
+
+    def test_a_shrunken_limit_expels_nobody_and_admits_nobody(self) -> None:
+        found = listing(
+            record({B: True, C: True, D: True}, limit=1),
+            *(holder(one, at=5) for one in (B, C, D)),
+            contender(A, at=9),
+        )
+        assert isinstance(slots.judge(found, A, born=9), Front)
+        assert slots.judge(found, B, born=5) == Held(holder(B, at=5))
+
+    def test_whom_the_record_names_holds(self) -> None:
+        found = listing(record({A: True}), contender(A, at=2))
+        assert slots.judge(found, A, born=2) == Held(contender(A, at=2))
+
+    @pytest.mark.parametrize(
+        "pairs",
+        [
+            (),
+            (record({A: True}),),
+            (contender(A, at=2, held_by=None),),
+            (contender(A, at=3),),
+            (record({A: True}), contender(A, at=3)),
+            (contender(A, at=2, value=b"overwritten"),),
+        ],
+        ids=["absent", "absent but named", "unlocked", "of another join", "an earlier hold", "mark lost"],
+    )
+    def test_a_contender_that_is_not_the_one_we_made_means_to_start_over(
+        self, pairs: tuple[KVPair, ...]
+    ) -> None:
+        assert slots.judge(listing(*pairs), A, born=2) == Gone()
+
+    @given(st.permutations([A, B, C, D]), st.integers(0, 4), st.integers(1, 4))
+    def test_takes_fill_the_free_slots_and_everybody_else_has_somebody_to_wake_him(
+        self, order: list[str], held: int, limit: int
+    ) -> None:
+        pairs = [(holder if at < held else contender)(one, at=at + 1) for at, one in enumerate(order)]
+        found = listing(record(dict.fromkeys(order[:held], True), limit=limit), *pairs)
+        waiting = order[held:]
+        verdicts = [slots.judge(found, one, born=at) for at, one in enumerate(waiting, held + 1)]
+        free = max(0, limit - held)
+        assert [type(one) for one in verdicts[:free]] == [Take] * len(waiting[:free])
+        for place, verdict in enumerate(verdicts[free:], free):
+            if place == 0:
+                assert isinstance(verdict, Front)
+            else:
+                assert isinstance(verdict, Follow)
+                assert verdict.predecessor.key == f"{P}/{waiting[place - 1]}"
