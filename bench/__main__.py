@@ -36,8 +36,10 @@ def run(measures: Sequence[Measure], *, quick: bool, address: str | None) -> Rep
         bed = Bed(address=address, quick=quick, folder=Path(folder))
         outcomes = []
         for measure in measures:
-            print(f"{measure.name}: {measure.about} ...", file=sys.stderr, flush=True)
+            print(f"{measure.name}: {measure.about} ...", end=" ", file=sys.stderr, flush=True)
+            since = perf_counter()
             outcomes.append(measure.run(bed))
+            print(f"{perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
         machine = start.describe(bed)
     return Report(machine=machine, quick=quick, seconds=perf_counter() - began, outcomes=tuple(outcomes))
 

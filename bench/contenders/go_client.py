@@ -46,7 +46,9 @@ class GoPeer:
 @contextmanager
 def go_peer(bed: Bed) -> Iterator[GoPeer]:
     """Run the program for a while, building it first if this run has not. Raises Unavailable."""
-    binary = _built(bed.folder)
+    binary = _build(bed.folder)
+    if isinstance(binary, Unavailable):
+        raise binary
     with subprocess.Popen(  # noqa: S603 - our own program
         [binary],
         stdin=subprocess.PIPE,
@@ -61,12 +63,11 @@ def go_peer(bed: Bed) -> Iterator[GoPeer]:
 
 
 @cache
-def _built(folder: Path) -> Path:
-    """Build into the run's folder; a failure is not remembered, but then the contender is tried once only."""
+def _build(folder: Path) -> Path | Unavailable:
+    """Build into the run's folder. What fails once is not tried again: it may have taken minutes."""
     go = shutil.which("go")
     if go is None:
-        message = "Go is not installed"
-        raise Unavailable(message)
+        return Unavailable("Go is not installed")
     binary = folder / "go-peer"
     try:
         subprocess.run(  # noqa: S603 - the user's own Go, on our own source
@@ -78,11 +79,9 @@ def _built(folder: Path) -> Path:
             timeout=_BUILD_TIMEOUT,
         )
     except subprocess.CalledProcessError as error:
-        message = f"it can't be built: {str(error.stderr).strip()[:_SHOWN]}"
-        raise Unavailable(message) from error
-    except subprocess.TimeoutExpired as error:
-        message = f"it could not be built in {_BUILD_TIMEOUT:.0f} s"
-        raise Unavailable(message) from error
+        return Unavailable(f"it can't be built: {str(error.stderr).strip()[:_SHOWN]}")
+    except subprocess.TimeoutExpired:
+        return Unavailable(f"it could not be built in {_BUILD_TIMEOUT:.0f} s")
     return binary
 
 

@@ -36,7 +36,7 @@ class OursOverHttpx:
 
     @contextmanager
     def open(self, bed: Bed) -> Iterator[Pairs]:
-        """Make the clients."""
+        """Make the clients. The background one lives and ends with the loop of our client's thread."""
         import httpx
 
         with (

@@ -178,7 +178,7 @@ GO = Go()
 CONTENDERS: tuple[Contender[Chain], ...] = (GO, OursAsync())
 ROUNDS: Mapping[int, int] = {1: 20, 10: 6, 50: 3, 150: 2}
 """How many chains of so many waiters each contender runs."""
-QUICK_ROUNDS: Mapping[int, int] = {1: 2, 10: 1}
+QUICK_ROUNDS: Mapping[int, int] = {1: 2, 5: 1}
 
 
 def run(bed: Bed) -> Outcome:

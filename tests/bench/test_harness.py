@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.bed import Bed, Unavailable
+from bench.contenders.go_client import GO_GIVEN, GoLock
 from bench.counting import RENEWAL, REQUEST, WATCH, Seen
 from bench.markdown import render
+from bench.measures import handoff
 from bench.registry import MEASURES
 from bench.results import Figure, Machine, Outcome, Report, Skipped, Spread
 from bench.rounds import figures, in_turns, open_all
@@ -73,6 +75,16 @@ def test_who_is_unavailable_is_named(tmp_path: Path) -> None:
         opened, skipped = open_all(stack, [Fake("here"), Fake("gone", "not installed")], bed)
     assert opened == {"here": bed.address}
     assert skipped == (Skipped("gone", "not installed"),)
+
+
+@pytest.mark.parametrize("contender", [GO_GIVEN, handoff.GO], ids=lambda each: each.name)
+def test_without_go_its_client_is_left_out(
+    contender: GoLock | handoff.Go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    bed = Bed(address="http://127.0.0.1:8500", quick=True, folder=tmp_path)
+    with pytest.raises(Unavailable, match="Go is not installed"), contender.open(bed):
+        pytest.fail("opened without Go")
 
 
 @pytest.mark.parametrize(
