@@ -87,26 +87,41 @@ from consul_coord.models import (
     failover_bound,
 )
 from consul_coord.sync.client import Client
+from consul_coord.sync.election import LeaderElection, leader, observe
 from consul_coord.sync.hold import Hold, LossEvent
+from consul_coord.sync.leadership import Leadership
 from consul_coord.sync.lock import Lock, ReentrantLock
+from consul_coord.sync.multilock import MultiLock
+from consul_coord.sync.semaphore import Permit, Semaphore
 from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
 
 if TYPE_CHECKING:
     from consul_coord.aio.client import AsyncClient
+    from consul_coord.aio.election import AsyncLeaderElection, async_leader, async_observe
     from consul_coord.aio.hold import AsyncHold, AsyncLossEvent
+    from consul_coord.aio.leadership import AsyncLeadership
     from consul_coord.aio.lock import AsyncLock, AsyncReentrantLock
+    from consul_coord.aio.multilock import AsyncMultiLock
+    from consul_coord.aio.semaphore import AsyncPermit, AsyncSemaphore
     from consul_coord.aio.session import AsyncKeptSession
     from consul_coord.aio.watch import AsyncWatch
 
 _ASYNC = {
     "AsyncClient": "consul_coord.aio.client",
     "AsyncHold": "consul_coord.aio.hold",
+    "AsyncLeaderElection": "consul_coord.aio.election",
+    "AsyncLeadership": "consul_coord.aio.leadership",
     "AsyncLossEvent": "consul_coord.aio.hold",
     "AsyncLock": "consul_coord.aio.lock",
     "AsyncReentrantLock": "consul_coord.aio.lock",
+    "AsyncMultiLock": "consul_coord.aio.multilock",
+    "AsyncPermit": "consul_coord.aio.semaphore",
+    "AsyncSemaphore": "consul_coord.aio.semaphore",
     "AsyncKeptSession": "consul_coord.aio.session",
     "AsyncWatch": "consul_coord.aio.watch",
+    "async_leader": "consul_coord.aio.election",
+    "async_observe": "consul_coord.aio.election",
 }
 
 
@@ -127,9 +142,14 @@ __all__ = [
     "AsyncClient",
     "AsyncHold",
     "AsyncKeptSession",
+    "AsyncLeaderElection",
+    "AsyncLeadership",
     "AsyncLock",
     "AsyncLossEvent",
+    "AsyncMultiLock",
+    "AsyncPermit",
     "AsyncReentrantLock",
+    "AsyncSemaphore",
     "AsyncWatch",
     "Behavior",
     "Blocker",
@@ -161,12 +181,15 @@ __all__ = [
     "KVPair",
     "KeptSession",
     "KeyConflict",
+    "LeaderElection",
     "LeaderInfo",
+    "Leadership",
     "LeadershipLost",
     "Lock",
     "LockLost",
     "LossEvent",
     "LossReason",
+    "MultiLock",
     "NoLeader",
     "Node",
     "NotFound",
@@ -174,6 +197,7 @@ __all__ = [
     "Observer",
     "PayloadTooLarge",
     "PermissionDenied",
+    "Permit",
     "PreparedQuery",
     "RateLimited",
     "ReadOptions",
@@ -183,6 +207,7 @@ __all__ = [
     "RequestTimeout",
     "ResponseError",
     "Result",
+    "Semaphore",
     "SemaphoreLimitConflict",
     "Sequencer",
     "ServerError",
@@ -206,5 +231,9 @@ __all__ = [
     "Watch",
     "WriteOptions",
     "__version__",
+    "async_leader",
+    "async_observe",
     "failover_bound",
+    "leader",
+    "observe",
 ]

@@ -31,9 +31,7 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import (
     AcquireTimeout,
     ConsulCoordError,
-    PermissionDenied,
     RequestTimeout,
-    SessionNotFound,
     TxnFailed,
 )
 from consul_coord.events import FencesRestarted, Waiting
@@ -43,10 +41,11 @@ from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
-from consul_coord.models import Blocker, LossReason, ReadOptions, TxnOp
+from consul_coord.models import Blocker, ReadOptions, TxnOp
 from consul_coord.recipes import waitqueue
 from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.reaper import SWEEPS, RemoveContender, Sweep, Withdraw
+from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.unlock import unlock, withdraw
 from consul_coord.recipes.waitqueue import Adopt, Follow, Rejoin
 
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.io import IO
-    from consul_coord.models import BlockerKind, KVPair, Result, TxnFailure, TxnResult
+    from consul_coord.models import BlockerKind, KVPair, Result, TxnResult
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.lock import LockCore
@@ -424,32 +423,11 @@ class Attempt:
 
     def _refused(self, error: TxnFailed) -> None:
         """Take note of why the key could not be taken. Raises what can't be waited out."""
-        by_kind: dict[str, TxnFailure] = {failure.kind: failure for failure in error.failures}
-        if "invalid_session" in by_kind:
-            self._session_gone(error)
-        elif "denied" in by_kind:
-            needed = (f'key:write on "{self.plan.key}"',)
-            message = f"no permission to lock {self.plan.key!r}: the token needs {needed[0]}"
-            body = by_kind["denied"].message
-            raise PermissionDenied(
-                message, needed=needed, method="PUT", path="/v1/txn", status=409, body=body
-            ) from error
-        elif "lock_delay" in by_kind:
-            self._block("lock_delay")
-        elif "held" in by_kind:
-            self._block("held")
-        elif not by_kind.keys() <= {"stale_index", "missing", "exists", "not_holder"}:
-            raise error
-
-    def _session_gone(self, error: TxnFailed) -> None:
-        kept = self.kept
-        if kept is None:
+        if self.kept is None:
             return
-        self.core.end_session(kept, LossReason.SESSION_GONE)
-        if kept.outside:
-            message = f"session {kept.id}, given for {self.plan.key!r}, does not exist (any more)"
-            raise SessionNotFound(message, session=kept.id) from error
-        self._block("unreachable", cause=error)
+        kind = blocked_by(self.core, self.kept, self.plan.key, error)
+        if kind is not None:
+            self._block(kind, cause=error if kind == "unreachable" else None)
 
     def _block(
         self,
@@ -466,18 +444,7 @@ class Attempt:
             self.io.emit(Waiting(self.plan.key, self.blocker))
 
     def _timeout(self) -> AcquireTimeout:
-        blocker = self.blocker
-        who = "another client" if blocker.session is None else f"session {blocker.session}"
-        why = {
-            "held": f"{who} holds it",
-            "queued": f"others wait before this one (position {blocker.position})",
-            "lock_delay": "its last holder's session ended, and the lock-delay is still in force",
-            "unreachable": f"the server could not be reached, or could not serve: {self.cause}",
-        }
-        message = f"{self.plan.key!r} was not acquired in time: {why[blocker.kind]}"
-        error = AcquireTimeout(message, key=self.plan.key, session=self.session, blocker=blocker)
-        error.__cause__ = self.cause
-        return error
+        return timed_out(self.plan.key, self.session, self.blocker, self.cause)
 
     # -- giving up
 

@@ -192,6 +192,7 @@ class HoldCore:
         return (
             TxnOp.check_session(self.key, self.session),
             TxnOp.check_index(self.key, self.last_index),
+            *self.tenure.guard(self),
         )
 
     def on_lost(self, function: Callable[[LossReason], object]) -> None:

@@ -18,6 +18,7 @@ from consul_coord.models import Contender, Holder, ReadOptions, ReleaseOutcome
 from consul_coord.recipes import release, waitqueue
 from consul_coord.recipes.contend import Attempt
 from consul_coord.recipes.hold_ops import check
+from consul_coord.recipes.multilock import ManyKeysAttempt
 from consul_coord.recipes.unlock import unlock
 
 if TYPE_CHECKING:
@@ -35,13 +36,19 @@ MANY_OWNERS = 64
 class LockPlan:
     """What is to be locked, and how."""
 
-    key: str
+    keys: tuple[str, ...]
+    """One, or several to be locked together, in their order."""
     value: bytes
     flags: int
     accept_flags: frozenset[int]
     fair: bool
     reentrant: bool
     session: SessionSpec | str | None
+
+    @property
+    def key(self) -> str:
+        """The key, or the first of several."""
+        return self.keys[0]
 
 
 class LockCore:
@@ -51,7 +58,8 @@ class LockCore:
     """
 
     def __init__(self, plan: LockPlan) -> None:
-        check_key(plan.key)
+        for key in plan.keys:
+            check_key(key)
         self.plan = plan
         self._source: tuple[Coordinator, SessionSource] | None = None
         self._waiting: dict[Interrupt, None] = {}
@@ -119,9 +127,9 @@ async def acquire(io: IO, core: Coordinator, lock: LockCore, *, timeout: float |
         again.depth += 1
         return again
     started = io.now()
-    attempt = Attempt(io, core, lock, timeout=timeout)
-    hold = await attempt.run()
-    lock.keep(attempt.turn.owner, hold)
+    attempt = Attempt if len(lock.plan.keys) == 1 else ManyKeysAttempt
+    hold = await attempt(io, core, lock, timeout=timeout).run()
+    lock.keep(io.owner(), hold)
     io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
     return hold
 
@@ -145,42 +153,48 @@ async def release_own(io: IO, core: Coordinator, lock: LockCore) -> ReleaseOutco
 
 
 async def holder(io: IO, core: Coordinator, lock: LockCore) -> Holder | None:
-    """Return who holds the key, as the leader has it, or None."""
-    call = kv.get(lock.plan.key, options=_CONSISTENT)
-    pair = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
-    if pair is None or pair.session is None:
-        return None
-    info = session_endpoint.info(pair.session)
-    session = (await perform(io, info, deadline=io.now() + core.timeout, attempt=core.timeout)).value
-    return Holder(
-        pair.session,
-        node=None if session is None else session.node,
-        value=pair.value,
-        fence=pair.modify_index,
-        since_index=pair.modify_index,
-    )
+    """Return who holds the key, or the first held one of several, as the leader has it.
+
+    None when nobody does.
+    """
+    for key in lock.plan.keys:
+        pair = await _read(io, core, key)
+        if pair is not None and pair.session is not None:
+            info = session_endpoint.info(pair.session)
+            session = (await perform(io, info, deadline=io.now() + core.timeout, attempt=core.timeout)).value
+            return Holder(
+                pair.session,
+                node=None if session is None else session.node,
+                value=pair.value,
+                fence=pair.modify_index,
+                since_index=pair.modify_index,
+            )
+    return None
 
 
 async def destroy(io: IO, core: Coordinator, lock: LockCore) -> bool:
-    """Delete the key if nobody holds it.
+    """Delete each key that nobody holds.
 
-    False while it is in use. Raises KeyConflict when it is not a lock.
+    False while one is in use. Raises KeyConflict for one that is no lock.
     """
-    call = kv.get(lock.plan.key, options=_CONSISTENT)
-    pair = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
-    if pair is None:
-        return True
-    lock.check_flags(pair)
-    if pair.session is not None:
-        return False
-    delete = kv.delete(lock.plan.key, cas=pair.modify_index)
-    return await perform(io, delete, deadline=io.now() + core.timeout, attempt=core.timeout)
+    destroyed = True
+    for key in lock.plan.keys:
+        pair = await _read(io, core, key)
+        if pair is None:
+            continue
+        lock.check_flags(pair)
+        delete = kv.delete(key, cas=pair.modify_index)
+        destroyed = destroyed and (
+            pair.session is None
+            and await perform(io, delete, deadline=io.now() + core.timeout, attempt=core.timeout)
+        )
+    return destroyed
 
 
 async def contenders(io: IO, core: Coordinator, lock: LockCore) -> tuple[Contender, ...]:
-    """Return who queues for the key, the next one first.
+    """Return who queues for the key, or the first of several, the next one first.
 
-    Foreign clients don't queue, and are not among them.
+    Foreign clients don't queue, nor does who wants several keys.
     """
     call = kv.list_pairs(waitqueue.directory(lock.plan.key), options=_CONSISTENT)
     pairs = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
@@ -200,23 +214,27 @@ async def contenders(io: IO, core: Coordinator, lock: LockCore) -> tuple[Contend
 async def break_lock(
     io: IO, core: Coordinator, lock: LockCore, expected_session: str, *, how: Literal["release", "destroy"]
 ) -> bool:
-    """Take the lock from a session that has it; False when that session does not have it."""
-    deadline = io.now() + core.timeout
-    call = kv.get(lock.plan.key, options=_CONSISTENT)
-    pair = (await perform(io, call, deadline=deadline, attempt=core.timeout)).value
-    if pair is None or pair.session != expected_session:
-        return False
-    if how == "destroy":
-        return await perform(
-            io, session_endpoint.destroy(expected_session), deadline=deadline, attempt=core.timeout
+    """Take what the lock covers from a session that has it; False when that session has none of it."""
+    pairs = [pair for key in lock.plan.keys if (pair := await _read(io, core, key)) is not None]
+    held = [pair for pair in pairs if pair.session == expected_session]
+    if how == "destroy" and held:
+        call = session_endpoint.destroy(expected_session)
+        return await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)
+    broken = False
+    for pair in held:
+        unlocked = await unlock(
+            io,
+            key=pair.key,
+            session=expected_session,
+            index=pair.modify_index,
+            value=pair.value,
+            flags=pair.flags,
+            deadline=io.now() + core.timeout,
         )
-    unlocked = await unlock(
-        io,
-        key=pair.key,
-        session=expected_session,
-        index=pair.modify_index,
-        value=pair.value,
-        flags=pair.flags,
-        deadline=deadline,
-    )
-    return unlocked.outcome is ReleaseOutcome.RELEASED
+        broken = broken or unlocked.outcome is ReleaseOutcome.RELEASED
+    return broken
+
+
+async def _read(io: IO, core: Coordinator, key: str) -> KVPair | None:
+    call = kv.get(key, options=_CONSISTENT)
+    return (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value

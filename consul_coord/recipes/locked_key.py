@@ -18,7 +18,7 @@ from consul_coord.recipes.unlock import unlock
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.models import KVPair, LossReason
+    from consul_coord.models import KVPair, LossReason, TxnOp
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
 
@@ -40,6 +40,10 @@ class LockedKey:
     def watches(self, hold: HoldCore) -> tuple[KeyWatch, ...]:
         """Return the watch on the key."""
         return (watch_of(hold),)
+
+    def guard(self, hold: HoldCore) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a Tenure's
+        """Return nothing: there is no other key."""
+        return ()
 
     def kept_as(self, value: bytes) -> bytes:
         """Return the value: it is kept as it is."""

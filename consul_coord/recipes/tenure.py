@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.io import IO
-    from consul_coord.models import KVPair, LossReason, ReleaseOutcome
+    from consul_coord.models import KVPair, LossReason, ReleaseOutcome, TxnOp
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
 
@@ -50,6 +50,10 @@ class Tenure(Protocol):
 
     def watches(self, hold: HoldCore) -> tuple[KeyWatch, ...]:
         """Return what is to be watched, the hold's own key first."""
+        ...
+
+    def guard(self, hold: HoldCore) -> tuple[TxnOp, ...]:
+        """Return what makes sure, besides the hold's own key, that it lasts."""
         ...
 
     def kept_as(self, value: bytes) -> bytes:

@@ -38,6 +38,8 @@ class Lock:
     """
 
     _reentrant = False
+    _keys: tuple[str, ...] = ()
+    """Set where there are several."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Lock:
         self._client = client
         self._lock = recipe.LockCore(
             recipe.LockPlan(
-                key=key,
+                keys=self._keys or (key,),
                 value=value.encode() if isinstance(value, str) else value,
                 flags=flags,
                 accept_flags=frozenset(accept_flags),

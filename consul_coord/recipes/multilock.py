@@ -1,0 +1,360 @@
+"""Several keys at once: all in one transaction, or none.
+
+Rules
+- One transaction locks all keys for one session: at no moment are some held and others waited for, so takers
+  that name the same keys in different order can't block each other. The fence is the index of that
+  transaction, the same for all keys.
+- In this client nobody waits for one key's turn while having another's, for the same reason: who finds one
+  busy gives up the others, waits for that, and goes on from there.
+- Who is refused watches the key that was in the way, and tries again when it is free. There is no queue and
+  no promise of order: a taker of many keys may be passed by takers of one.
+- The hold stands on all its keys: the loss of one is its loss, and what is still locked is then given back.
+- A try without an answer may have locked everything: each key's turn goes to the reaper, who finds out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ConsulCoordError, InvalidArgument, TxnFailed
+from consul_coord.events import Waiting
+from consul_coord.http.backoff import delay
+from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.failures import outcome_unknown, retryable
+from consul_coord.http.messages import Retry
+from consul_coord.http.retry import send_once
+from consul_coord.models import Blocker, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.recipes.contend import FIRST_PAUSE, LONGEST_PAUSE, SPREAD, WAIT
+from consul_coord.recipes.hold import reason_of
+from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.reaper import Unlock, Withdraw
+from consul_coord.recipes.refusals import blocked_by, timed_out
+from consul_coord.recipes.tenure import Ending, KeyWatch
+from consul_coord.recipes.unlock import unlock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consul_coord.errors import AcquireTimeout
+    from consul_coord.io import IO
+    from consul_coord.models import BlockerKind, KVPair, LossReason
+    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.lock import LockCore
+    from consul_coord.recipes.session import KeptSession
+
+MOST_KEYS = 32
+"""A release checks and unlocks every key in one transaction, of 64 operations at most."""
+
+
+def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys in their order of locking. Raises InvalidArgument."""
+    if isinstance(keys, str) or not 1 <= len(set(keys)) <= MOST_KEYS:
+        message = f"keys must be a sequence of 1 to {MOST_KEYS} different keys, not {keys!r}"
+        raise InvalidArgument(message)
+    return tuple(sorted(set(keys)))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One key of a hold besides its first, as it was granted, and this client's turn at it."""
+
+    key: str
+    index: int
+    turn: Turn
+
+
+class LockedKeys:
+    """The tenure of several keys: the hold's own, and its members'."""
+
+    sole = False
+
+    def __init__(self, members: tuple[Member, ...]) -> None:
+        self._members = members
+
+    def watches(self, hold: HoldCore) -> tuple[KeyWatch, ...]:
+        """Return a watch on every key."""
+        loss = partial(_loss, hold.session)
+        others = (KeyWatch(member.key, member.index, loss) for member in self._members)
+        return (KeyWatch(hold.key, hold.last_index, loss), *others)
+
+    def guard(self, hold: HoldCore) -> tuple[TxnOp, ...]:
+        """Return the checks of the members."""
+        return tuple(
+            op
+            for member in self._members
+            for op in (
+                TxnOp.check_session(member.key, hold.session),
+                TxnOp.check_index(member.key, member.index),
+            )
+        )
+
+    def kept_as(self, value: bytes) -> bytes:
+        """Return the value: it is kept as it is, in the hold's own key."""
+        return value
+
+    async def give_back(self, io: IO, core: Coordinator, hold: HoldCore, *, deadline: float) -> Ending:
+        """Unlock all keys at once; or each by itself, where one of them has changed."""
+        duties = self._duties(hold)
+        ops = (
+            op
+            for duty in duties
+            for op in (
+                TxnOp.check_index(duty.key, duty.index),
+                TxnOp.unlock(duty.key, duty.session, value=duty.value, flags=duty.flags),
+            )
+        )
+        try:
+            await send_once(io, txn.txn(*ops), deadline=deadline)
+            ending = Ending(ReleaseOutcome.RELEASED)
+        except TxnFailed:
+            ending = await self._one_by_one(io, duties, deadline)
+        self.lost(core, hold)
+        return ending
+
+    async def _one_by_one(self, io: IO, duties: Sequence[Unlock], deadline: float) -> Ending:
+        ending = Ending(ReleaseOutcome.RELEASED)
+        for duty in duties:
+            found = await unlock(
+                io,
+                key=duty.key,
+                session=duty.session,
+                index=duty.index,
+                value=duty.value,
+                flags=duty.flags,
+                deadline=deadline,
+            )
+            if found.loss is not None:
+                ending = Ending(ReleaseOutcome.ALREADY_LOST, found.loss)
+        return ending
+
+    def abandon(self, core: Coordinator, hold: HoldCore) -> None:
+        """Leave the unlocking of each key to the reaper, who has its turn until then."""
+        for duty in self._duties(hold):
+            core.reaper.add(duty)
+
+    def lost(self, core: Coordinator, hold: HoldCore) -> None:
+        """Let others have the keys' turns."""
+        for turn in (hold.turn, *(member.turn for member in self._members)):
+            core.queues.leave(turn)
+
+    def _duties(self, hold: HoldCore) -> tuple[Unlock, ...]:
+        others = (
+            Unlock(member.key, hold.session, member.index, b"", hold.flags, member.turn, hold.fence)
+            for member in self._members
+        )
+        return (Unlock.of(hold), *others)
+
+
+def _loss(session: str, pair: KVPair | None) -> LossReason | None:
+    return None if pair is not None and pair.session == session else reason_of(pair)
+
+
+class ManyKeysAttempt:
+    """One call of ``acquire`` of a MultiLock."""
+
+    def __init__(self, io: IO, core: Coordinator, lock: LockCore, *, timeout: float | None) -> None:
+        self.io = io
+        self.core = core
+        self.lock = lock
+        self.plan = lock.plan
+        self.keys = lock.plan.keys
+        self.owner = io.owner()
+        self.once = timeout == 0
+        self.deadline = math.inf if timeout is None else io.now() + timeout
+        self.session = ""
+        self.blocker = Blocker("unreachable")
+        self.cause: ConsulCoordError | None = None
+        self._blocking_key = self.keys[0]
+        self._blocking_index = 0
+        self._turns: tuple[Turn, ...] = ()
+        self._told: BlockerKind | None = None
+
+    async def run(self) -> HoldCore:
+        """Lock all keys, or raise why not, leaving nothing behind."""
+        failures: Counter[str] = Counter()
+        if self.once:
+            self.deadline = self.io.now() + self.core.timeout
+        while True:
+            hold = await self._cycle()
+            if hold is not None:
+                return hold
+            kind = self.blocker.kind
+            if self.once:
+                raise self._timeout()
+            if kind == "held":
+                failures.clear()
+                await self._wait_for_key()
+            else:
+                failures[kind] += 1
+                pause = delay(failures[kind], self.io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
+                await self.io.sleep(min(pause, max(0.0, self.deadline - self.io.now())))
+            if self.io.now() >= self.deadline:
+                raise self._timeout()
+
+    async def _cycle(self) -> HoldCore | None:
+        """Get all turns, try once and, without success, give the turns up."""
+        hold = None
+        unanswered = False
+        try:
+            await self._get_turns()
+            hold = await self._try()
+        except TxnFailed:
+            raise
+        except ConsulCoordError as error:
+            unanswered = outcome_unknown(error)
+            if not retryable(error):
+                raise
+            self._block("unreachable", cause=error)
+        except BaseException:
+            unanswered = bool(self.session)
+            raise
+        finally:
+            if hold is None:
+                self._give_up_turns(to_reaper=unanswered)
+        return hold
+
+    async def _get_turns(self) -> None:
+        """Get the turn at every key, waiting only for one while having none."""
+        busy: str | None = None
+        while True:
+            if busy is not None:
+                await self._wait_for_turn(busy)
+            had = {turn.key for turn in self._turns}
+            turns = {key: Turn(key, self.owner) for key in self.keys if key not in had}
+            turns.update((turn.key, turn) for turn in self._turns)
+            self._turns = tuple(turns[key] for key in self.keys)
+            busy = next((key for key in self.keys if key not in had and self._is_busy(turns[key])), None)
+            if busy is None:
+                return
+            self._give_up_turns(to_reaper=False)
+
+    def _is_busy(self, turn: Turn) -> bool:
+        return not self.core.queues.join_if_idle(turn)
+
+    async def _wait_for_turn(self, key: str) -> None:
+        """Get the turn at one key, and keep it.
+
+        Who gave it up again, to begin anew, might meet himself for ever.
+        """
+        turn = Turn(key, self.owner)
+        self._turns = (turn,)
+        self.core.queues.join(turn)
+        if turn.ready.is_set():
+            return
+        self._block("queued", position=self.core.queues.position(turn))
+        if self.once or not await self.io.wait(turn.ready, deadline=self.deadline):
+            raise self._timeout()
+
+    def _give_up_turns(self, *, to_reaper: bool) -> None:
+        for turn in self._turns:
+            if to_reaper and turn.ready.is_set():
+                self.core.reaper.add(Withdraw(turn.key, self.session, self.plan.flags, turn))
+            else:
+                self.core.queues.leave(turn)
+        self._turns = ()
+
+    async def _try(self) -> HoldCore | None:
+        limit = min(self.deadline, self.io.now() + self.core.timeout)
+        kept = await self.lock.source(self.core).live(self.io, deadline=limit)
+        self.session = kept.id
+        if not await self._are_locks(limit):
+            return None
+        ops = (TxnOp.lock(key, kept.id, value=self.plan.value, flags=self.plan.flags) for key in self.keys)
+        try:
+            result = await send_once(self.io, txn.txn(*ops, retry=Retry.IDEMPOTENT), deadline=limit)
+        except TxnFailed as error:
+            await self._refused(kept, error, limit)
+            return None
+        return await self._granted(kept, [pairs[0] for pairs in result], limit)
+
+    async def _are_locks(self, limit: float) -> bool:
+        """Look at the keys that this client has not held yet; returns whether none of them is in the way."""
+        for key in self.keys:
+            if self.core.last_fence(key) is None and not await self._is_free(key, limit):
+                return False
+        return True
+
+    async def _is_free(self, key: str, limit: float) -> bool:
+        pair = (await send_once(self.io, kv.get(key), deadline=limit)).value
+        if pair is not None:
+            self.lock.check_flags(pair)
+            if pair.session not in {None, self.session}:
+                self._blocking_key, self._blocking_index = key, pair.modify_index
+                self._block("held", session=pair.session)
+                return False
+        return True
+
+    async def _refused(self, kept: KeptSession, error: TxnFailed, limit: float) -> None:
+        number = error.failures[0].op_index
+        key = self.keys[number] if number < len(self.keys) else self.keys[0]
+        kind = blocked_by(self.core, kept, key, error)
+        if kind == "held":
+            self._blocking_key, self._blocking_index = key, 0
+            self._block("held")
+            await self._is_free(key, limit)
+        elif kind is not None:
+            self._block(kind, cause=error if kind == "unreachable" else None)
+
+    async def _granted(self, kept: KeptSession, pairs: list[KVPair], limit: float) -> HoldCore | None:
+        """Register the hold; None when what was granted can't be one: an unlock before was never applied."""
+        stale = [pair for pair in pairs if pair.modify_index == self.core.last_fence(pair.key)]
+        if stale or not kept.lease.is_valid(self.io.now()):
+            for pair in pairs:
+                await unlock(
+                    self.io,
+                    key=pair.key,
+                    session=kept.id,
+                    index=pair.modify_index,
+                    value=self.plan.value,
+                    flags=self.plan.flags,
+                    deadline=limit,
+                )
+            return None
+        members = tuple(
+            Member(pair.key, pair.modify_index, turn)
+            for pair, turn in zip(pairs[1:], self._turns[1:], strict=True)
+        )
+        for member in members:
+            self.core.remember_fence(member.key, member.index)
+        return self.core.grant(
+            pairs[0],
+            kept=kept,
+            value=self.plan.value,
+            flags=self.plan.flags,
+            turn=self._turns[0],
+            tenure=LockedKeys(members),
+        )
+
+    async def _wait_for_key(self) -> None:
+        """Return when the key that was in the way may be free, or at the deadline."""
+        if self._blocking_index:
+            call = kv.get(self._blocking_key, options=ReadOptions(index=self._blocking_index, wait=WAIT))
+            try:
+                await self.io.changed(call.request, deadline=self.deadline)
+            except ConsulCoordError as error:
+                if not retryable(error):
+                    raise
+                self._block("unreachable", cause=error)
+        await self.io.sleep(self.io.random() * SPREAD)
+
+    def _block(
+        self,
+        kind: BlockerKind,
+        *,
+        session: str | None = None,
+        position: int | None = None,
+        cause: ConsulCoordError | None = None,
+    ) -> None:
+        self.blocker = Blocker(kind, session, position)
+        self.cause = cause
+        if self._told != kind:
+            self._told = kind
+            self.io.emit(Waiting(self._blocking_key, self.blocker))
+
+    def _timeout(self) -> AcquireTimeout:
+        return timed_out(self._blocking_key, self.session, self.blocker, self.cause)

@@ -1,0 +1,50 @@
+"""Several locks as one, for blocking code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.models import LOCK_FLAGS
+from consul_coord.recipes.multilock import checked_keys
+from consul_coord.sync.lock import Lock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from consul_coord.models import SessionSpec
+    from consul_coord.sync.client import Client
+
+
+class MultiLock(Lock):
+    """A lock on several keys, taken all together or not at all.
+
+    Guarantees what ``Lock`` does for each of its keys, and that takers of overlapping sets never block each
+    other for ever, in whatever order they name them. A hold covers all keys: its ``fence`` is the same for
+    each, ``guard()`` checks each, and the loss of one is its loss. ``put`` and ``contenders`` concern the
+    first key in order. Does not guarantee any order: a taker of many keys may be passed by takers of one of
+    them.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        keys: Sequence[str],
+        *,
+        value: bytes | str = b"",
+        session: SessionSpec | str | None = None,
+        flags: int = LOCK_FLAGS,
+        accept_flags: Collection[int] = (),
+    ) -> None:
+        """Describe the locks, 1 to 32 different keys.
+
+        No I/O. See ``Lock``. Raises InvalidArgument and InvalidKey.
+        """
+        self._keys = checked_keys(keys)
+        super().__init__(
+            client, self._keys[0], value=value, session=session, flags=flags, accept_flags=accept_flags
+        )
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the order in which they are locked."""
+        return self._keys
