@@ -1,0 +1,256 @@
+"""Semaphores for event loops: names, parameters, documentation; the logic is in ``recipes.semaphore``."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from consul_coord.aio import backend
+from consul_coord.aio.body import Body
+from consul_coord.aio.hold import AsyncHold
+from consul_coord.io import Interrupt
+from consul_coord.models import SEMAPHORE_FLAGS
+from consul_coord.recipes import semaphore as recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Coroutine
+    from types import TracebackType
+
+    from consul_coord.aio.client import AsyncClient
+    from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class AsyncPermit(AsyncHold):
+    """A hold of one slot: what it guarantees, and what not.
+
+    - Until ``deadline()`` its slot is nobody else's, as long as clocks run at rates that differ by less than
+      the session's drift (5 %), and no operator deletes the record or this permit's key, or takes it out of
+      the record: it is told of that, but others may have taken the slot by then.
+    - A loss is known here by ``deadline()`` at the latest, without any contact to the server.
+    - ``key`` is its own key below the prefix, ``fence`` the record's ModifyIndex at the take: above that of
+      every earlier permit of the semaphore. ``guard()`` covers the key only, not the record.
+    - Sessions are used again, so ``sequencer`` may match a later permit of this client: ``fence`` and
+      ``guard()`` never do.
+    """
+
+
+class AsyncSemaphore:
+    """A number of slots under one prefix, for any number of threads, tasks and processes.
+
+    Guarantees: at most ``limit`` permits at a time whose clients believe in them, as ``Permit`` says; a
+    holder that dies is succeeded after at most twice its session's TTL; nothing stays behind after a release,
+    or a timed-out, cancelled or failed acquire, but for the record; waiters are served in order, and a
+    release wakes one of them. Does not guarantee: that a paused holder stops in time (use the fence); order
+    among clients that know nothing of the queue, such as ``consul lock -n``; the limit while an operator's
+    deletion of the record or of a holder's key is not yet known to the holders.
+
+    Compatible with the official Go client's ``api.Semaphore`` and with ``consul lock -n LIMIT PREFIX``. One
+    object may be used by many threads or tasks, and each may have several permits, every one with a session
+    of its own.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        prefix: str,
+        limit: int,
+        *,
+        value: bytes | str = b"",
+        fair: bool = False,
+        session: SessionSpec | None = None,
+        grace: float | None = None,
+        flags: int = SEMAPHORE_FLAGS,
+        accept_flags: Collection[int] = (),
+    ) -> None:
+        """Describe the semaphore; no I/O.
+
+        ``limit`` has to be the same for all its clients. ``value`` is written to the own key for operators to
+        see. ``fair``: never take a slot without queueing. ``session``: what the sessions are like, None for
+        the client's settings without checks; keys always vanish with them. ``grace``: seconds for which the
+        slot of a holder that vanished is left alone; needed where sessions have checks, the same for all
+        clients, and not known to foreign ones. ``accept_flags``: further flags that an existing record may
+        carry, such as 0 for hand-written clients. Raises InvalidKey, InvalidArgument, ValueTooLarge when the
+        record of so many holders can't be kept, UnsafeSession for checks without a grace.
+        """
+        self._client = client
+        self._semaphore = recipe.SemaphoreCore(
+            recipe.SemaphorePlan(
+                prefix=prefix,
+                value=value.encode() if isinstance(value, str) else value,
+                flags=flags,
+                accept_flags=frozenset(accept_flags),
+                fair=fair,
+                session=session,
+                grace=grace,
+            ),
+            limit,
+        )
+        self._entered: dict[object, list[Body]] = {}
+
+    @property
+    def prefix(self) -> str:
+        """What its keys begin with, without the slash."""
+        return self._semaphore.plan.prefix
+
+    @property
+    def limit(self) -> int:
+        """The number of slots, as this object has it; no I/O."""
+        return self._semaphore.limit
+
+    async def acquire(self, *, timeout: float | None = None) -> AsyncPermit:
+        """Get a slot, waiting up to ``timeout`` seconds for it: None waits for ever, 0 tries once.
+
+        The timeout covers everything, failing requests too, which are repeated meanwhile. Raises
+        AcquireTimeout (its ``blocker`` says what stood in the way), AcquireCancelled, SemaphoreLimitConflict
+        when the record has another limit, KeyConflict when it is none, DecodeError when it can't be read,
+        ClientClosed, and what the server refuses.
+        """
+        core = self._client.core
+        interrupt = Interrupt()
+        self._semaphore.enter(interrupt)
+        try:
+            hold = await self._client.call(
+                lambda io: recipe.acquire(io, core, self._semaphore, timeout=timeout), interrupt=interrupt
+            )
+        finally:
+            self._semaphore.leave(interrupt)
+        return AsyncPermit(self._client, core, hold)
+
+    async def try_acquire(self) -> AsyncPermit | None:
+        """Get a slot if one is free and nobody waits for it; None otherwise.
+
+        Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
+        """
+        core = self._client.core
+        hold = await self._client.call(lambda io: recipe.try_acquire(io, core, self._semaphore))
+        return None if hold is None else AsyncPermit(self._client, core, hold)
+
+    async def release(self) -> ReleaseOutcome:
+        """Give up the latest permit of the calling thread or task; see ``Permit.release``. Raises NotHeld."""
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.release_own(io, core, self._semaphore), closing=True)
+
+    def cancel(self) -> None:
+        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
+        self._semaphore.cancel()
+
+    def hold(self, *, timeout: float | None = None) -> AsyncHeldSlot:
+        """Return a context manager that gets a slot within ``timeout`` seconds and releases it at the end.
+
+        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
+        permit was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
+        cancellation goes on unchanged.
+        """
+        return AsyncHeldSlot(self, timeout)
+
+    async def __aenter__(self) -> AsyncPermit:
+        permit, body = await self._enter(None)
+        self._entered.setdefault(backend.current_task(), []).append(body)
+        return permit
+
+    async def _enter(self, timeout: float | None) -> tuple[AsyncPermit, Body]:
+        permit = await self.acquire(timeout=timeout)
+        return permit, Body(self._client, self._client.core, permit.core)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = backend.current_task()
+        if task not in self._entered:
+            # Left in another task: whichever block it is, it ends, and says what is wrong.
+            task = next(iter(self._entered))
+        body = self._entered[task].pop()
+        if not self._entered[task]:
+            del self._entered[task]
+        await body.leave(kind, error, trace)
+
+    async def run(self, fn: Callable[[AsyncPermit], Awaitable[T]], *, timeout: float | None = None) -> T:
+        """Await ``fn(permit)`` while holding a slot, and return what it returns.
+
+        Raises what ``hold`` raises.
+        """
+        async with self.hold(timeout=timeout) as permit:
+            return await fn(permit)
+
+    def wrap(
+        self, *, timeout: float | None = None
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Return a decorator that makes a function hold a slot while it runs; its signature is kept."""
+
+        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+            @functools.wraps(function)
+            async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
+                async with self.hold(timeout=timeout):
+                    return await function(*args, **kwargs)
+
+            return holding
+
+        return decorate
+
+    async def holders(self) -> tuple[Holder, ...]:
+        """Return who holds a slot, the longest holder first; a consistent read.
+
+        ``since_index`` tells the age: the index of the last write to the holder's key.
+        """
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.holders(io, core, self._semaphore))
+
+    async def contenders(self) -> tuple[Contender, ...]:
+        """Return who queues for a slot, the next one first; a consistent read.
+
+        Clients that know nothing of the queue, such as ``consul lock -n``, are not among them.
+        """
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.contenders(io, core, self._semaphore))
+
+    async def position(self) -> int | None:
+        """Return the best place in the queue among this object's waiting calls, 0 for the next one.
+
+        None when none of them queues. A consistent read.
+        """
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.position(io, core, self._semaphore))
+
+    async def resize(self, new_limit: int) -> None:
+        """Change the limit for everybody, and for this object.
+
+        Nobody is expelled: who holds when it shrinks keeps the slot until leaving. Objects made with another
+        limit, here or elsewhere, go on waiting with the new one, and find a conflict at their next acquire.
+        Raises InvalidArgument, ValueTooLarge, KeyConflict, DecodeError, and what a request raises.
+        """
+        core = self._client.core
+        await self._client.call(lambda io: recipe.resize(io, core, self._semaphore, new_limit))
+
+    async def destroy(self) -> bool:
+        """Delete the record if nobody holds a slot or waits for one.
+
+        Returns False while it is in use. Raises KeyConflict when it is not a semaphore's.
+        """
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.destroy(io, core, self._semaphore))
+
+    def __repr__(self) -> str:
+        return f"<AsyncSemaphore of {self.limit} on {self.prefix!r} of {self._client!r}>"
+
+
+class AsyncHeldSlot:
+    """What ``AsyncSemaphore.hold`` returns: a context manager for one block at a time."""
+
+    def __init__(self, semaphore: AsyncSemaphore, timeout: float | None) -> None:
+        self._semaphore = semaphore
+        self._timeout = timeout
+        self._body: Body | None = None
+
+    async def __aenter__(self) -> AsyncPermit:
+        permit, self._body = await self._semaphore._enter(self._timeout)  # noqa: SLF001 - one class in two parts
+        return permit
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        body, self._body = self._body, None
+        if body is not None:
+            await body.leave(kind, error, trace)
