@@ -60,7 +60,7 @@ class Response:
     """One whole HTTP reply. Header names are in lower case."""
 
     status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
     body: bytes = b""
 
 

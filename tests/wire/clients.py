@@ -39,6 +39,16 @@ class Blocking:
 
         return call
 
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        following: Any = self.target
+        try:
+            return self._portal.call(following.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
     def __repr__(self) -> str:
         return repr(self.target)
 
@@ -60,7 +70,8 @@ class MakeBlocking:
         self._stack = stack
 
     def client(self, **settings: Any) -> Client:
-        client = Client(**{"address": self._address} | settings)
+        chosen: dict[str, Any] = {"address": self._address} | settings
+        client = Client(**chosen)
         self._stack.callback(client.close)
         return client
 
@@ -75,7 +86,8 @@ class MakeAsync:
         self._portal = stack.enter_context(start_blocking_portal())
 
     def client(self, **settings: Any) -> Blocking:
-        client = AsyncClient(**{"address": self._address} | settings)
+        chosen: dict[str, Any] = {"address": self._address} | settings
+        client = AsyncClient(**chosen)
         self._portal.call(client.__aenter__)
         self._stack.callback(self._portal.call, client.close)
         return Blocking(client, self._portal)

@@ -6,7 +6,7 @@ What is hostile is measured against this.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_the_catalogue_is_whole(make: Make) -> None:
 def test_options_of_reads_and_writes(make: Make, scripted: ScriptedAgent) -> None:
     client = make.client()
     scripted.always(told([], META))
-    place = {"datacenter": "dc2", "namespace": "team a", "partition": "p"}
+    place: Any = {"datacenter": "dc2", "namespace": "team a", "partition": "p"}
     client.kv.list("p/", options=ReadOptions(index=7, wait=0.5, **place))
     client.catalog.nodes(options=ReadOptions(consistency="stale", max_stale=2.5, near="_agent"))
     client.kv.list("p/", options=ReadOptions(consistency="consistent"))

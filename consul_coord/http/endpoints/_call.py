@@ -25,6 +25,9 @@ DEFAULT_WAIT = 30.0
 BODY_LIMIT = 512 * 1024
 """What an agent takes as a request's body unless configured otherwise, in bytes."""
 _OK = 200
+_ABSENT = 404
+OK_OR_ABSENT = (_OK, _ABSENT)
+_INDEX = "x-consul-index"
 _LONGEST_NUMBER = len(str(UINT64_MAX))
 _MODES: dict[Consistency, Params] = {
     "default": (),
@@ -110,7 +113,7 @@ def result(response: Response, value: T) -> Result[T]:
     leader = response.headers.get("x-consul-knownleader", "").lower()
     return Result(
         value,
-        index=_number(response.headers.get("x-consul-index", "")) or 0,
+        index=_number(response.headers.get(_INDEX, "")) or 0,
         known_leader={"true": True, "false": False}.get(leader),
         last_contact=None if contact is None else contact / 1000,
     )
@@ -133,5 +136,27 @@ def read_result(read: Callable[[str, object], T]) -> Callable[[Response], Result
     return lambda response: result(response, read("the reply", _json.parse(response.body)))
 
 
-def nothing(_response: Response) -> None:
-    """Read a reply whose status says all."""
+def nothing(response: Response) -> None:
+    """Read a reply whose status says all; its body is empty, or some JSON of a later release."""
+    if response.body.strip():
+        _json.parse(response.body)
+
+
+def absent(response: Response, *, told_by: bytes = b"") -> bool:
+    """Return whether a reply says that there is no such thing.
+
+    An agent's 404 has an index, an empty body or just these words. Raises ShapeError for any other 404: that
+    of something in between, which knows nothing about it.
+    """
+    if response.status != _ABSENT:
+        return False
+    if response.body not in {b"", told_by} and _INDEX not in response.headers:
+        raise _json.ShapeError("this 404 is not an agent's")
+    return True
+
+
+def with_index(response: Response) -> Response:
+    """Return the reply; raise ShapeError when it has no index, which an agent always sends."""
+    if _INDEX not in response.headers:
+        raise _json.ShapeError("it has no X-Consul-Index")
+    return response

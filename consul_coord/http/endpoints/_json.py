@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _REQUIRED = object()
 _INT64_MAX = 2**63 - 1
+_LONGEST_NAME = 40
 _KINDS: dict[type[object], str] = {
     dict: "an object",
     list: "a list",
@@ -129,7 +130,14 @@ def mapping(what: str, value: object, read: Callable[[str, object], T]) -> dict[
         return {}
     if not isinstance(value, dict):
         raise _wrong(what, "an object", value)
-    return {name: read(f"{what}.{name}", item) for name, item in cast("dict[str, object]", value).items()}
+    return {
+        name: read(f"{what}.{_shown(name)}", item) for name, item in cast("dict[str, object]", value).items()
+    }
+
+
+def _shown(name: str) -> str:
+    """Return a name that is up to others, short and printable."""
+    return ascii(name[:_LONGEST_NAME])[1:-1]
 
 
 def texts(what: str, value: object) -> tuple[str, ...]:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ROOT = "/v1/kv/"
-# A missing key or prefix: an answer, with an index to wait from.
-_ABSENT = 404
-_OK_OR_ABSENT = (200, _ABSENT)
 _RECURSE = ("recurse", "")
 _BOOLEAN = _call.answer(_json.boolean)
 
@@ -47,7 +44,7 @@ def _pairs(what: str, value: object) -> tuple[KVPair, ...]:
 
 def _single(key: str) -> Callable[[Response], Result[KVPair | None]]:
     def read(response: Response) -> Result[KVPair | None]:
-        if response.status == _ABSENT:
+        if _call.absent(response):
             return _call.result(response, None)
         pairs = _pairs("the reply", _json.parse(response.body))
         if [each.key for each in pairs] != [key]:
@@ -62,18 +59,19 @@ def get(key: str, *, options: ReadOptions | None = None) -> Call[Result[KVPair |
     """Read one key; None when it is absent."""
     needed = (f'key:read on "{key}"',)
     request = _call.read_request(_keys.path(_ROOT, _keys.check_key(key)), options, needed=needed)
-    return _call.call(request, _single(key), accept=_OK_OR_ABSENT)
+    return _call.call(request, _single(key), accept=_call.OK_OR_ABSENT)
 
 
 def get_raw(key: str, *, options: ReadOptions | None = None) -> Call[Result[bytes | None]]:
     """Read one key's value alone; None when the key is absent."""
     path = _keys.path(_ROOT, _keys.check_key(key))
     request = _call.read_request(path, options, params=(("raw", ""),), needed=(f'key:read on "{key}"',))
-    return _call.call(
-        request,
-        lambda response: _call.result(response, None if response.status == _ABSENT else response.body),
-        accept=_OK_OR_ABSENT,
-    )
+    return _call.call(request, _bytes, accept=_call.OK_OR_ABSENT)
+
+
+def _bytes(response: Response) -> Result[bytes | None]:
+    # Any body will do, so the headers have to tell that it is the key's value.
+    return _call.result(response, None if _call.absent(response) else _call.with_index(response).body)
 
 
 def list_pairs(prefix: str, *, options: ReadOptions | None = None) -> Call[Result[tuple[KVPair, ...]]]:
@@ -83,7 +81,7 @@ def list_pairs(prefix: str, *, options: ReadOptions | None = None) -> Call[Resul
         path, options, params=(_RECURSE,), needed=(f'key:read on the prefix "{prefix}"',)
     )
     return _call.call(
-        request, lambda response: _call.result(response, _many(response, _pairs)), accept=_OK_OR_ABSENT
+        request, lambda response: _call.result(response, _many(response, _pairs)), accept=_call.OK_OR_ABSENT
     )
 
 
@@ -95,12 +93,14 @@ def keys(
     params: Params = (("keys", ""), *((("separator", separator),) if separator else ()))
     request = _call.read_request(path, options, params=params, needed=(f'key:list on the prefix "{prefix}"',))
     return _call.call(
-        request, lambda response: _call.result(response, _many(response, _json.texts)), accept=_OK_OR_ABSENT
+        request,
+        lambda response: _call.result(response, _many(response, _json.texts)),
+        accept=_call.OK_OR_ABSENT,
     )
 
 
 def _many(response: Response, read: Callable[[str, object], tuple[T, ...]]) -> tuple[T, ...]:
-    return () if response.status == _ABSENT else read("the reply", _json.parse(response.body))
+    return () if _call.absent(response) else read("the reply", _json.parse(response.body))
 
 
 def watch(

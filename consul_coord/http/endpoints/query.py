@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from consul_coord.models import ReadOptions, Result, WriteOptions
 
 _ROOT = "/v1/query"
-_ABSENT = 404
+_NONE = b"Query not found"
 
 
 def _query(what: str, value: object) -> PreparedQuery:
@@ -35,7 +35,7 @@ def _queries(what: str, value: object) -> tuple[PreparedQuery, ...]:
 
 
 def _one(response: Response) -> Result[PreparedQuery | None]:
-    if response.status == _ABSENT:
+    if _call.absent(response, told_by=_NONE):
         return _call.result(response, None)
     found = _queries("the reply", _json.parse(response.body))
     if not found:
@@ -77,7 +77,7 @@ def get(id: str, *, options: ReadOptions | None = None) -> Call[Result[PreparedQ
     request = _call.read_request(
         _keys.path(_ROOT + "/", _keys.check_id("query", id)), options, needed=("query:read on its name",)
     )
-    return _call.call(request, _one, accept=(200, _ABSENT))
+    return _call.call(request, _one, accept=_call.OK_OR_ABSENT)
 
 
 def list_queries(*, options: ReadOptions | None = None) -> Call[Result[tuple[PreparedQuery, ...]]]:

@@ -114,6 +114,8 @@ def _read(ops: Sequence[TxnOp], response: Response, request: Request) -> TxnResu
     failures = fields.get("Errors", lambda what, value: _failures(ops, what, value), ())
     if failures or response.status == _CONFLICT:
         raise TxnFailed(_message(request, failures), failures=failures)
+    if "Results" not in fields.members:
+        raise _json.ShapeError("the reply.Results is missing")
     pairs = fields.get("Results", lambda what, value: _json.items(what, value, _entry), ())
     return TxnResult(_txn_results.assign(ops, pairs))
 

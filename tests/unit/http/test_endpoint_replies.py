@@ -114,7 +114,7 @@ def test_a_key_is_exactly_one(value: Any) -> None:
 
 
 def test_raw_keys_and_trees() -> None:
-    assert kv.get_raw("k").decode(Response(200, {}, b"\x00[")).value == b"\x00["
+    assert kv.get_raw("k").decode(Response(200, HEADERS, b"\x00[")).value == b"\x00["
     assert read_value(kv.keys("p/"), ["p/a", "p/b/"]) == ("p/a", "p/b/")
     assert [pair.key for pair in read_value(kv.list_pairs(""), [PAIR, {**PAIR, "Key": "l"}])] == ["k", "l"]
 
