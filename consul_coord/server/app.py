@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from consul_coord.server.control import PREFIX, Control
 from consul_coord.server.faults import Effect
@@ -19,15 +19,11 @@ from consul_coord.server.host import Late
 from consul_coord.server.wire import Reply, Request, text_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable
 
+    from consul_coord.server.asgi import Receive, Scope, Send
     from consul_coord.server.faults import Fault, Faults
     from consul_coord.server.host import Host
-
-    Scope = MutableMapping[str, Any]
-    Message = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
 
 WIRE: Final = "consul_coord.wire"
 _CHUNKED_ABOVE = 2_048
@@ -154,7 +150,7 @@ async def _garbled(outcome: _Outcome) -> None:
 
 async def _send_half(outcome: _Outcome) -> None:
     body = outcome.reply.body or b"true"
-    headers = [(name.encode("latin-1"), value.encode("utf-8")) for name, value in outcome.reply.headers]
+    headers = _headers(outcome.reply)
     headers.append((b"Content-Length", b"%d" % len(body)))
     await outcome.send({"type": "http.response.start", "status": outcome.reply.status, "headers": headers})
     await outcome.send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
@@ -218,8 +214,12 @@ def _request(scope: Scope, body: bytes) -> Request:
     )
 
 
+def _headers(reply: Reply) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("utf-8")) for name, value in reply.headers]
+
+
 async def _send(send: Send, reply: Reply, *, zipped: bool) -> None:
-    headers = [(name.encode("latin-1"), value.encode("utf-8")) for name, value in reply.headers]
+    headers = _headers(reply)
     headers.append((b"Vary", b"Accept-Encoding"))
     body = reply.body
     if zipped and body:

@@ -119,6 +119,7 @@ def remove_service(store: Store, index: int, node: str, service: str, delay: Del
         if check.service_id == service:
             remove_check(store, index, node, check.id, delay)
     store.services.remove(key)
+    store.changed(CHECKS, index)
     store.changed(SERVICES, index)
 
 

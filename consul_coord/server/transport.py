@@ -2,12 +2,14 @@
 
 Rules
 - Stopping answers what is pending first, then closes; a connection that does not end in time is cut.
+- Header names are sent as Consul spells them, because some clients are particular about that.
 - A client address beyond its share of connections is closed without a byte, as Consul 1.8.7 does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -25,19 +27,21 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from consul_coord.server.app import App
+    from consul_coord.server.asgi import Application, Message, Receive, Scope, Send
 
 _KEEP_ALIVE = 3_600
+_FRAMING = frozenset({b"connection", b"content-length"})  # uvicorn looks for these
 _BACKLOG = 1_024
+_TICK = 0.002
 _LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset instead of what is left
 
 
 class Listener:
     """An app on a listening socket, in the running event loop."""
 
-    def __init__(self, app: App, *, max_conns_per_client: int) -> None:
+    def __init__(self, app: Application, *, max_conns_per_client: int) -> None:
         self._config = Config(
-            app,
+            _spelled(app),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -65,9 +69,10 @@ class Listener:
         dismiss()
         for connection in list(self._state.connections):
             connection.shutdown()
-        if self._state.tasks:
-            await asyncio.wait(list(self._state.tasks), timeout=grace)
-        await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                while self._state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
+                    await asyncio.sleep(_TICK)
         for connection in list(self._state.connections):
             connection.transport.abort()
         if self._date is not None:
@@ -79,6 +84,28 @@ class Listener:
     def _stamp(self, loop: asyncio.AbstractEventLoop) -> None:
         self._state.default_headers = [(b"Date", formatdate(usegmt=True).encode("ascii"))]
         self._date = loop.call_later(1.0, self._stamp, loop)
+
+
+class _Name(bytes):
+    """A header name that stays as it is spelled, where uvicorn would lower it."""
+
+    __slots__ = ()
+
+    def lower(self) -> _Name:
+        return self
+
+
+def _spelled(app: Application) -> Application:
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        async def spell(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names: list[tuple[bytes, bytes]] = message["headers"]
+                message["headers"] = [(k if k.lower() in _FRAMING else _Name(k), v) for k, v in names]
+            await send(message)
+
+        await app(scope, receive, spell)
+
+    return run
 
 
 class _Shares:

@@ -304,3 +304,25 @@ def test_prepared_queries(target: Target) -> None:
     assert target.get(f"/v1/query/{created}").json[0]["ModifyIndex"] > index
     assert target.delete(f"/v1/query/{created}").body == b""
     assert target.get(f"/v1/query/{created}").status == 404
+
+
+def test_which_indexes_a_registration_moves(target: Target) -> None:
+    node = target.node_with_check("idx")
+    body = {"Node": node, "SkipNodeUpdate": True, "Service": {"Service": "web"}}
+    target.put("/v1/catalog/register", body)
+    health, catalog = f"/v1/health/node/{node}", f"/v1/catalog/node/{node}"
+    before = target.get(health)
+    check = {"CheckID": "c1", "Name": "c1", "Status": "passing"}
+    target.put("/v1/catalog/register", {"Node": node, "SkipNodeUpdate": True, "Check": check})
+    again = target.get(health)
+    assert again.json == before.json
+    assert again.index > before.index
+    before = target.get(catalog)
+    target.put("/v1/catalog/register", body)
+    assert target.get(catalog).index == before.index
+    target.put("/v1/catalog/deregister", {"Node": node, "ServiceID": "web"})
+    assert target.get(health).index > again.index
+    before = target.get(catalog)
+    target.put("/v1/catalog/deregister", {"Node": node, "CheckID": "c1"})
+    assert target.get(catalog).index > before.index
+    target.put("/v1/catalog/deregister", {"Node": node})

@@ -92,6 +92,7 @@ class Watch:
     ticket: int
     theirs: Future[Answer]
     path: str
+    index: int  # what the reference was asked with
     absent: bool
 
 
@@ -113,14 +114,19 @@ class Agent:
         self._watching: set[http.client.HTTPConnection] = set()
 
     def ask(self, method: str, target: str, body: bytes) -> Answer:
-        return self._on(self._connection, method, target, body)
+        self._connection.request(method, target, body)
+        return self._read(self._connection)
 
-    def watch(self, target: str) -> Answer:
+    def watch(self, target: str, pool: ThreadPoolExecutor) -> Future[Answer]:
+        """Send a blocking query at once, and let the pool wait for its reply."""
         connection = http.client.HTTPConnection(self._place, timeout=TIMEOUT)
-        connection.connect()
+        connection.request("GET", target)
         self._watching.add(connection)
+        return pool.submit(self._reply_to, connection)
+
+    def _reply_to(self, connection: http.client.HTTPConnection) -> Answer:
         try:
-            return self._on(connection, "GET", target, b"")
+            return self._read(connection)
         finally:
             self._watching.discard(connection)
             connection.close()
@@ -133,10 +139,9 @@ class Agent:
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
     @staticmethod
-    def _on(connection: http.client.HTTPConnection, method: str, target: str, body: bytes) -> Answer:
-        connection.request(method, target, body)
-        reply = connection.getresponse()
-        return read(reply.status, reply.read(), reply.headers["X-Consul-Index"])
+    def _read(connection: http.client.HTTPConnection) -> Answer:
+        with connection.getresponse() as reply:
+            return read(reply.status, reply.read(), reply.headers["X-Consul-Index"])
 
 
 def read(status: int, body: bytes, index: str | None) -> Answer:
@@ -290,12 +295,13 @@ class Machine(RuleBasedStateMachine):
         theirs = self.both("GET", path)
         ours = self.ask(Request.make("GET", path))
         assert isinstance(ours, Answer)
+        assert ours.index is not None
         waiting = self.ask(Request.make("GET", f"{path}index={ours.index}&wait=10m"))
         if not isinstance(waiting, Blocked):
             return
-        future = self.pool.submit(self.agent.watch, f"{path}index={theirs.index}&wait=10s")
+        future = self.agent.watch(f"{path}index={theirs.index}&wait=10s", self.pool)
         # An absent thing hangs on its surroundings in Consul's trees: its watch may end early.
-        self.watches.append(Watch(waiting.ticket, future, path, is_nothing(theirs)))
+        self.watches.append(Watch(waiting.ticket, future, path, ours.index, is_nothing(theirs)))
 
     def teardown(self) -> None:
         for session in self.sessions:
@@ -367,9 +373,17 @@ class Machine(RuleBasedStateMachine):
                     self.same(f"watch {watch.path}", ours, theirs)
                     type(self).woken += 1
             elif watch.theirs.done():
-                assert watch.absent, f"{watch.path} was woken by the agent only: {watch.theirs.result()}"
                 self.watches.remove(watch)
                 self.service.cancel(watch.ticket)
+                assert watch.absent or self.came_late(watch), (
+                    f"the agent woke {watch.path}: {watch.theirs.result()}"
+                )
+
+    def came_late(self, watch: Watch) -> bool:
+        """Tell whether the agent may have seen a watch only after its index had moved."""
+        now = self.ask(Request.make("GET", watch.path))
+        assert isinstance(now, Answer)
+        return now.index is not None and now.index > watch.index
 
     def same(self, what: str, ours: Answer, theirs: Answer) -> None:
         assert ours.status == theirs.status, f"{what}: {ours} and not {theirs}"

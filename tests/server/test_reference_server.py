@@ -88,6 +88,14 @@ def test_the_headers_of_a_read(server: ReferenceServer[SystemClock]) -> None:
     assert "Server" not in headers
 
 
+def test_header_names_are_spelled_as_consul_spells_them(server: ReferenceServer[SystemClock]) -> None:
+    with socket.create_connection(place(server), timeout=DEADLINE) as raw:
+        raw.sendall(b"GET /v1/kv/none HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = raw.recv(1000)
+    for name in (b"X-Consul-Index", b"X-Consul-Knownleader", b"X-Consul-Lastcontact", b"Vary"):
+        assert b"\r\n" + name + b": " in head
+
+
 def test_gzip_for_those_who_take_it_and_chunks_for_large_bodies(server: ReferenceServer[SystemClock]) -> None:
     ask(server, "PUT", "/v1/kv/large", bytes(range(256)) * 64)
     _, zipped, headers = ask(server, "GET", "/v1/kv/large?raw", headers={"Accept-Encoding": "gzip"})
