@@ -144,16 +144,13 @@ class AsyncSemaphore:
         permit was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return AsyncHeldSlot(self, timeout)
+        return AsyncHeldSlot(self._client, self, timeout)
 
     async def __aenter__(self) -> AsyncPermit:
-        permit, body = await self._enter(None)
+        permit = await self.acquire()
+        body = Body(self._client, self._client.core, permit.core)
         self._entered.setdefault(backend.current_task(), []).append(body)
         return permit
-
-    async def _enter(self, timeout: float | None) -> tuple[AsyncPermit, Body]:
-        permit = await self.acquire(timeout=timeout)
-        return permit, Body(self._client, self._client.core, permit.core)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -239,13 +236,15 @@ class AsyncSemaphore:
 class AsyncHeldSlot:
     """What ``AsyncSemaphore.hold`` returns: a context manager for one block at a time."""
 
-    def __init__(self, semaphore: AsyncSemaphore, timeout: float | None) -> None:
+    def __init__(self, client: AsyncClient, semaphore: AsyncSemaphore, timeout: float | None) -> None:
+        self._client = client
         self._semaphore = semaphore
         self._timeout = timeout
         self._body: Body | None = None
 
     async def __aenter__(self) -> AsyncPermit:
-        permit, self._body = await self._semaphore._enter(self._timeout)  # noqa: SLF001 - one class in two parts
+        permit = await self._semaphore.acquire(timeout=self._timeout)
+        self._body = Body(self._client, self._client.core, permit.core)
         return permit
 
     async def __aexit__(

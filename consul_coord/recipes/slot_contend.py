@@ -109,12 +109,12 @@ class SlotAttempt:
         self.semaphore.attempts[self] = None
         try:
             hold = await self._contend()
+            return hold
         finally:
             # Also after a KeyboardInterrupt or a cancellation, wherever it struck.
             self.semaphore.attempts.pop(self, None)
             if hold is None:
                 await self._give_up()
-        return hold
 
     async def _contend(self) -> HoldCore:
         """Make one move after the other until a slot is ours, or the deadline comes."""

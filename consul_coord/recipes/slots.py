@@ -109,7 +109,7 @@ class Record:
     flags: int = SEMAPHORE_FLAGS
     as_list: bool = False
     """Whether the holders are a list, as hand-written clients have them."""
-    unknown: Mapping[str, object] = field(default_factory=dict)
+    unknown: Mapping[str, object] = field(default_factory=dict[str, object])
     """Fields that this package does not know."""
 
     def encode(self) -> bytes:
@@ -248,7 +248,7 @@ class Listing:
 def read(prefix: str, pairs: Iterable[KVPair], *, limit: int, flags: int, index: int) -> Listing:
     """Sort what a listing gave. Raises DecodeError for a record that can't be read."""
     record = None
-    live = {}
+    live: dict[str, KVPair] = {}
     for pair in pairs:
         name = pair.key.removeprefix(directory(prefix))
         if name == _RECORD:

@@ -144,7 +144,7 @@ class Semaphore:
         permit was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return HeldSlot(self, timeout)
+        return HeldSlot(self._client, self, timeout)
 
     def __enter__(self) -> Permit:
         permit = self.acquire()
@@ -158,13 +158,7 @@ class Semaphore:
         permit = self._entered[thread].pop()
         if not self._entered[thread]:
             del self._entered[thread]
-        self._leave(permit, error)
-
-    def _leave(self, permit: Permit, error: BaseException | None) -> None:
-        permit.release()
-        lost = error_at_exit(permit.core, self._client.now(), error)
-        if lost is not None:
-            raise lost from error
+        _leave(self._client, permit, error)
 
     def run(self, fn: Callable[[Permit], T], *, timeout: float | None = None) -> T:
         """Call ``fn(permit)`` while holding a slot, and return what it returns.
@@ -236,7 +230,8 @@ class Semaphore:
 class HeldSlot:
     """What ``Semaphore.hold`` returns: a context manager for one block at a time."""
 
-    def __init__(self, semaphore: Semaphore, timeout: float | None) -> None:
+    def __init__(self, client: Client, semaphore: Semaphore, timeout: float | None) -> None:
+        self._client = client
         self._semaphore = semaphore
         self._timeout = timeout
         self._permit: Permit | None = None
@@ -250,4 +245,11 @@ class HeldSlot:
     ) -> None:
         permit, self._permit = self._permit, None
         if permit is not None:
-            self._semaphore._leave(permit, error)  # noqa: SLF001 - one class in two parts
+            _leave(self._client, permit, error)
+
+
+def _leave(client: Client, permit: Permit, error: BaseException | None) -> None:
+    permit.release()
+    lost = error_at_exit(permit.core, client.now(), error)
+    if lost is not None:
+        raise lost from error

@@ -10,9 +10,11 @@ import consul_coord
 from consul_coord.aio import client as aio_client
 from consul_coord.aio import endpoints as aio_endpoints
 from consul_coord.aio import lock as aio_lock
+from consul_coord.aio import semaphore as aio_semaphore
 from consul_coord.sync import client as sync_client
 from consul_coord.sync import endpoints as sync_endpoints
 from consul_coord.sync import lock as sync_lock
+from consul_coord.sync import semaphore as sync_semaphore
 from tests.architecture.twins import Twins, members
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ PLAIN = {
     "KeptSession": frozenset({"remaining", "export"}),
     "Lock": frozenset({"cancel", "hold", "wrap"}),
     "LossEvent": frozenset({"is_set"}),
+    "Semaphore": frozenset({"cancel", "hold", "wrap"}),
     "KV": WATCHES,
     "Sessions": frozenset({"watch"}),
 }
@@ -32,6 +35,7 @@ PLAIN = {
 OWN_DOCS = {
     "Client": frozenset({"", "__init__", "call", "forked"}),  # threads here, a loop there
     "Lock": frozenset({"run"}),  # calls here, awaits there
+    "Semaphore": frozenset({"run"}),
     "KeptSession": frozenset({""}),
 }
 OWN_PARAMETERS = {"Client": {"__init__": frozenset({"background_http_client"})}}
@@ -53,6 +57,7 @@ PUBLIC = [name.removeprefix("Async") for name in consul_coord.__all__ if name.st
 TWINS = [
     *(twins_of(getattr(consul_coord, name), getattr(consul_coord, f"Async{name}")) for name in PUBLIC),
     twins_of(sync_lock.HeldLock, aio_lock.AsyncHeldLock),
+    twins_of(sync_semaphore.HeldSlot, aio_semaphore.AsyncHeldSlot),
     twins_of(sync_client.KV, aio_client.AsyncKV),
     twins_of(sync_client.Sessions, aio_client.AsyncSessions),
     *(
