@@ -56,14 +56,21 @@ class BaseHost(ABC):
         """Report an event to the log and the observer."""
         self.count(type(event).__name__)
         events.log(event)
-        observer = self._observer
-        if observer is not None:
-            self.call_back(lambda: observer.on_event(event))
+        if self._observer is not None:
+            self.call_back(lambda: self._tell_observer(event))
+
+    def _tell_observer(self, event: Event) -> None:
+        try:
+            if self._observer is not None:
+                self._observer.on_event(event)
+        except Exception as error:  # noqa: BLE001 - told to the log only: the observer itself is the cause
+            self.count(events.Failed.__name__)
+            events.log(events.Failed("the observer", f"{type(error).__name__}: {error}"))
+            events.logger.debug("the observer failed", exc_info=error)
 
     def report_failure(self, where: str, error: BaseException) -> None:
-        """Report a bug in a background program or a callback; not to the observer, which may be the cause."""
-        self.count(events.Failed.__name__)
-        events.log(events.Failed(where, f"{type(error).__name__}: {error}"))
+        """Report a bug in a background program or a user's callback."""
+        self.emit(events.Failed(where, f"{type(error).__name__}: {error}"))
         events.logger.debug("%s failed", where, exc_info=error)
 
     @abstractmethod

@@ -95,7 +95,7 @@ class Attempt:
         self.blocker = Blocker("unreachable")
         self.cause: ConsulCoordError | None = None
         self._pace = WATCH_PACE
-        self._told: BlockerKind | None = None
+        self._told: tuple[BlockerKind, int | None] | None = None
 
     # -- the whole attempt
 
@@ -439,8 +439,8 @@ class Attempt:
     ) -> None:
         self.blocker = Blocker(kind, session, position)
         self.cause = cause
-        if self._told != kind:
-            self._told = kind
+        if self._told != (kind, position):
+            self._told = (kind, position)
             self.io.emit(Waiting(self.plan.key, self.blocker))
 
     def _timeout(self) -> AcquireTimeout:

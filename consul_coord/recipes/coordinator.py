@@ -129,11 +129,11 @@ class Coordinator:
             value=value,
             flags=flags,
             turn=turn,
+            tenure=tenure,
             now=self.host.now(),
             on_end=self._ended,
             on_forgotten=self._forgotten,
         )
-        hold.tenure = tenure
         self._holds[id(hold)] = weakref.ref(hold)
         self.remember_fence(hold.key, hold.fence)
         self.monitor.add(hold, kept)

@@ -65,9 +65,6 @@ class HoldCore:
         "writing",
     )
 
-    tenure: Tenure
-    """How it is watched and given back; set by who grants it."""
-
     def __init__(
         self,
         granted: KVPair,
@@ -77,6 +74,7 @@ class HoldCore:
         value: bytes,
         flags: int,
         turn: Turn,
+        tenure: Tenure,
         now: float,
         on_end: Callable[[HoldCore], object],
         on_forgotten: Callable[[HoldCore], object],
@@ -91,6 +89,8 @@ class HoldCore:
         self.flags = flags
         self.lease = lease
         self.turn = turn
+        self.tenure = tenure
+        """How it is watched, guarded and given back."""
         self.depth = 1
         """How many acquires it stands for: more than one with a re-entrant lock."""
         self.granted_at = now

@@ -22,7 +22,7 @@ from consul_coord.errors import ConsulCoordError, RequestTimeout, SessionNotFoun
 from consul_coord.events import Failed, Jeopardy, Renewed, SessionDiffers
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
-from consul_coord.http.retry import perform
+from consul_coord.http.retry import send_once
 from consul_coord.io import Signal
 from consul_coord.models import LossReason, SessionSpec
 from consul_coord.models.session import LONGEST_LOCK_DELAY
@@ -87,7 +87,7 @@ class SessionSource:
         self.current: KeptSession | None = None
 
     async def live(self, io: IO, *, deadline: float) -> KeptSession:
-        """Return a session that may be believed in now.
+        """Return a session that may be believed in now; a new one is asked for once.
 
         Raises what the server or the network says; RequestTimeout at the deadline.
         """
@@ -131,9 +131,8 @@ class SessionSource:
         else:
             sent_at = io.now()
             call = endpoint.create(self._spec)
-            session_id = await perform(io, call, deadline=deadline, attempt=core.timeout)
+            session_id = await send_once(io, call, deadline=deadline)
             kept = KeptSession(session_id, self._spec, outside=False)
-            # Counted from before the first try, though only the last one made this session: earlier is safe.
             kept.lease.confirm(sent_at=sent_at, horizon=self._spec.lease_horizon)
         core.adopt_session(kept)
         return kept

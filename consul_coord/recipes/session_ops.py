@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import InvalidArgument, SessionNotFound
+from consul_coord.errors import ConsulCoordError, InvalidArgument, SessionNotFound
+from consul_coord.http.backoff import delay
+from consul_coord.http.endpoints import session as endpoint
+from consul_coord.http.retry import may_repeat
 from consul_coord.models import LossReason
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.reaper import DestroySession
@@ -33,7 +36,7 @@ async def open_session(io: IO, core: Coordinator, spec: SessionSpec, *, resume: 
     """
     deadline = io.now() + core.timeout
     if resume is None:
-        return await sessions.SessionSource(core, spec).live(io, deadline=deadline)
+        return await _open_new(io, core, spec, deadline)
     kept = sessions.KeptSession(parse(resume), spec, outside=False)
     try:
         await sessions.renew(io, core, kept, deadline=deadline)
@@ -42,6 +45,20 @@ async def open_session(io: IO, core: Coordinator, spec: SessionSpec, *, resume: 
         raise SessionNotFound(message, session=kept.id) from error
     core.adopt_session(kept)
     return kept
+
+
+async def _open_new(io: IO, core: Coordinator, spec: SessionSpec, deadline: float) -> KeptSession:
+    source = sessions.SessionSource(core, spec)
+    failures = 0
+    while True:
+        try:
+            return await source.live(io, deadline=deadline)
+        except ConsulCoordError as error:
+            failures += 1
+            pause = delay(failures, io.random())
+            if not may_repeat(endpoint.create(spec).request, error) or io.now() + pause >= deadline:
+                raise
+            await io.sleep(pause)
 
 
 def export(kept: KeptSession) -> str:

@@ -13,6 +13,7 @@ from consul_coord.recipes import hold_ops
 from consul_coord.recipes.hold import HoldCore, error_at_exit, lost_error, reason_of
 from consul_coord.recipes.lease import Lease
 from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.locked_key import LOCKED_KEY
 from tests.unit.recipes.test_signals import THREADS, race, repeat
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Bench:
             value=b"v",
             flags=1,
             turn=Turn("k", "owner"),
+            tenure=LOCKED_KEY,
             now=0.0,
             on_end=self.ended.append,
             on_forgotten=lambda hold: forgotten.append(hold.key),

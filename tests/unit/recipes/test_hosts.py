@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from consul_coord import events
+from consul_coord.events import Failed
 from consul_coord.clock import SystemClock
 from consul_coord.sync.driver import BlockingIO, ThreadHost, run
 
@@ -181,14 +182,29 @@ def test_a_bug_in_a_program_is_reported_and_ends_no_other(
     assert done.wait(PATIENCE)
 
 
-def test_an_observer_hears_of_every_event_but_not_of_its_own_failure() -> None:
+def test_an_observer_hears_of_every_event_and_of_others_failures() -> None:
     notes = Notes()
     host = make_host(notes)
     host.emit(EVENT)
-    assert notes.got_one.wait(PATIENCE)
-    host.report_failure("a callback", ValueError())
+    host.report_failure("a callback", ValueError("oops"))
     host.stop(timeout=PATIENCE)
-    assert notes.events == [EVENT]
+    assert notes.events == [EVENT, Failed("a callback", "ValueError: oops")]
+
+
+def test_an_observer_does_not_hear_of_its_own_failure(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        calls = 0
+
+        def on_event(self, event: Event) -> None:
+            self.calls += 1
+            raise ValueError("oops")
+
+    broken = Broken()
+    host = ThreadHost(clock=SystemClock(), observer=broken, background=lambda: cast("Any", NoTransport()))
+    host.emit(EVENT)
+    host.stop(timeout=PATIENCE)
+    assert broken.calls == 1
+    assert "failed where=the observer error=ValueError: oops" in caplog.text
 
 
 def test_a_program_that_suspends_is_a_bug_that_is_told(host: ThreadHost) -> None:
