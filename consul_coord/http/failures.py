@@ -18,6 +18,8 @@ from urllib.parse import unquote
 
 from consul_coord.errors import (
     BODY_LIMIT,
+    AcquireCancelled,
+    ClientClosed,
     ConsulCoordError,
     DecodeError,
     InvalidRequest,
@@ -244,9 +246,12 @@ def retryable(error: BaseException) -> bool:
 def outcome_unknown(error: BaseException) -> bool:
     """Return whether a write that ended with this error may have been applied, or may be later.
 
-    True for 5xx, for a reply that can't be understood, and for what the transport says so; false for a clear
-    refusal.
+    True for 5xx, for a reply that can't be understood, for what the transport says so, and for whatever ended
+    the call from outside; false for a clear refusal.
     """
     if isinstance(error, TransportError):
         return error.outcome_unknown
-    return isinstance(error, NoLeader | ServerError | DecodeError) or type(error) is ResponseError
+    if not isinstance(error, ConsulCoordError):
+        return True
+    unknown = NoLeader | ServerError | DecodeError | AcquireCancelled | ClientClosed
+    return isinstance(error, unknown) or type(error) is ResponseError

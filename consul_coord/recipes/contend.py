@@ -379,7 +379,7 @@ class Attempt:
         except TxnFailed:
             raise
         except BaseException as error:
-            if locks and (not isinstance(error, ConsulCoordError) or outcome_unknown(error)):
+            if locks and outcome_unknown(error):
                 self.unanswered.add(self.session)
             raise
 
