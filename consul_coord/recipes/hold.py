@@ -247,4 +247,5 @@ _TOLD = {
     LossReason.SLOT_REMOVED: "the semaphore's record does not name it any more",
     LossReason.FORKED: "this is a forked child, and the hold is its parent's",
     LossReason.CLIENT_CLOSED: "the client was closed",
+    LossReason.RESIGNED: "it was resigned",
 }
