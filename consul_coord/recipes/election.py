@@ -51,9 +51,8 @@ from consul_coord.recipes import hold_ops, notes, waitqueue
 from consul_coord.recipes.candidate import Candidate
 from consul_coord.recipes.changes import Changes
 from consul_coord.recipes.follow import Follower
-from consul_coord.recipes.hold import lost_error
 from consul_coord.recipes.leader import LeaderFollower
-from consul_coord.recipes.leadership import told_as_leadership, why_over
+from consul_coord.recipes.leadership import check, told_as_leadership, why_over
 from consul_coord.recipes.lock import LockCore, LockPlan
 from consul_coord.recipes.reaper import RemoveContender
 from consul_coord.recipes.release import release
@@ -484,8 +483,8 @@ async def resign(io: IO, candidacy: Candidacy | None, *, pause: float) -> Releas
 
 async def proclaim(io: IO, candidacy: Candidacy, hold: HoldCore, value: bytes) -> None:
     """Change what the leader advertises. Raises LeadershipLost, and what the write raises."""
+    check(hold, io.now())
     with told_as_leadership():
-        hold_ops.check(hold, io.now())
         await candidacy.note_term(io, hold)
         await hold_ops.put(io, candidacy.core, hold, value)
 
@@ -494,10 +493,7 @@ def leadership_of(candidacy: Candidacy | None, now: float) -> tuple[Candidacy, H
     """Return the present leadership. Raises LeadershipLost, or NotHeld when there is none to be lost."""
     if candidacy is None or candidacy.hold is None or candidacy.hold.released:
         raise _not_leader(candidacy)
-    with told_as_leadership():
-        reason = candidacy.hold.loss(now)
-        if reason is not None:
-            raise lost_error(candidacy.hold, reason)
+    check(candidacy.hold, now)
     return candidacy, candidacy.hold
 
 
@@ -538,9 +534,8 @@ async def _name_heir(io: IO, core: Coordinator, hold: HoldCore, heir: str) -> No
         except TxnFailed as error:
             if all(failure.op_index > 0 and failure.kind != "denied" for failure in error.failures):
                 continue  # the queue has changed since it was read
-            with told_as_leadership():
-                await core.monitor.make_sure(io, hold)
-                hold_ops.check(hold, io.now())
+            await core.monitor.make_sure(io, hold)
+            check(hold, io.now())
             raise
         return
     message = f"the queue of {key!r} kept changing: nobody was named, and the leadership was kept"

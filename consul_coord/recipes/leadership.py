@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import LeadershipLost, LockLost
 from consul_coord.models import LossReason
+from consul_coord.recipes import hold_ops
 from consul_coord.recipes.hold_view import HoldView
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ def resigned(hold: HoldCore) -> LeadershipLost:
     return LeadershipLost(
         message, key=hold.key, session=hold.session, fence=hold.fence, reason=LossReason.RESIGNED
     )
+
+
+def check(hold: HoldCore, now: float) -> None:
+    """Raise LeadershipLost if a leadership has ended, by a loss or by resigning; no I/O."""
+    with told_as_leadership():
+        hold_ops.check(hold, now)
+    if hold.ended:
+        raise resigned(hold)
 
 
 def why_over(hold: HoldCore, now: float) -> LossReason | None:
@@ -81,10 +90,7 @@ class LeadershipView(HoldView):
 
     def check(self) -> None:
         """Raise LeadershipLost if it has ended, by a loss or by resigning; no I/O."""
-        with told_as_leadership():
-            super().check()
-        if self._hold.ended:
-            raise resigned(self._hold)
+        check(self._hold, self._now())
 
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:
         """Call ``fn`` with the reason, once, when it has ended; at once when it has.
