@@ -1,0 +1,166 @@
+"""What elections cost a process and the servers, and what a stalled or forked process believes."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import Client, LeaderElection, LeadershipLost, LossReason, TxnFailed, TxnOp
+from consul_coord.clock import VirtualClock
+from consul_coord.server import ReferenceServer
+from tests.election.conftest import QUICK, SPEC
+from tests.election.waiting import PATIENCE, Told, queued, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANY = 500
+MINUTES = 5
+
+
+@pytest.fixture
+def still() -> Iterator[ReferenceServer[VirtualClock]]:
+    """Yield a server whose clock stands still but for being advanced."""
+    with ReferenceServer(clock=VirtualClock()) as server:
+        yield server
+
+
+def test_many_elections_share_one_thread_and_one_session(agent_address: str, key: str) -> None:
+    before = set(threading.enumerate())
+    with Client(address=agent_address) as client, ExitStack() as running:
+        elections = [
+            running.enter_context(LeaderElection(client, f"{key}/{number}", retry_wait=QUICK))
+            for number in range(MANY)
+        ]
+        until(lambda: all(election.is_leader for election in elections), "all lead")
+        ours = {thread.name for thread in set(threading.enumerate()) - before}
+        assert ours == {"consul-coord-loop"}
+        assert client.stats().sessions_created == 1
+        assert len({election.term for election in elections}) == MANY
+
+
+@pytest.mark.parametrize("place", ["head", "follower"])
+def test_a_waiting_candidate_costs_two_requests_a_minute(
+    still: ReferenceServer[VirtualClock], key: str, place: str
+) -> None:
+    with ExitStack() as running:
+
+        def stand() -> LeaderElection:
+            client = running.enter_context(Client(address=still.address, clock=still.clock))
+            return running.enter_context(LeaderElection(client, key))
+
+        leading = stand()
+        leading.wait_for_leadership(timeout=PATIENCE)
+        waiting = stand()
+        queued(leading, 1)
+        if place == "follower":
+            waiting = stand()
+            queued(leading, 2)
+        client = waiting._client
+        before = client.stats()
+        for _ in range(MINUTES * 60):
+            still.clock.advance(1.0)
+            time.sleep(0.003)  # for the other threads to answer, within this second of theirs
+        after = client.stats()
+        assert after.renewals - before.renewals >= MINUTES * 10
+        idle = (after.requests - before.requests) - (after.renewals - before.renewals)
+        assert leading.is_leader
+        assert 0 < idle <= 2.1 * MINUTES
+
+
+def test_a_stalled_leader_finds_itself_no_leader_at_its_first_look(
+    still: ReferenceServer[VirtualClock], key: str
+) -> None:
+    told = Told()
+
+    class Stalling:
+        """The clock of a process that is stopped: nothing of it runs while the time of others passes."""
+
+        def __init__(self) -> None:
+            self.passed = 0.0
+
+        def now(self) -> float:
+            return time.monotonic() + self.passed
+
+    clock = Stalling()
+    with Client(address=still.address, clock=clock) as client:
+        election = LeaderElection(client, key, on_lost=told.say, retry_wait=(60.0, 60.0))
+        with election:
+            me = election.wait_for_leadership(timeout=PATIENCE)
+            clock.passed += 20.0
+            assert not election.is_leader
+            assert election.leadership is None
+            assert me.reason is LossReason.EXPIRED
+            with pytest.raises(LeadershipLost):
+                me.check()
+            told.wait_for(LossReason.EXPIRED)
+            still.clock.advance(31.0)  # the session ends on the server as well
+            with Client(address=still.address) as other, pytest.raises(TxnFailed):
+                other.txn(*me.guard(), TxnOp.set(f"{key}-written", b"late"))
+
+
+FORKING = """
+import os, sys, time, warnings
+from consul_coord import Client, LeaderElection
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, which is what this is about
+client = Client(address=sys.argv[1])
+lost = []
+election = LeaderElection(client, sys.argv[2], on_lost=lost.append, retry_wait=(0.01, 0.02))
+election.start()
+election.wait_for_leadership(timeout=10)
+child = os.fork()
+if child == 0:
+    assert not election.is_leader
+    deadline = time.monotonic() + 10
+    while not lost and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert lost == ["forked"], lost
+    began = time.monotonic()
+    election.stop()
+    assert time.monotonic() - began < 1
+    election.start()
+    while len(election.candidates()) != 1:
+        time.sleep(0.01)
+    assert not election.is_leader
+    client.close()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+assert election.is_leader
+assert lost == []
+client.close()
+"""
+
+
+def test_a_forked_child_does_not_lead_and_may_stand_itself(reference_address: str, key: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORKING, reference_address, key],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_dropped_election_stands_until_it_is_stopped(reference_address: str, key: str) -> None:
+    told = Told()
+
+    def begin() -> None:
+        LeaderElection(Client(address=reference_address, session=SPEC), key, on_elected=told.say).start()
+
+    begin()
+    gc.collect()
+    until(lambda: told.news, "elected")
+    gc.collect()
+    (me,) = told.news
+    assert me.is_held
+    me._client.close()
