@@ -25,6 +25,7 @@ PLAIN = {
     "Client": frozenset({"now", "healthy", "stats", "forked"}),
     "Hold": frozenset({"deadline", "remaining", "check", "guard", "on_lost"}),
     "KeptSession": frozenset({"remaining", "export"}),
+    "LeaderElection": frozenset({"leading"}),
     "Lock": frozenset({"cancel", "hold", "wrap"}),
     "LossEvent": frozenset({"is_set"}),
     "Semaphore": frozenset({"cancel", "hold", "wrap"}),

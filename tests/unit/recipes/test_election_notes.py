@@ -1,0 +1,70 @@
+"""What candidates tell each other beside the key: which note counts when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from consul_coord import KVPair
+from consul_coord.recipes import notes, waitqueue
+
+KEY = "service/leader"
+LEADER, HEIR, OTHER = (f"{number}0000000-0000-0000-0000-000000000000" for number in (1, 2, 3))
+
+
+def contender(session: str, index: int) -> KVPair:
+    name = waitqueue.contender_key(KEY, session)
+    return KVPair(name, session=session, create_index=index, modify_index=index)
+
+
+HELD = KVPair(KEY, session=LEADER, modify_index=10)
+NOTE = KVPair(notes.heir_key(KEY), value=HEIR.encode(), modify_index=20)
+QUEUE = (contender(OTHER, 12), contender(HEIR, 14))
+
+
+def test_notes_are_read_with_the_queue_and_taken_for_no_contender() -> None:
+    pairs = (HELD, *QUEUE, NOTE, KVPair(notes.term_key(KEY), value=b"x", modify_index=9))
+    look = waitqueue.read(KEY, pairs)
+    assert [pair.session for pair in look.live] == [OTHER, HEIR]
+    assert look.dead == ()
+    assert notes.find(notes.heir_key(KEY), pairs) == NOTE
+    assert notes.find(notes.heir_key("another"), pairs) is None
+    assert notes.heir_of(NOTE) == HEIR
+
+
+@pytest.mark.parametrize(
+    ("pair", "queue", "counts"),
+    [
+        (HELD, QUEUE, True),  # written, not resigned yet
+        (replace(HELD, session=None, modify_index=21), QUEUE, True),  # the vacancy it is for
+        (None, QUEUE, True),
+        (replace(HELD, session=OTHER, modify_index=22), QUEUE, False),  # somebody was quicker
+        (replace(HELD, session=None, modify_index=21), QUEUE[:1], False),  # the heir has left
+        (HELD, (QUEUE[0], replace(QUEUE[1], session=None)), False),  # the heir's session has ended
+    ],
+)
+def test_an_heirs_note_counts_for_one_vacancy_while_the_heir_waits(
+    pair: KVPair | None, queue: tuple[KVPair, ...], *, counts: bool
+) -> None:
+    look = waitqueue.read(KEY, (*((pair,) if pair else ()), *queue, NOTE))
+    assert notes.counts(NOTE, look) is counts
+
+
+@pytest.mark.parametrize(
+    ("value", "term"),
+    [
+        (None, 10),
+        (notes.term_value(LEADER, 7), 7),
+        (notes.term_value(OTHER, 7), 10),  # an earlier leader's
+        (b"", 10),
+        (b"\xff\xfe", 10),
+        (f"{LEADER} 7 8".encode(), 10),
+        (f"{LEADER} x".encode(), 10),
+        (f"{LEADER} {'9' * 21}".encode(), 10),
+        (f"{LEADER} -7".encode(), 10),
+    ],
+)
+def test_the_term_is_told_by_the_note_of_this_leader_else_by_the_key(value: bytes | None, term: int) -> None:
+    note = None if value is None else KVPair(notes.term_key(KEY), value=value, modify_index=11)
+    assert notes.term_of(HELD, note) == term
