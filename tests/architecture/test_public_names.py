@@ -16,7 +16,7 @@ PRINT_LOADED = f"import sys; print(*[name for name in {HEAVY!r} if name in sys.m
 CASES = {
     "the package": "import consul_coord",
     "a client and a lock": "from consul_coord import Client, Lock; Lock(Client(), 'k')",
-    "every blocking name": "import consul_coord as c; [getattr(c, n) for n in c.__all__ if 'async' not in n.lower()]",
+    "every blocking name": "import consul_coord as c; [getattr(c, n) for n in c.__all__ if 'sync' not in n]",
 }
 
 
