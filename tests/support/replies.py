@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from consul_coord.errors import BrokenReply, ConnectFailed
 from consul_coord.http.messages import Response
 from consul_coord.models import LOCK_FLAGS
+
+if TYPE_CHECKING:
+    from tests.support.fake_io import FakeIO
 
 SESSION: Final = "11111111-1111-1111-1111-111111111111"
 OTHER: Final = "22222222-2222-2222-2222-222222222222"
@@ -87,3 +90,10 @@ def session(session_id: str = SESSION, *, ttl: str = "15s", **changes: object) -
 def renewed(**changes: object) -> Response:
     """Return the reply to a renewal."""
     return ok([session(**changes)])  # type: ignore[arg-type]
+
+
+def expect_gone(io: FakeIO) -> None:
+    """Script what shows that a session is gone: 404 on renew, and again once the leader has caught up."""
+    io.expect("PUT", "/v1/session/renew/", refusal(404, "not found"))
+    io.expect("GET", "/v1/session/info/", ok([]))
+    io.expect("PUT", "/v1/session/renew/", refusal(404, "not found"))

@@ -18,6 +18,7 @@ from tests.support.replies import (
     OTHER,
     SESSION,
     entry,
+    expect_gone,
     lost,
     ok,
     pairs,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session import KeptSession
 
 RENEW, INFO, KEY = "/v1/session/renew/", "/v1/session/info/", "/v1/kv/k"
-GONE = refusal(404, "not found")
 
 
 class Bench:
@@ -121,7 +121,7 @@ def test_a_loss_is_confirmed_by_a_consistent_read_and_a_renewal(
 def test_a_session_that_is_gone_is_the_reason_rather_than_what_it_left(bench: Bench) -> None:
     seen = pairs(entry("k", session=OTHER, index=21))
     bench.io.expect("GET", KEY, seen, seen)
-    bench.io.expect("PUT", RENEW, GONE)
+    expect_gone(bench.io)
     bench.watch_key()
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
 
@@ -185,7 +185,7 @@ def test_without_permission_to_read_the_key_there_is_no_watch(bench: Bench) -> N
 
 def test_a_session_that_is_gone_ends_its_holds(bench: Bench) -> None:
     bench.io.expect("GET", INFO, ok([], index=21))
-    bench.io.expect("PUT", RENEW, GONE)
+    expect_gone(bench.io)
     bench.watch_session()
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
 
@@ -201,7 +201,7 @@ def test_a_suspicion_about_the_session_outlasts_a_hiccup(bench: Bench) -> None:
     bench.io.expect("GET", INFO, ok([session()]), ok([], index=21))
     bench.io.expect("PUT", RENEW, refusal(500))
     bench.io.expect("GET", INFO, ok([], index=21))
-    bench.io.expect("PUT", RENEW, GONE)
+    expect_gone(bench.io)
     bench.watch_session()
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
 

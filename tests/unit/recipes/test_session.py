@@ -14,12 +14,13 @@ from consul_coord.recipes.coordinator import Coordinator
 from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.reaper import DestroySession
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, lost, ok, refusal, renewed, unreachable
+from tests.support.replies import OTHER, SESSION, expect_gone, lost, ok, refusal, renewed, unreachable
 from tests.support.replies import session as session_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.http.messages import Response
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.session import KeptSession
 
@@ -113,13 +114,35 @@ def test_trouble_is_jeopardy_and_ridden_out(bench: Bench, trouble: Exception) ->
 
 
 def test_a_404_is_the_end_at_once(bench: Bench) -> None:
-    bench.io.expect("PUT", RENEW, refusal(404, f"Session id '{SESSION}' not found"))
+    expect_gone(bench.io)
     bench.keep()
     assert bench.io.time == pytest.approx(1005.0)
     assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.SESSION_GONE)
     assert bench.kept.over.is_set()
     assert [event.reason for event in bench.io.seen(Lost)] == [LossReason.SESSION_GONE]
     assert bench.core.reaper.pending == 0
+
+
+@pytest.mark.parametrize("read", [ok([session_json()]), ok([]), refusal(403, "Permission denied")])
+def test_a_404_of_a_leader_that_has_not_caught_up_is_not(bench: Bench, read: Response) -> None:
+    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
+    bench.io.expect("GET", "/v1/session/info/", read)
+    bench.io.expect("PUT", RENEW, renewed())
+    bench.end_at(1006.0)
+    bench.keep()
+    assert ("consistent", "") in bench.io.requests[2].params
+    assert [event.reason for event in bench.io.seen(Lost)] == [LossReason.CLIENT_CLOSED]
+    assert len(bench.io.seen(Renewed)) == 1
+
+
+def test_a_404_is_no_end_while_no_leader_has_caught_up(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
+    bench.io.expect("GET", "/v1/session/info/", refusal(500, "Not ready to serve consistent reads"))
+    bench.io.expect("PUT", RENEW, renewed())
+    bench.end_at(1006.0)
+    bench.keep()
+    assert len(bench.io.seen(Jeopardy)) == 1
+    assert bench.io.seen(Renewed)
 
 
 def test_it_is_over_at_the_deadline_not_later(bench: Bench) -> None:
@@ -199,7 +222,7 @@ def test_a_short_lease_that_cannot_be_refreshed_is_used_while_it_lasts(bench: Be
 
 def test_a_session_found_gone_at_the_refresh_is_replaced(bench: Bench) -> None:
     bench.io.time = 1012.0
-    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
+    expect_gone(bench.io)
     bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
     assert bench.live().id == OTHER
 
@@ -239,7 +262,7 @@ def test_an_outside_session_is_renewed_first_and_never_destroyed() -> None:
 
 def test_an_outside_session_that_does_not_exist_is_refused() -> None:
     with pytest.raises(SessionNotFound) as told:
-        outside(lambda b: b.io.expect("PUT", RENEW, refusal(404, "not found")))
+        outside(lambda b: expect_gone(b.io))
     assert told.value.session == OTHER
 
 
