@@ -92,6 +92,7 @@ from consul_coord.sync.hold import Hold, LossEvent
 from consul_coord.sync.leadership import Leadership
 from consul_coord.sync.lock import Lock, ReentrantLock
 from consul_coord.sync.multilock import MultiLock
+from consul_coord.sync.rwlock import ReadWriteLock
 from consul_coord.sync.semaphore import Permit, Semaphore
 from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from consul_coord.aio.leadership import AsyncLeadership
     from consul_coord.aio.lock import AsyncLock, AsyncReentrantLock
     from consul_coord.aio.multilock import AsyncMultiLock
+    from consul_coord.aio.rwlock import AsyncReadWriteLock
     from consul_coord.aio.semaphore import AsyncPermit, AsyncSemaphore
     from consul_coord.aio.session import AsyncKeptSession
     from consul_coord.aio.watch import AsyncWatch
@@ -116,6 +118,7 @@ _ASYNC = {
     "AsyncLock": "consul_coord.aio.lock",
     "AsyncReentrantLock": "consul_coord.aio.lock",
     "AsyncMultiLock": "consul_coord.aio.multilock",
+    "AsyncReadWriteLock": "consul_coord.aio.rwlock",
     "AsyncPermit": "consul_coord.aio.semaphore",
     "AsyncSemaphore": "consul_coord.aio.semaphore",
     "AsyncKeptSession": "consul_coord.aio.session",
@@ -148,6 +151,7 @@ __all__ = [
     "AsyncLossEvent",
     "AsyncMultiLock",
     "AsyncPermit",
+    "AsyncReadWriteLock",
     "AsyncReentrantLock",
     "AsyncSemaphore",
     "AsyncWatch",
@@ -201,6 +205,7 @@ __all__ = [
     "PreparedQuery",
     "RateLimited",
     "ReadOptions",
+    "ReadWriteLock",
     "ReentrantLock",
     "Registration",
     "ReleaseOutcome",

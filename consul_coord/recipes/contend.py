@@ -413,6 +413,7 @@ class Attempt:
         if last is not None and pair.modify_index < last:
             # The servers' indices started anew (a restored snapshot, a rebuilt cluster): so do the fences.
             self.io.emit(FencesRestarted(plan.key, last, pair.modify_index))
+        self.core.remember_fence(plan.key, pair.modify_index)
         return self.core.grant(pair, kept=kept, value=plan.value, flags=plan.flags, turn=self.turn)
 
     # -- refusals

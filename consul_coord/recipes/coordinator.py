@@ -135,7 +135,6 @@ class Coordinator:
             on_forgotten=self._forgotten,
         )
         self._holds[id(hold)] = weakref.ref(hold)
-        self.remember_fence(hold.key, hold.fence)
         self.monitor.add(hold, kept)
         return hold
 

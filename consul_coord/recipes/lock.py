@@ -6,7 +6,7 @@ How it is taken is told in ``contend``, how it is given back in ``release``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from consul_coord.errors import AcquireCancelled, AcquireTimeout, KeyConflict, NotHeld
 from consul_coord.events import Acquired
@@ -51,6 +51,14 @@ class LockPlan:
         return self.keys[0]
 
 
+class AttemptLike(Protocol):
+    """One call of ``acquire``."""
+
+    async def run(self) -> HoldCore:
+        """Get what is wanted, or raise why not, leaving nothing behind."""
+        ...
+
+
 class LockCore:
     """What one lock object has besides its plan.
 
@@ -64,6 +72,11 @@ class LockCore:
         self._source: tuple[Coordinator, SessionSource] | None = None
         self._waiting: dict[Interrupt, None] = {}
         self._held: dict[object, HoldCore] = {}
+
+    def attempt(self, io: IO, core: Coordinator, *, timeout: float | None) -> AttemptLike:
+        """Return one call of ``acquire``, not begun yet."""
+        kind = Attempt if len(self.plan.keys) == 1 else ManyKeysAttempt
+        return kind(io, core, self, timeout=timeout)
 
     def source(self, core: Coordinator) -> SessionSource:
         """Return where its session comes from: the same for as long as the client's coordinator is."""
@@ -127,8 +140,7 @@ async def acquire(io: IO, core: Coordinator, lock: LockCore, *, timeout: float |
         again.depth += 1
         return again
     started = io.now()
-    attempt = Attempt if len(lock.plan.keys) == 1 else ManyKeysAttempt
-    hold = await attempt(io, core, lock, timeout=timeout).run()
+    hold = await lock.attempt(io, core, timeout=timeout).run()
     lock.keep(io.owner(), hold)
     io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
     return hold

@@ -319,8 +319,8 @@ class ManyKeysAttempt:
             Member(pair.key, pair.modify_index, turn)
             for pair, turn in zip(pairs[1:], self._turns[1:], strict=True)
         )
-        for member in members:
-            self.core.remember_fence(member.key, member.index)
+        for pair in pairs:
+            self.core.remember_fence(pair.key, pair.modify_index)
         return self.core.grant(
             pairs[0],
             kept=kept,

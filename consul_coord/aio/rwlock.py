@@ -1,0 +1,126 @@
+"""One writer or many readers, for event loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from consul_coord.aio.lock import AsyncLock
+from consul_coord.models import LOCK_FLAGS
+from consul_coord.recipes import rwlock as recipe
+from consul_coord.recipes.lock import LockPlan
+from consul_coord.recipes.rwqueue import base_of
+
+if TYPE_CHECKING:
+    from consul_coord.aio.client import AsyncClient
+    from consul_coord.models import Contender, Holder, SessionSpec
+
+
+class AsyncReadWriteLock:
+    """A lock that many may hold to read, or one to write.
+
+    Guarantees: a writer is alone; who waits gets in in order, so that writers do not starve; ``fence`` rises
+    from each writer to whoever gets in after it; a loss is noticed as with ``AsyncLock``. Does not guarantee:
+    anything beside a ``AsyncLock`` on the same key, or beside other languages' clients: it has a queue of its
+    own, under ``KEY/.rw/``. A thread or task that is in must leave before it gets in again, on either side.
+    Each hold costs a session of its own, which is used again afterwards.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        key: str,
+        *,
+        value: bytes | str = b"",
+        session: SessionSpec | None = None,
+        flags: int = LOCK_FLAGS,
+    ) -> None:
+        """Describe the lock.
+
+        No I/O. ``session``: what its sessions are like, without checks. Raises InvalidKey, InvalidArgument.
+        """
+        self._client = client
+        self._key = key
+        read, write = recipe.sides(
+            LockPlan(
+                keys=(base_of(key),),
+                value=value.encode() if isinstance(value, str) else value,
+                flags=flags,
+                accept_flags=frozenset(),
+                fair=True,
+                reentrant=False,
+                session=session,
+            )
+        )
+        self._side = read
+        self._read = AsyncRwSide(client, key, read)
+        self._write = AsyncRwSide(client, key, write)
+
+    @property
+    def key(self) -> str:
+        """The key that stands for the lock; nothing is written to it."""
+        return self._key
+
+    @property
+    def read(self) -> AsyncRwSide:
+        """The side for readers, with the methods of a ``AsyncLock``."""
+        return self._read
+
+    @property
+    def write(self) -> AsyncRwSide:
+        """The side for writers, with the methods of a ``AsyncLock``."""
+        return self._write
+
+    async def holders(self) -> tuple[Holder, ...]:
+        """Return who is in: one writer, or readers; a consistent read."""
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.holders(io, core, self._side))
+
+    async def contenders(self) -> tuple[Contender, ...]:
+        """Return who waits, the next one first; a consistent read."""
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.contenders(io, core, self._side))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._key!r} of {self._client!r}>"
+
+
+class AsyncRwSide(AsyncLock):
+    """One side of a ``AsyncReadWriteLock``."""
+
+    def __init__(self, client: AsyncClient, key: str, side: recipe.SideCore) -> None:
+        super().__init__(client, key)
+        self._key = key
+        self._lock = self._side = side
+
+    @property
+    def key(self) -> str:
+        """The key that stands for the lock."""
+        return self._key
+
+    async def holder(self) -> Holder | None:
+        """Return who is in, on either side, or the first of several readers; a consistent read."""
+        core = self._client.core
+        holders = await self._client.call(lambda io: recipe.holders(io, core, self._side))
+        return holders[0] if holders else None
+
+    async def contenders(self) -> tuple[Contender, ...]:
+        """Return who waits, for either side, the next one first; a consistent read."""
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.contenders(io, core, self._side))
+
+    async def break_lock(
+        self, expected_session: str, *, how: Literal["release", "destroy"] = "release"
+    ) -> bool:
+        """Put out the session that is in.
+
+        Returns False when ``expected_session`` is not. See ``AsyncLock.break_lock``.
+        """
+        core = self._client.core
+        return await self._client.call(
+            lambda io: recipe.break_in(io, core, self._side, expected_session, how=how)
+        )
+
+    async def destroy(self) -> bool:
+        """Return whether nobody is in or waits; nothing is left on the server then."""
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.is_unused(io, core, self._side))

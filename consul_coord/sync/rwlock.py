@@ -1,0 +1,122 @@
+"""One writer or many readers, for blocking code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from consul_coord.models import LOCK_FLAGS
+from consul_coord.recipes import rwlock as recipe
+from consul_coord.recipes.lock import LockPlan
+from consul_coord.recipes.rwqueue import base_of
+from consul_coord.sync.lock import Lock
+
+if TYPE_CHECKING:
+    from consul_coord.models import Contender, Holder, SessionSpec
+    from consul_coord.sync.client import Client
+
+
+class ReadWriteLock:
+    """A lock that many may hold to read, or one to write.
+
+    Guarantees: a writer is alone; who waits gets in in order, so that writers do not starve; ``fence`` rises
+    from each writer to whoever gets in after it; a loss is noticed as with ``Lock``. Does not guarantee:
+    anything beside a ``Lock`` on the same key, or beside other languages' clients: it has a queue of its own,
+    under ``KEY/.rw/``. A thread or task that is in must leave before it gets in again, on either side. Each
+    hold costs a session of its own, which is used again afterwards.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        key: str,
+        *,
+        value: bytes | str = b"",
+        session: SessionSpec | None = None,
+        flags: int = LOCK_FLAGS,
+    ) -> None:
+        """Describe the lock.
+
+        No I/O. ``session``: what its sessions are like, without checks. Raises InvalidKey, InvalidArgument.
+        """
+        self._client = client
+        self._key = key
+        read, write = recipe.sides(
+            LockPlan(
+                keys=(base_of(key),),
+                value=value.encode() if isinstance(value, str) else value,
+                flags=flags,
+                accept_flags=frozenset(),
+                fair=True,
+                reentrant=False,
+                session=session,
+            )
+        )
+        self._side = read
+        self._read = RwSide(client, key, read)
+        self._write = RwSide(client, key, write)
+
+    @property
+    def key(self) -> str:
+        """The key that stands for the lock; nothing is written to it."""
+        return self._key
+
+    @property
+    def read(self) -> RwSide:
+        """The side for readers, with the methods of a ``Lock``."""
+        return self._read
+
+    @property
+    def write(self) -> RwSide:
+        """The side for writers, with the methods of a ``Lock``."""
+        return self._write
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Return who is in: one writer, or readers; a consistent read."""
+        core = self._client.core
+        return self._client.call(lambda io: recipe.holders(io, core, self._side))
+
+    def contenders(self) -> tuple[Contender, ...]:
+        """Return who waits, the next one first; a consistent read."""
+        core = self._client.core
+        return self._client.call(lambda io: recipe.contenders(io, core, self._side))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._key!r} of {self._client!r}>"
+
+
+class RwSide(Lock):
+    """One side of a ``ReadWriteLock``."""
+
+    def __init__(self, client: Client, key: str, side: recipe.SideCore) -> None:
+        super().__init__(client, key)
+        self._key = key
+        self._lock = self._side = side
+
+    @property
+    def key(self) -> str:
+        """The key that stands for the lock."""
+        return self._key
+
+    def holder(self) -> Holder | None:
+        """Return who is in, on either side, or the first of several readers; a consistent read."""
+        core = self._client.core
+        holders = self._client.call(lambda io: recipe.holders(io, core, self._side))
+        return holders[0] if holders else None
+
+    def contenders(self) -> tuple[Contender, ...]:
+        """Return who waits, for either side, the next one first; a consistent read."""
+        core = self._client.core
+        return self._client.call(lambda io: recipe.contenders(io, core, self._side))
+
+    def break_lock(self, expected_session: str, *, how: Literal["release", "destroy"] = "release") -> bool:
+        """Put out the session that is in.
+
+        Returns False when ``expected_session`` is not. See ``Lock.break_lock``.
+        """
+        core, side = self._client.core, self._side
+        return self._client.call(lambda io: recipe.break_in(io, core, side, expected_session, how=how))
+
+    def destroy(self) -> bool:
+        """Return whether nobody is in or waits; nothing is left on the server then."""
+        core = self._client.core
+        return self._client.call(lambda io: recipe.is_unused(io, core, self._side))
