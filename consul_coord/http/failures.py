@@ -46,6 +46,11 @@ _TTL_RANGE = re.compile(r"between \[([^=\]]+)=([^\]]+)\]")
 _QUOTED_SESSION = re.compile(r'invalid session "([^"]*)"', re.IGNORECASE)
 
 
+def printable(text: str) -> str:
+    """Return a text of somebody else's in a form that may be shown in one line."""
+    return "".join(char if char.isprintable() else " " for char in text).strip()
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A reply that is not an answer, with the request that it refuses."""
@@ -56,8 +61,8 @@ class Refusal:
 
     def message(self, advice: str) -> str:
         """Return what was asked, what came, and the way out."""
-        printable = "".join(char if char.isprintable() else " " for char in self.text[:_SHOWN]).strip()
-        words = f": {printable}" if printable else ""
+        shown = printable(self.text[:_SHOWN])
+        words = f": {shown}" if shown else ""
         return f"{self.request.method} {self.request.path}: {self.status}{words} ({advice})"
 
     def error(self, kind: type[ResponseError], advice: str) -> ResponseError:

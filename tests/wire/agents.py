@@ -146,10 +146,10 @@ class ScriptedAgent:
         """Let go of what waits, and fail for a request that was not expected."""
         self._over.set()
         self._server.clear_log()
-        self._server.check()  # type: ignore[no-untyped-call]
+        self._server.check()
 
     def start(self) -> None:
-        self._server.start()  # type: ignore[no-untyped-call]
+        self._server.start()
 
     def stop(self) -> None:
         self._server.stop()
@@ -167,7 +167,7 @@ class ScriptedAgent:
             self._asked.notify_all()
         reply = self.answer(seen)
         if reply.hangs_up:
-            _hang_up(request.environ["werkzeug.socket"])
+            hang_up(request.environ["werkzeug.socket"])
         response = Response(reply.body, reply.status, dict(reply.headers))
         if reply.missing:
             response.automatically_set_content_length = False
@@ -176,7 +176,8 @@ class ScriptedAgent:
         return response
 
 
-def _hang_up(connection: socket.socket) -> None:
+def hang_up(connection: socket.socket) -> None:
+    """End a connection that another thread may be using."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

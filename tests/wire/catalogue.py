@@ -85,7 +85,7 @@ def write(
     call: Callable[[Any], Any], line: str, body: bytes | None, answer: object, needed: str, **rest: Any
 ) -> Endpoint:
     """Return a row for a write, whose reply has none; its value is the answer unless told otherwise."""
-    settings = {"value": answer, "retry": Retry.IDEMPOTENT} | rest
+    settings: dict[str, Any] = {"value": answer, "retry": Retry.IDEMPOTENT} | rest
     return Endpoint(call, line, body, told(answer), needed=(needed,), **settings)
 
 

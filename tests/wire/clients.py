@@ -89,7 +89,7 @@ class MakeAsync:
         chosen: dict[str, Any] = {"address": self._address} | settings
         client = AsyncClient(**chosen)
         self._portal.call(client.__aenter__)
-        self._stack.callback(self._portal.call, client.close)
+        self._stack.callback(lambda: self._portal.call(client.close))
         return Blocking(client, self._portal)
 
     def lock(self, client: Blocking, key: str, **options: Any) -> Blocking:

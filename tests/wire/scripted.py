@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consul_coord.server import ReferenceServer, ServerConfig
 from tests.wire.agents import ScriptedAgent
 from tests.wire.clients import KINDS
+from tests.wire.relay import RelayedConsul
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from consul_coord.clock import SystemClock
     from tests.wire.clients import Make
 
 VARIABLES = (
@@ -55,6 +58,22 @@ def scripted(running_agent: ScriptedAgent) -> Iterator[ScriptedAgent]:
     running_agent.begin_test()
     yield running_agent
     running_agent.end_test()
+
+
+@pytest.fixture(scope="session")
+def running_consul(running_agent: ScriptedAgent) -> Iterator[ReferenceServer[SystemClock]]:
+    with ReferenceServer(config=ServerConfig(session_ttl_min=0.1)) as server:
+        yield server
+
+
+@pytest.fixture
+def consul(scripted: ScriptedAgent, running_consul: ReferenceServer[SystemClock]) -> Iterator[RelayedConsul]:
+    """Return an empty Consul behind the scripted agent."""
+    empty = running_consul.snapshot()
+    relayed = RelayedConsul(scripted, running_consul)
+    yield relayed
+    relayed.end()
+    running_consul.restore(empty)
 
 
 @pytest.fixture(params=KINDS)

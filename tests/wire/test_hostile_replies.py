@@ -31,6 +31,7 @@ from consul_coord.errors import (
     ServerError,
     SessionNotFound,
     TransportError,
+    TxnFailed,
 )
 from consul_coord.http.messages import Retry
 from consul_coord.models import Result
@@ -303,6 +304,24 @@ def test_conflict(make: Make, scripted: ScriptedAgent, body: bytes) -> None:
     for name, endpoint in ENDPOINTS.items():
         error = refusal(client, endpoint)
         assert type(error) is (DecodeError if name.startswith("txn") else InvalidRequest)
+
+
+@pytest.mark.parametrize(("length", "kind"), [(50_000, TxnFailed), (100_000, DecodeError)])
+def test_a_conflict_that_talks_much(
+    make: Make, scripted: ScriptedAgent, length: int, kind: type[ConsulCoordError]
+) -> None:
+    """Of refusals more than 64 KiB is not even read."""
+    what = "\x1b[31m" + "x" * length
+    body = json.dumps({"Results": None, "Errors": [{"OpIndex": 0, "What": what}]})
+    scripted.always(Reply(409, body.encode(), JSON))
+    assert type(refusal(hasty(make), ENDPOINTS["txn"])) is kind
+
+
+@pytest.mark.parametrize("results", [b"[]", b"null", b"[[]]", b"{}"])
+def test_a_transaction_without_its_results(make: Make, scripted: ScriptedAgent, results: bytes) -> None:
+    """Whoever gets an answer may rely on it: what was locked is in there."""
+    scripted.always(Reply(200, b'{"Results":%b,"Errors":null}' % results, JSON))
+    assert type(refusal(hasty(make), ENDPOINTS["txn"])) is DecodeError
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])

@@ -6,6 +6,9 @@ Rules
   value).
 - A reply of status 409 is a TxnFailed whose failures are typed by what Consul's text contains, quoted names
   left aside.
+- Who may write or check a key may read it, so every such operation has its result in a reply: its caller may
+  rely on that. What the token may not read is left out of ``get`` and ``get-tree`` only.
+- A refusal is told shortly, however much the agent says.
 - A transaction that only reads and checks may be repeated at will; any other is not repeated unless the
   caller says that it may be.
 """
@@ -16,8 +19,9 @@ import base64
 import re
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import InvalidArgument, TxnFailed, ValueTooLarge
+from consul_coord.errors import BODY_LIMIT, InvalidArgument, TxnFailed, ValueTooLarge
 from consul_coord.http.endpoints import _call, _json, _keys, _txn_results, kv
+from consul_coord.http.failures import printable
 from consul_coord.http.messages import Retry
 from consul_coord.models import ReadOptions, TxnFailure, TxnResult
 
@@ -32,7 +36,9 @@ OPS_LIMIT = 64
 _CONFLICT = 409
 _READS: frozenset[Verb] = frozenset({"get", "get-tree", "check-index", "check-session", "check-not-exists"})
 _ON_PREFIX: frozenset[Verb] = frozenset({"get-tree", "delete-tree"})
+_ANSWERED: frozenset[Verb] = frozenset({"set", "cas", "lock", "unlock", "check-index", "check-session"})
 _SHOWN_FAILURES = 3
+_SHOWN_TEXT = 200
 
 # The first fragment found decides. Quoted keys and sessions are cut out before, as they may contain anything.
 _KINDS: tuple[tuple[str, FailureKind], ...] = (
@@ -117,7 +123,12 @@ def _read(ops: Sequence[TxnOp], response: Response, request: Request) -> TxnResu
     if "Results" not in fields.members:
         raise _json.ShapeError("the reply.Results is missing")
     pairs = fields.get("Results", lambda what, value: _json.items(what, value, _entry), ())
-    return TxnResult(_txn_results.assign(ops, pairs))
+    found = _txn_results.assign(ops, pairs)
+    for at, op in enumerate(ops):
+        if op.verb in _ANSWERED and not found[at]:
+            message = f"the reply has no result of operation {at} ({op.verb})"
+            raise _json.ShapeError(message)
+    return TxnResult(found)
 
 
 def _entry(what: str, value: object) -> KVPair:
@@ -129,7 +140,8 @@ def _failures(ops: Sequence[TxnOp], what: str, value: object) -> tuple[TxnFailur
         fields = _json.Fields.of(at, item)
         index = fields.get("OpIndex", _json.integer, 0)
         text = fields.get("What", _json.text, "")
-        return TxnFailure(index, ops[index] if index < len(ops) else None, kind_of(text), text)
+        op = ops[index] if index < len(ops) else None
+        return TxnFailure(index, op, kind_of(text), text[:BODY_LIMIT])
 
     return _json.items(what, value, read)
 
@@ -144,7 +156,10 @@ def kind_of(text: str) -> FailureKind:
 
 
 def _message(request: Request, failures: Sequence[TxnFailure]) -> str:
-    told = "; ".join(f"operation {each.op_index}: {each.message}" for each in failures[:_SHOWN_FAILURES])
+    told = "; ".join(
+        f"operation {each.op_index}: {printable(each.message[:_SHOWN_TEXT])}"
+        for each in failures[:_SHOWN_FAILURES]
+    )
     more = f"; and {len(failures) - _SHOWN_FAILURES} more" if len(failures) > _SHOWN_FAILURES else ""
     denied = any(each.kind == "denied" for each in failures)
     needed = f" (the token needs {', '.join(request.needed)})" if denied else ""

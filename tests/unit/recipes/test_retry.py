@@ -24,6 +24,7 @@ from consul_coord.models import TxnOp
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     SESSION,
+    entry,
     lost,
     ok,
     pairs,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 TAKE = (TxnOp.check_index("c", 3), TxnOp.lock("k", SESSION), TxnOp.delete("c"))
 NEVER: dict[str, tuple[Call[Any], Response]] = {
-    "txn": (txn.txn(*TAKE), txn_done()),
+    "txn": (txn.txn(*TAKE), txn_done(entry("c"), entry("k"))),
     "cas": (kv.put("k", b"", cas=3), ok(value=True)),
     "delete-cas": (kv.delete("k", cas=3), ok(value=True)),
     "create": (session.create(), ok({"ID": SESSION})),
@@ -51,7 +52,7 @@ ALWAYS: dict[str, tuple[Call[Any], Response]] = {
     "read-only txn": (txn.txn(TxnOp.get("k")), txn_done()),
     "txn said to be repeatable": (
         txn.txn(TxnOp.lock("k", SESSION), retry=Retry.IDEMPOTENT),
-        txn_done(),
+        txn_done(entry("k")),
     ),
 }
 UNKNOWN = [lost(), refusal(500, "something odd"), refusal(500, "No cluster leader")]
