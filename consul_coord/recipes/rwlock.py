@@ -31,7 +31,16 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import perform, send_once
-from consul_coord.models import Blocker, Contender, Holder, ReadOptions, ReleaseOutcome, SessionSpec, TxnOp
+from consul_coord.models import (
+    Blocker,
+    Contender,
+    Holder,
+    LossReason,
+    ReadOptions,
+    ReleaseOutcome,
+    SessionSpec,
+    TxnOp,
+)
 from consul_coord.recipes import rwqueue, waitqueue
 from consul_coord.recipes.contend import FIRST_PAUSE, GIVE_UP_BUDGET, LONGEST_PAUSE, WAIT, WATCH_PACE
 from consul_coord.recipes.local_queue import Turn
