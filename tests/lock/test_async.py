@@ -1,0 +1,489 @@
+"""Locks from event loops, asyncio's and trio's: as from blocking code, and what only an event loop can do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from consul_coord import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    AsyncClient,
+    AsyncHold,
+    AsyncLock,
+    ClientClosed,
+    HoldState,
+    LockLost,
+    LossReason,
+    NotHeld,
+    ReleaseOutcome,
+    TxnFailed,
+    TxnOp,
+)
+from consul_coord.events import Lost
+from tests.lock.conftest import spec
+from tests.lock.test_closing import descriptors
+from tests.lock.test_hold import Notes
+from tests.lock.test_loss import CAUSES, PROMPT
+from tests.support.proxy import Fault, Lose
+from tests.support.sites import PATIENCE, Operator, Site
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from tests.support.proxy import FaultProxy
+
+pytestmark = pytest.mark.anyio
+
+
+class MakeClient(Protocol):
+    def __call__(
+        self, *, address: str = ..., ttl: float = ..., lock_delay: float = ..., **settings: Any
+    ) -> AbstractAsyncContextManager[AsyncClient]: ...
+
+
+@pytest.fixture
+def make_client(site: Site) -> MakeClient:
+    def make(
+        *, address: str = site.address, ttl: float = 10.0, lock_delay: float = 0.0, **settings: Any
+    ) -> AsyncClient:
+        return AsyncClient(address=address, session=spec(site, ttl=ttl, lock_delay=lock_delay), **settings)
+
+    return make
+
+
+async def eventually(condition: Callable[[], object], *, within: float = PATIENCE) -> None:
+    """Wait until the condition, which may block for a moment, is true."""
+    with anyio.fail_after(within):
+        while not await anyio.to_thread.run_sync(condition):  # noqa: ASYNC110 - the server raises no event
+            await anyio.sleep(0.004)
+
+
+async def operate(action: Callable[[], object]) -> None:
+    await anyio.to_thread.run_sync(action)
+
+
+async def test_a_hold_and_its_end(site: Site, make_client: MakeClient) -> None:
+    async with make_client() as client:
+        lock = AsyncLock(client, site.key, value="me")
+        async with lock.hold(timeout=5) as hold:
+            assert hold.is_held
+            assert await hold.verify()
+            await hold.put("mine")
+            await client.txn(*hold.guard(), TxnOp.set(f"{site.unique}/result", b"x"))
+            await hold.ensure(1.0)
+            holder = await lock.holder()
+            assert holder is not None
+            assert (holder.session, holder.value) == (hold.session, b"mine")
+        assert await hold.release() is ReleaseOutcome.RELEASED
+        with pytest.raises(TxnFailed):
+            await client.txn(*hold.guard())
+    assert site.left_behind() == []
+
+
+async def test_tasks_and_clients_exclude_each_other(site: Site, make_client: MakeClient) -> None:
+    inside, fences = 0, list[int]()
+
+    async def work(client: AsyncClient) -> None:
+        nonlocal inside
+        lock = AsyncLock(client, site.key)
+        for _ in range(6):
+            async with lock.hold(timeout=20) as hold:
+                inside += 1
+                assert inside == 1
+                await anyio.lowlevel.checkpoint()
+                assert inside == 1
+                fences.append(hold.fence)
+                inside -= 1
+
+    async with make_client() as one, make_client() as two, anyio.create_task_group() as group:
+        for client in (one, one, one, two, two):
+            group.start_soon(work, client)
+    assert len(fences) == 30
+    assert fences == sorted(set(fences))
+
+
+async def test_timeouts_and_blockers(site: Site, make_client: MakeClient) -> None:
+    async with make_client() as one, make_client() as two:
+        lock, other = AsyncLock(one, site.key), AsyncLock(two, site.key)
+        async with lock as hold:
+            assert await other.try_acquire() is None
+            began = time.monotonic()
+            with pytest.raises(AcquireTimeout) as told:
+                await other.acquire(timeout=0.2)
+            assert 0.2 <= time.monotonic() - began < 0.7
+            assert (told.value.blocker.kind, told.value.blocker.session) == ("held", hold.session)
+            with pytest.raises(AlreadyHeld):
+                await lock.acquire()
+            queued: list[AcquireTimeout] = []
+
+            async def queue() -> None:
+                with pytest.raises(AcquireTimeout) as timeout:
+                    await lock.acquire(timeout=0.05)
+                queued.append(timeout.value)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(queue)
+            assert queued[0].blocker.kind == "queued"
+            with pytest.raises(NotHeld):
+                await other.release()
+        assert await other.contenders() == ()
+
+
+async def test_cancel_close_and_cancellation_end_a_wait_at_once(site: Site, make_client: MakeClient) -> None:
+    began, took = list[float](), list[float]()
+
+    async def wait(lock: AsyncLock, error: type[Exception]) -> None:
+        with pytest.raises(error):
+            await lock.acquire()
+        took.append(time.monotonic())
+
+    async with make_client() as holder, make_client() as two:
+        held, lock = AsyncLock(holder, site.key), AsyncLock(two, site.key)
+        async with held:
+            async with anyio.create_task_group() as group:
+                group.start_soon(wait, lock, AcquireCancelled)
+                group.start_soon(wait, lock, AcquireCancelled)
+                await eventually(lambda: site.operator.under(f"{site.key}/.wait/"))
+                began.append(time.monotonic())
+                lock.cancel()
+            assert max(took) - began[-1] < 0.1
+            with anyio.move_on_after(0.1) as scope:
+                await lock.acquire()
+            assert scope.cancelled_caught
+            await eventually(lambda: site.operator.under(f"{site.key}/.wait/") == [])
+            took.clear()
+            async with anyio.create_task_group() as group:
+                group.start_soon(wait, lock, ClientClosed)
+                await eventually(lambda: site.operator.under(f"{site.key}/.wait/"))
+                began.append(time.monotonic())
+                await two.close()
+            assert max(took) - began[-1] < 0.5
+    assert site.left_behind() == []
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.0005, 0.001, 0.002, 0.004, 0.008])
+async def test_a_cancellation_at_any_moment_leaves_nothing(
+    site: Site, make_client: MakeClient, delay: float
+) -> None:
+    async with make_client() as client:
+        lock = AsyncLock(client, site.key)
+        async with lock:
+            pass
+        for _ in range(4):
+            with anyio.move_on_after(delay):
+                async with lock:
+                    await anyio.sleep(10)
+            async with lock.hold(timeout=5) as hold:
+                assert await hold.verify()
+        await eventually(lambda: site.operator.holder(site.key) is None)
+        assert site.operator.under(f"{site.key}/") == []
+    assert site.left_behind() == []
+
+
+# -- losses
+
+
+@pytest.mark.parametrize("name", CAUSES)
+async def test_a_loss_cancels_the_body_and_is_told(site: Site, make_client: MakeClient, name: str) -> None:
+    cause, reasons = CAUSES[name]
+    notes, told = Notes(), list[LossReason]()
+    async with make_client(observer=notes) as client:
+        with pytest.raises(LockLost) as error:  # noqa: PT012 - the block is what is tested
+            async with AsyncLock(client, site.key) as hold:
+                hold.on_lost(told.append)
+                await anyio.sleep(0.12)
+                await operate(lambda: cause(site.operator, hold))
+                with anyio.fail_after(PROMPT):
+                    await anyio.sleep_forever()
+        assert error.value.reason in reasons
+        assert error.value.__cause__ is None
+        assert told == [error.value.reason]
+        assert len(notes.of(Lost)) == 1
+        await anyio.lowlevel.checkpoint()  # the cancellation was the block's own, and has ended with it
+
+
+async def lose(site: Site, hold: AsyncHold) -> None:
+    await operate(lambda: site.operator.destroy(hold.session))
+
+
+async def test_a_loss_has_the_bodys_exception_as_its_cause(site: Site, make_client: MakeClient) -> None:
+    async with make_client() as client:
+        with pytest.raises(LockLost) as error:  # noqa: PT012 - the block is what is tested
+            async with AsyncLock(client, site.key).hold(timeout=5) as hold:
+                try:
+                    await lose(site, hold)
+                    await anyio.sleep_forever()
+                finally:
+                    raise ValueError("from the body")
+        assert isinstance(error.value.__cause__, ValueError)
+
+
+async def test_what_the_body_raises_goes_on(site: Site, make_client: MakeClient) -> None:
+    async with make_client() as client:
+        lock = AsyncLock(client, site.key)
+        with pytest.raises(ValueError, match="from the body"):
+            async with lock:
+                raise ValueError("from the body")
+        assert await lock.try_acquire() is not None
+
+
+async def test_a_cancellation_from_outside_goes_on_unchanged(site: Site, make_client: MakeClient) -> None:
+    async with make_client() as client:
+        reached, holds = False, list[AsyncHold]()
+        with anyio.CancelScope() as scope:
+            async with AsyncLock(client, site.key) as hold:
+                holds.append(hold)
+                scope.cancel()
+                await anyio.sleep_forever()
+            reached = True
+        assert scope.cancelled_caught
+        assert not reached
+        assert [hold.state for hold in holds] == [HoldState.RELEASED]
+        assert site.operator.holder(site.key) is None
+
+
+async def test_a_cancellation_from_outside_is_not_replaced_by_a_loss(
+    site: Site, make_client: MakeClient
+) -> None:
+    holds: list[AsyncHold] = []
+    async with make_client() as client:
+        with anyio.CancelScope() as scope:
+            async with AsyncLock(client, site.key) as hold:
+                holds.append(hold)
+                try:
+                    await lose(site, hold)
+                    await anyio.sleep_forever()
+                finally:
+                    scope.cancel()
+        assert scope.cancelled_caught
+        assert [hold.reason for hold in holds] == [LossReason.SESSION_GONE]
+
+
+async def test_acquire_without_a_block_cancels_nothing(site: Site, make_client: MakeClient) -> None:
+    async with make_client() as client:
+        hold = await AsyncLock(client, site.key).acquire(timeout=5)
+        await lose(site, hold)
+        assert await hold.lost.wait(PROMPT)
+        await anyio.sleep(0.05)
+        with pytest.raises(LockLost):
+            hold.check()
+        assert await hold.release() is ReleaseOutcome.ALREADY_LOST
+
+
+async def test_a_hiccup_is_jeopardy_and_then_loss_without_contact(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    async with make_client(address=proxy.address, ttl=1.2) as client:
+        lock = AsyncLock(client, site.key)
+        hold = await lock.acquire(timeout=5)
+        proxy.go_down()
+        await eventually(lambda: hold.state is HoldState.JEOPARDY, within=1.1)
+        assert hold.is_held
+        proxy.come_up()
+        await eventually(lambda: hold.state is HoldState.HELD, within=1.1)
+        proxy.go_down()
+        assert await hold.lost.wait(2)
+        assert client.now() <= hold.deadline() + 0.1
+        assert hold.reason is LossReason.EXPIRED
+        proxy.come_up()
+        again = await lock.acquire(timeout=5)
+        assert again.fence > hold.fence
+
+
+async def test_a_callback_that_fails_is_reported_only(
+    site: Site, make_client: MakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = anyio.Event()
+
+    def fail(_: LossReason) -> None:
+        raise ValueError("made up")
+
+    async def tell_later(_: LossReason) -> None:
+        await anyio.lowlevel.checkpoint()
+        told.set()
+
+    async with make_client() as client:
+        hold = await AsyncLock(client, site.key).acquire(timeout=5)
+        hold.on_lost(fail)
+        hold.on_lost(tell_later)
+        await lose(site, hold)
+        with anyio.fail_after(2):
+            await told.wait()
+    assert "ValueError: made up" in caplog.text
+
+
+# -- misuse
+
+
+ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+"""trio itself forbids a task to end, or another to go on, with a scope left open."""
+
+
+@ON_ASYNCIO
+async def test_leaving_in_another_task_is_told_and_still_releases(
+    site: Site, make_client: MakeClient
+) -> None:
+    async with make_client() as client:
+        for block in (AsyncLock(client, site.key), AsyncLock(client, site.key).hold(timeout=5)):
+
+            async def enter(block: Any = block) -> None:
+                await block.__aenter__()
+
+            async def leave(block: Any = block) -> None:
+                with pytest.raises(RuntimeError, match="left in another task"):
+                    await block.__aexit__(None, None, None)
+
+            await asyncio.create_task(enter())
+            await asyncio.create_task(leave())
+            assert site.operator.holder(site.key) is None
+
+
+@ON_ASYNCIO
+async def test_a_block_around_a_yield_is_told_and_still_releases(site: Site, make_client: MakeClient) -> None:
+    async def holding(client: AsyncClient) -> AsyncIterator[int]:
+        async with AsyncLock(client, site.key) as hold:
+            yield hold.fence
+
+    async with make_client() as client:
+        generator: Any = holding(client)
+        await generator.__anext__()
+
+        async def finish() -> None:
+            with pytest.raises(RuntimeError, match="yield"):
+                await generator.aclose()
+
+        await asyncio.create_task(finish())
+        assert site.operator.holder(site.key) is None
+
+
+async def test_a_client_must_be_entered_before_its_recipes_are_used(site: Site) -> None:
+    client = AsyncClient(address=site.address, session=spec(site))
+    with pytest.raises(RuntimeError, match="async with AsyncClient"):
+        await AsyncLock(client, site.key).acquire()
+    assert (await client.kv.get(site.key)).value is None
+    await client.close()
+    assert site.left_behind() == []
+
+
+async def test_a_client_may_be_entered_and_closed_in_different_tasks(site: Site) -> None:
+    client = AsyncClient(address=site.address, session=spec(site))
+    lock, holds = AsyncLock(client, site.key), list[AsyncHold]()
+
+    async def enter() -> None:
+        await client.__aenter__()
+        holds.append(await lock.acquire(timeout=5))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(enter)
+    assert await holds[0].verify()
+    async with anyio.create_task_group() as group:
+        group.start_soon(client.close)
+    assert site.left_behind() == []
+    with pytest.raises(ClientClosed):
+        await lock.acquire()
+
+
+async def test_a_forgotten_hold_is_given_back(site: Site, make_client: MakeClient) -> None:
+    async with make_client() as client:
+        assert (await AsyncLock(client, site.key).acquire(timeout=5)).is_held
+        await eventually(lambda: site.operator.holder(site.key) is None)
+
+
+async def test_an_unanswered_release_is_finished_in_the_background(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consul_coord.recipes.release.BUDGET", 0.2)
+    async with make_client(address=proxy.address) as client:
+        lock = AsyncLock(client, site.key)
+        hold = await lock.acquire(timeout=5)
+        proxy.go_down()
+        assert await hold.release() is ReleaseOutcome.UNKNOWN
+        assert client.pending_cleanup == 1
+        proxy.come_up()
+        async with lock.hold(timeout=10) as again:
+            assert again.fence > hold.fence
+        assert client.pending_cleanup == 0
+
+
+@pytest.mark.parametrize("lose", [Lose.REQUEST, Lose.REPLY])
+async def test_a_lost_exchange_ends_in_one_hold_with_the_right_fence(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, lose: Lose
+) -> None:
+    proxy.add(Fault(lose=lose, path="/v1/txn", containing=b'"lock"', times=2))
+    async with make_client(address=proxy.address) as client:
+        hold = await AsyncLock(client, site.key).acquire(timeout=5)
+        found = site.operator.entry(site.key)
+        assert found is not None
+        assert (found["Session"], found["ModifyIndex"]) == (hold.session, hold.fence)
+
+
+async def test_run_and_wrap(site: Site, make_client: MakeClient) -> None:
+    async with make_client() as client:
+        lock = AsyncLock(client, site.key)
+
+        async def session(hold: AsyncHold) -> str:
+            assert hold.is_held
+            return hold.session
+
+        @lock.wrap(timeout=5)
+        async def work(number: int, *, more: int = 1) -> int:
+            """Work."""
+            assert site.operator.holder(site.key) is not None
+            return number + more
+
+        assert await lock.run(session)
+        assert await work(1, more=2) == 3
+        assert work.__doc__ == "Work."
+        assert site.operator.holder(site.key) is None
+
+
+async def test_no_task_and_no_descriptor_is_left(site: Site, anyio_backend_name: str) -> None:
+    def tasks() -> int:
+        if anyio_backend_name == "asyncio":
+            return len(asyncio.all_tasks())
+        import trio
+
+        return trio.lowlevel.current_statistics().tasks_living
+
+    async def use() -> None:
+        async with AsyncClient(address=site.address, session=spec(site)) as client:
+            lock = AsyncLock(client, site.key)
+            async with lock as hold:
+                await anyio.sleep(0.12)
+                with anyio.move_on_after(0.05):
+                    await AsyncLock(client, f"{site.key}2", session=spec(site)).acquire()
+            with pytest.raises(LockLost):  # noqa: PT012 - the block is what is tested
+                async with lock as hold:
+                    await lose(site, hold)
+                    await anyio.sleep_forever()
+
+    await use()
+    before, open_before = tasks(), len(descriptors())
+    for _ in range(3):
+        await use()
+    assert tasks() == before
+    await eventually(lambda: len(descriptors()) <= open_before)
+    assert site.left_behind() == []
+
+
+async def test_two_loops_use_two_clients(site: Site) -> None:
+    operator = Operator(site.address)
+
+    async def once() -> int:
+        async with (
+            AsyncClient(address=site.address, session=spec(site)) as client,
+            AsyncLock(client, site.key) as hold,
+        ):
+            return hold.fence
+
+    fences = [await once(), await anyio.to_thread.run_sync(lambda: anyio.run(once))]
+    assert fences == sorted(set(fences))
+    assert operator.holder(site.key) is None

@@ -1,0 +1,146 @@
+"""Closing a client: nothing of it is left, on the server or in the process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import Client, ClientClosed, Lock, LockLost, LossReason, ReleaseOutcome
+from tests.lock.conftest import spec
+from tests.support.sites import eventually
+
+if TYPE_CHECKING:
+    from tests.lock.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+    from tests.support.sites import Site
+
+
+def descriptors() -> set[str]:
+    """Return the sockets and pipes of this process."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(link.readlink())
+        except FileNotFoundError:
+            continue
+        if not target.startswith("/"):
+            found.add(target)
+    return found
+
+
+def test_close_releases_destroys_and_is_idempotent(site: Site) -> None:
+    client = Client(address=site.address, session=spec(site, lock_delay=30.0))
+    holds = [Lock(client, f"{site.key}/{number}").acquire(timeout=5) for number in range(3)]
+    own = Lock(client, f"{site.key}/own", session=spec(site)).acquire(timeout=5)
+    client.close()
+    client.close()
+    assert site.left_behind() == []
+    assert client.pending_cleanup == 0
+    for hold in (*holds, own):
+        assert hold.reason is LossReason.CLIENT_CLOSED
+        assert not hold.is_held
+        assert hold.release() is ReleaseOutcome.ALREADY_LOST
+    # Released before the session was destroyed: no lock-delay stands in the way.
+    with Client(address=site.address, session=spec(site)) as other:
+        assert Lock(other, f"{site.key}/0").try_acquire() is not None
+
+
+def test_a_closed_client_refuses_everything(site: Site) -> None:
+    client = Client(address=site.address)
+    lock = Lock(client, site.key)
+    hold = lock.acquire(timeout=5)
+    watch = client.kv.watch(site.key)
+    next(watch)
+    client.close()
+    for call in (lock.acquire, lock.try_acquire, lock.holder, lock.destroy, hold.verify):
+        with pytest.raises(ClientClosed):
+            call()
+    with pytest.raises(ClientClosed):
+        client.kv.get("k")
+    with pytest.raises(ClientClosed):
+        next(watch)
+    with pytest.raises((LockLost, ClientClosed)):
+        hold.put(b"x")
+    assert client.healthy()
+
+
+def test_a_client_that_did_nothing_closes_silently(site: Site) -> None:
+    before = threading.active_count()
+    client = Client(address="http://127.0.0.1:1")
+    assert threading.active_count() == before
+    client.close()
+
+
+def test_no_thread_and_no_descriptor_is_left(site: Site) -> None:
+    def use() -> None:
+        with Client(address=site.address, session=spec(site)) as client:
+            hold = Lock(client, site.key).acquire(timeout=5)
+            hold.on_lost(lambda _: None)
+            assert not hold.lost.wait(0.12)
+            with ThreadPoolExecutor(2) as pool:
+                waiting = [pool.submit(Lock(client, f"{site.key}2").run, lambda _: None) for _ in range(4)]
+                for call in waiting:
+                    call.result(5)
+            site.operator.destroy(hold.session)
+            assert hold.lost.wait(2)
+
+    use()
+    threads, open_before = set(threading.enumerate()), descriptors()
+    for _ in range(3):
+        use()
+    assert set(threading.enumerate()) <= threads
+    # The server in this process notices a moment later that its ends are closed.
+    eventually(lambda: len(descriptors()) <= len(open_before))
+    assert site.left_behind() == []
+
+
+def test_one_loop_thread_serves_any_number_of_locks(site: Site) -> None:
+    before = set(threading.enumerate())
+    with Client(address=site.address, session=spec(site)) as client:
+        holds = [Lock(client, f"{site.key}/{number}").acquire(timeout=5) for number in range(50)]
+        assert not holds[0].lost.wait(0.2)
+        assert [thread.name for thread in set(threading.enumerate()) - before] == ["consul-coord-loop"]
+        assert client.stats().sessions_created == 1
+        assert len(site.operator.sessions(site.unique)) == 1
+
+
+def test_a_server_that_is_gone_does_not_hold_up_the_closing(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    client = make_client(address=proxy.address)
+    hold = Lock(client, site.key).acquire(timeout=5)
+    proxy.go_down()
+    began = time.monotonic()
+    client.close(timeout=0.5)
+    assert time.monotonic() - began < 1.0
+    assert hold.reason is LossReason.CLIENT_CLOSED
+    assert client.pending_cleanup == 2
+    site.operator.destroy(hold.session)
+
+
+def test_closing_from_a_callback_is_possible(site: Site) -> None:
+    client = Client(address=site.address, session=spec(site))
+    hold, closed = Lock(client, site.key).acquire(timeout=5), threading.Event()
+
+    def close(_: LossReason) -> None:
+        client.close()
+        closed.set()
+
+    hold.on_lost(close)
+    site.operator.destroy(hold.session)
+    assert closed.wait(5)
+    assert site.left_behind() == []
+
+
+def test_two_threads_may_close(site: Site) -> None:
+    client = Client(address=site.address, session=spec(site))
+    Lock(client, site.key).run(lambda _: None)
+    with ThreadPoolExecutor(4) as pool:
+        for call in [pool.submit(client.close) for _ in range(4)]:
+            call.result(5)
+    assert eventually(lambda: site.left_behind() == [])

@@ -1,0 +1,221 @@
+"""How a ``with`` block ends: released first, then the errors, in their order."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord import Client, Lock, LockLost, LossReason, ReleaseOutcome
+from tests.lock import programs
+from tests.support.sites import eventually
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from consul_coord import Hold
+    from consul_coord.http.messages import Request, Response
+    from tests.lock.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+    from tests.support.sites import Site
+
+FORMS = ["with lock", "with lock.hold()"]
+
+
+def entered(lock: Lock, form: str) -> AbstractContextManager[Hold]:
+    return lock if form == "with lock" else lock.hold(timeout=5)
+
+
+def lose(site: Site, hold: Hold) -> None:
+    site.operator.destroy(hold.session)
+    assert hold.lost.wait(5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_body_that_ends_well_releases(site: Site, client: Client, form: str) -> None:
+    lock = Lock(client, site.key)
+    for _ in range(3):
+        with entered(lock, form) as hold:
+            assert site.operator.holder(site.key) == hold.session
+        assert site.operator.holder(site.key) is None
+        assert hold.release() is ReleaseOutcome.RELEASED
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_what_the_body_raises_goes_on_and_the_lock_is_released(
+    site: Site, client: Client, form: str, error: BaseException
+) -> None:
+    with pytest.raises(type(error)) as told, entered(Lock(client, site.key), form):
+        raise error
+    assert told.value is error
+    assert site.operator.holder(site.key) is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_loss_is_told_at_the_end_of_a_body_that_ended_well(site: Site, client: Client, form: str) -> None:
+    with pytest.raises(LockLost) as told, entered(Lock(client, site.key), form) as hold:
+        lose(site, hold)
+    assert told.value.reason is LossReason.SESSION_GONE
+    assert told.value.__cause__ is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_loss_has_the_bodys_exception_as_its_cause(site: Site, client: Client, form: str) -> None:
+    error = ValueError("from the body")
+    with (  # noqa: PT012 - the block is what is tested
+        pytest.raises(LockLost) as told,
+        entered(Lock(client, site.key), form) as hold,
+    ):
+        lose(site, hold)
+        raise error
+    assert told.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_an_exit_is_not_replaced_by_a_loss(site: Site, client: Client, error: BaseException) -> None:
+    with pytest.raises(type(error)) as told, Lock(client, site.key) as hold:  # noqa: PT012 - the block
+        lose(site, hold)
+        raise error
+    assert told.value is error
+
+
+def test_the_news_of_the_loss_itself_goes_on_unchanged(site: Site, client: Client) -> None:
+    raised: list[LockLost] = []
+    with pytest.raises(LockLost) as told, Lock(client, site.key) as hold:  # noqa: PT012 - the block
+        lose(site, hold)
+        try:
+            hold.check()
+        except LockLost as error:
+            raised.append(error)
+            raise
+    assert raised == [told.value]
+
+
+def test_a_loss_that_only_the_release_finds_is_told(site: Site, make_client: MakeClient) -> None:
+    with pytest.raises(LockLost) as told, Lock(make_client(), site.key):
+        site.operator.delete(site.key)
+    assert told.value.reason is LossReason.KEY_DELETED
+
+
+def test_an_unknown_outcome_is_not_raised(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consul_coord.recipes.release.BUDGET", 0.2)
+    client = make_client(address=proxy.address)
+    with Lock(client, site.key):
+        proxy.go_down()
+    proxy.come_up()
+    assert eventually(lambda: client.pending_cleanup == 0)
+    assert site.operator.holder(site.key) is None
+
+
+def test_a_hold_released_in_the_body_is_no_trouble_at_its_end(site: Site, client: Client) -> None:
+    with Lock(client, site.key) as hold:
+        assert hold.release() is ReleaseOutcome.RELEASED
+
+
+def test_closing_the_client_in_the_body_is_a_loss(site: Site, client: Client) -> None:
+    with pytest.raises(LockLost) as told, Lock(client, site.key):
+        client.close()
+    assert told.value.reason is LossReason.CLIENT_CLOSED
+    assert site.left_behind() == []
+
+
+# -- Ctrl-C
+
+
+def test_ctrl_c_in_the_body(site: Site, client: Client) -> None:
+    with pytest.raises(KeyboardInterrupt), Lock(client, site.key):
+        signal.raise_signal(signal.SIGINT)
+    assert site.operator.holder(site.key) is None
+
+
+@pytest.mark.usefixtures("held")
+def test_ctrl_c_while_waiting_ends_the_wait_and_leaves_nothing(site: Site, make_client: MakeClient) -> None:
+    client = make_client()
+    lock = Lock(client, site.key)
+    main = threading.main_thread().ident
+    assert main is not None
+    struck: list[float] = []
+
+    def strike() -> None:
+        eventually(lock.contenders)
+        struck.append(time.monotonic())
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(strike)
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire(timeout=10)
+        assert time.monotonic() - struck[0] < 0.5
+    assert eventually(lambda: lock.contenders() == ())
+    assert eventually(lambda: client.pending_cleanup == 0)
+
+
+@pytest.mark.usefixtures("held")
+def test_a_program_that_is_interrupted_while_it_waits_leaves_nothing(site: Site) -> None:
+    program = """
+say("waiting")
+try:
+    lock.acquire()
+except KeyboardInterrupt:
+    say("interrupted")
+"""
+    process = programs.start(program, site)
+    eventually(lambda: site.operator.under(f"{site.key}/.wait/"), within=20)
+    process.send_signal(signal.SIGINT)
+    assert programs.finish(process) == ["waiting", "interrupted"]
+    assert site.operator.under(f"{site.key}/.wait/") == []
+
+
+class Interrupting:
+    """A transport that is struck by Ctrl-C at its n-th request, before it is sent or after its reply came."""
+
+    def __init__(self, inner: Any, *, at: int, after: bool) -> None:
+        self._inner = inner
+        self._left = at
+        self._after = after
+
+    def send(self, request: Request, **options: Any) -> Response:
+        self._left -= 1
+        if self._left == 0 and not self._after:
+            raise KeyboardInterrupt
+        response: Response = self._inner.send(request, **options)
+        if self._left == 0:
+            raise KeyboardInterrupt
+        return response
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def forget(self) -> None:
+        self._inner.forget()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("fair", [False, True], ids=["barging", "fair"])
+def test_ctrl_c_at_any_request_leaves_nothing(
+    site: Site, make_client: MakeClient, at: int, after: bool, fair: bool
+) -> None:
+    client = make_client()
+    lock = Lock(client, site.key, fair=fair)
+    client._transport = Interrupting(client._transport, at=at, after=after)
+    interrupted = False
+    try:
+        with lock:
+            pass
+    except KeyboardInterrupt:
+        interrupted = True
+    assert interrupted or at > 3
+    assert eventually(lambda: site.operator.holder(site.key) is None)
+    assert eventually(lambda: site.operator.under(f"{site.key}/") == [])
+    assert lock.acquire(timeout=5).is_held
+    client.close()
+    # A create whose reply was not read leaves a session that nobody renews, and nothing else.
+    assert len(site.left_behind()) <= (1 if (at, after) == (1, True) else 0)

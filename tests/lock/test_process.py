@@ -1,0 +1,189 @@
+"""Locks when processes fork, exit or are stopped: released, or the parent's, never in limbo."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import Lock
+from tests.lock import programs
+from tests.support.sites import eventually
+
+if TYPE_CHECKING:
+    from tests.lock.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+    from tests.support.sites import Site
+
+EXITS = {
+    "end": "",
+    "sys.exit": "sys.exit(0)",
+    "in a thread": "t = threading.Thread(target=Lock(client, KEY + '2').acquire); t.start(); t.join()",
+    "with a callback thread": "hold.on_lost(print); client._host.call_back(lambda: None)",
+}
+
+
+@pytest.mark.parametrize("how", EXITS)
+def test_an_exit_releases_and_destroys(site: Site, how: str) -> None:
+    program = f"hold = lock.acquire()\nsay(hold.is_held)\n{EXITS[how]}"
+    assert programs.run(program, site)[0] == "True"
+    assert site.left_behind() == []
+    assert site.operator.entry(site.key) is not None
+
+
+def test_an_exception_at_top_level_releases(site: Site) -> None:
+    process = programs.start("hold = lock.acquire()\nraise ValueError('made up')", site)
+    _, err = process.communicate(timeout=programs.TIMEOUT)
+    assert process.returncode == 1
+    assert err.rstrip().endswith("ValueError: made up")
+    assert site.left_behind() == []
+
+
+def test_an_exit_without_an_agent_takes_no_longer_than_its_time(site: Site, proxy: FaultProxy) -> None:
+    program = """
+hold = lock.acquire()
+say("held")
+time.sleep(0.3)
+client.close(timeout=0.5)
+say(hold.state, client.pending_cleanup)
+"""
+    process = programs.start(program, site, address=proxy.address)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    proxy.go_down()
+    assert programs.finish(process) == ["lost 2"]
+
+
+def test_a_childs_exit_does_no_io_and_leaves_the_parent_alone(site: Site, proxy: FaultProxy) -> None:
+    program = """
+with lock as hold:
+    with Lock(client, KEY + "2"):
+        pass
+    say("fork")
+    sys.stdin.readline()
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(0)
+    _, status = os.waitpid(pid, 0)
+    say(status, hold.state)
+    hold.put(b"still mine")
+    say(hold.verify())
+"""
+    process = programs.start(program, site, address=proxy.address)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "fork\n"
+    before = len(proxy.requests)
+    # In the child, the block is left by SystemExit: the hold is the parent's, so nothing is raised or sent.
+    assert programs.finish(process) == ["0 held", "True"]
+    sent = [(each.method, each.path.split("?")[0]) for each in proxy.requests[before:]]
+    expected = [
+        ("PUT", "/v1/txn"),  # put
+        ("GET", f"/v1/kv/{site.key}"),  # verify
+        ("PUT", "/v1/txn"),  # release
+    ]
+    assert [each for each in sent if each in expected and each[0] == "PUT"] == [expected[0]] * 2
+    assert sum(path.startswith("/v1/session/destroy") for _, path in sent) == 1
+    assert site.left_behind() == []
+
+
+def test_a_childs_inherited_holds_are_lost_and_its_own_work_starts_afresh(site: Site) -> None:
+    program = """
+told = []
+hold = lock.acquire()
+hold.on_lost(lambda reason: told.append(reason))
+pid = os.fork()
+if pid == 0:
+    say(hold.state, hold.reason, hold.is_held, hold.release(), client.stats().requests)
+    try:
+        hold.put(b"x")
+    except LockLost as error:
+        say(error.reason)
+    say(Lock(client, KEY).try_acquire())
+    with Lock(client, KEY + "2") as own:
+        say(own.session != hold.session, own.is_held)
+    while not told:
+        time.sleep(0.01)
+    say(told[0])
+    sys.exit(0)
+_, status = os.waitpid(pid, 0)
+say(status, hold.state, hold.verify(), told)
+say(hold.release())
+"""
+    assert programs.run(program, site) == [
+        "lost forked False already_lost 0",
+        "forked",
+        "None",
+        "True True",
+        "forked",
+        "0 held True []",
+        "released",
+    ]
+    assert site.left_behind() == []
+
+
+def test_a_fork_in_the_midst_of_waiting_threads_disturbs_nobody(site: Site) -> None:
+    program = """
+hold = lock.acquire()
+results = []
+waiter = threading.Thread(target=lambda: results.append(lock.acquire(timeout=10)))
+waiter.start()
+while len(client.core.queues._queues[KEY]) < 2:
+    time.sleep(0.005)
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if hold.state == "lost" else 1)
+_, status = os.waitpid(pid, 0)
+hold.release()
+waiter.join()
+say(status, results[0].verify(), results[0].fence > hold.fence)
+"""
+    assert programs.run(program, site) == ["0 True True"]
+    assert site.left_behind() == []
+
+
+def test_a_process_that_was_stopped_past_its_lease_does_not_believe_in_it(
+    site: Site, make_client: MakeClient
+) -> None:
+    program = """
+short = SessionSpec(ttl=0.5, lock_delay=0, name=NAME)
+hold = Lock(client, KEY, session=short).acquire()
+say(hold.fence)
+while True:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    held, requests = hold.is_held, client.stats().requests
+    after = time.clock_gettime(time.CLOCK_BOOTTIME)
+    # The first look that began after the deadline, whatever happened between.
+    if before > hold.deadline():
+        say(held, hold.reason)
+        break
+    if held and after - before > 1:
+        continue
+"""
+    process = programs.start(program, site)
+    assert process.stdout is not None
+    fence = int(process.stdout.readline())
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    # The other one gets it while the first is stopped: its session has ended by itself.
+    with Lock(make_client(), site.key).hold(timeout=5) as other:
+        assert other.fence > fence
+        process.send_signal(signal.SIGCONT)
+        out = programs.finish(process)
+        assert out[0].startswith("False ")
+        assert other.verify()
+
+
+@pytest.mark.usefixtures("held")
+def test_a_waiter_that_is_killed_is_passed_over(site: Site, make_client: MakeClient) -> None:
+    program = """
+short = SessionSpec(ttl=0.5, lock_delay=0, name=NAME)
+Lock(client, KEY, session=short).acquire()
+"""
+    process = programs.start(program, site)
+    eventually(lambda: site.operator.under(f"{site.key}/.wait/"), within=20)
+    process.kill()
+    process.communicate()
+    lock = Lock(make_client(), site.key)
+    eventually(lambda: lock.contenders() == (), within=3)
