@@ -31,9 +31,7 @@ from consul_coord.errors import (
     ConsulCoordError,
     PermissionDenied,
     RequestTimeout,
-    ResponseError,
     SemaphoreLimitConflict,
-    TransportError,
     TxnFailed,
 )
 from consul_coord.events import Waiting
@@ -45,6 +43,7 @@ from consul_coord.http.retry import send_once
 from consul_coord.models import Blocker, ReadOptions, TxnOp
 from consul_coord.recipes import slots
 from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.reaper import RemoveContender
 from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.slot_hold import Slot
 from consul_coord.recipes.slots import Follow, Front, Gone, Held
@@ -210,7 +209,7 @@ class SlotAttempt:
         return self._read(result.value, index=result.index)
 
     def _read(self, pairs: Iterable[KVPair], *, index: int) -> Listing:
-        """Sort a list, and take note of what it tells of the limit, of the dead and of resting sessions."""
+        """Sort a list, and take note of what it tells besides: limit, leftovers, resting sessions, dead."""
         plan, limit = self.plan, self.semaphore.limit
         listing = slots.read(plan.prefix, pairs, limit=limit, flags=plan.flags, index=index)
         record = listing.record
@@ -220,6 +219,8 @@ class SlotAttempt:
             raise SemaphoreLimitConflict(message, key=plan.prefix, local=limit, remote=record.limit)
         self.limit = record.limit
         self.memory.sessions.saw(record)
+        for pair in listing.leftovers:
+            self.core.reaper.add(RemoveContender(pair.key, pair.modify_index))
         return self._spare_the_dead(listing)
 
     def _spare_the_dead(self, listing: Listing) -> Listing:
@@ -348,8 +349,7 @@ class SlotAttempt:
         except TxnFailed:
             raise
         except BaseException as error:
-            refused = isinstance(error, TransportError | ResponseError) and not outcome_unknown(error)
-            if self.session is not None and not refused:
+            if self.session is not None and outcome_unknown(error):
                 self.session.settled = False
             raise
 

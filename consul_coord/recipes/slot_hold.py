@@ -129,13 +129,14 @@ class Slot:
         """Take the session out of the record, too."""
         prefix, record = self._memory.prefix, self._record.without(self._session.id)
         ops = (
+            TxnOp.check_session(hold.key, hold.session),
             TxnOp.cas(slots.record_key(prefix), record.encode(), record.index, flags=record.flags),
             TxnOp.delete_cas(hold.key, hold.last_index),
             TxnOp.get_tree(slots.directory(prefix)),
         )
         result = await send_once(io, txn.txn(*ops), deadline=deadline)
         self._memory.tidy_leave.succeeded()
-        self._memory.left(self._memory.read(result[2], result.index))
+        self._memory.left(self._memory.read(result[3], result.index))
         self._session.taken_at = 0
         self._memory.sessions.put_back(self._session)
         return _RELEASED

@@ -7,7 +7,8 @@ The format is that of Consul's own clients: ``{"Limit":3,"Holders":{"<session>":
 Rules, each with what happens without it
 - All that one judgement needs comes from one listing: a listing is a moment, not a mixture.
 - A contender is live while the session that it is named after holds it. A holder that the record names, but
-  whose contender is not live, is dead: its slot is free, and the next take leaves it out of the record.
+  whose contender is not live, is dead: its slot is free, and the next take leaves it out of the record. What
+  looks like a contender and is held by nobody is a leftover, to be removed at the index it was read with.
 - The value of a contender begins with a mark: this package's waiters queue by CreateIndex, among themselves.
   Foreign clients carry no mark. They are counted as holders, never as waiters: they take a slot by writing
   the record alone, so whoever watched such a contender would sleep through it.
@@ -25,6 +26,7 @@ Consul's Go client and of its guide to semaphores.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
@@ -42,6 +44,7 @@ _RECORD = ".lock"
 _WAITING = b"consul-coord:wait"
 _HOLDING = b"consul-coord:held"
 _BETWEEN = b"\n"
+_SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _HOLDER_BYTES = len('"11111111-1111-1111-1111-111111111111":true,')
 _ENVELOPE = 2_000
 """Bytes of a take besides its two values and the prefix: verbs, session ids, indexes."""
@@ -213,6 +216,8 @@ class Listing:
     """The live contenders, by session."""
     index: int
     """Where a watch on the prefix begins from: whatever changed after this reading ends it at once."""
+    leftovers: tuple[KVPair, ...] = ()
+    """Contenders that nobody holds."""
     spared: frozenset[str] = frozenset()
     """Dead holders whose slots are not given away yet."""
 
@@ -249,13 +254,16 @@ def read(prefix: str, pairs: Iterable[KVPair], *, limit: int, flags: int, index:
     """Sort what a listing gave. Raises DecodeError for a record that can't be read."""
     record = None
     live: dict[str, KVPair] = {}
+    leftovers: list[KVPair] = []
     for pair in pairs:
         name = pair.key.removeprefix(directory(prefix))
         if name == _RECORD:
             record = pair
         elif pair.session is not None and pair.session == name:
             live[name] = pair
-    return Listing(read_record(record, limit=limit, flags=flags), live, index)
+        elif pair.session is None and pair.flags == flags and _SESSION_ID.fullmatch(name):
+            leftovers.append(pair)
+    return Listing(read_record(record, limit=limit, flags=flags), live, index, tuple(leftovers))
 
 
 # -- the judgement

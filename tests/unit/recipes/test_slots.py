@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -186,6 +187,17 @@ class TestListing:
             KVPair(f"{P}2/{D}", session=D),
         )
         assert set(found.live) == {A}
+
+    def test_what_nobody_holds_and_looks_like_a_contender_is_a_leftover(self) -> None:
+        unlocked = replace(contender(A, at=1, held_by=None), flags=SEMAPHORE_FLAGS)
+        found = listing(
+            unlocked,
+            contender(B, at=2, held_by=None),
+            replace(contender(C, at=3), flags=SEMAPHORE_FLAGS),
+            KVPair(f"{P}/notes", flags=SEMAPHORE_FLAGS),
+            record({}),
+        )
+        assert found.leftovers == (unlocked,)
 
     def test_dead_holders_do_not_count(self) -> None:
         found = listing(record({A: True, B: True}), holder(A, at=1))

@@ -1,0 +1,244 @@
+"""Losing a permit: whatever happens to it on the server, its holder is told, once, with the reason."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from consul_coord import (
+    SEMAPHORE_FLAGS,
+    AsyncClient,
+    AsyncPermit,
+    AsyncSemaphore,
+    Client,
+    HoldState,
+    LockLost,
+    LossReason,
+    Permit,
+    ReleaseOutcome,
+    Semaphore,
+    SessionSpec,
+)
+from consul_coord.testing.agent import RealAgent
+from tests.semaphore.conftest import Place, spec
+from tests.support.sites import Operator, Site, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.semaphore.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+
+
+def remove_slot(place: Place, permit: Permit) -> None:
+    record = place.read()
+    del record["Holders"][permit.session]
+    place.write(record)
+
+
+DEEDS: dict[str, tuple[Callable[[Place, Permit], object], LossReason]] = {
+    "slot removed": (remove_slot, LossReason.SLOT_REMOVED),
+    "record overwritten": (lambda place, _: place.write(b"nonsense"), LossReason.SLOT_REMOVED),
+    "record deleted": (lambda place, _: place.operator.delete(place.record), LossReason.KEY_DELETED),
+    "contender deleted": (lambda place, permit: place.operator.delete(permit.key), LossReason.KEY_DELETED),
+    "contender released": (
+        lambda place, permit: place.operator.put(permit.key, b"", release=permit.session),
+        LossReason.RELEASED_BY_OTHER,
+    ),
+    "session destroyed": (
+        lambda place, permit: place.operator.destroy(permit.session),
+        LossReason.SESSION_GONE,
+    ),
+}
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_the_holder_is_told_and_nothing_stays(semaphore: Semaphore, place: Place, deed: str) -> None:
+    act, reason = DEEDS[deed]
+    permit = semaphore.acquire(timeout=5)
+    told: list[LossReason] = []
+    permit.on_lost(told.append)
+    assert not permit.lost.wait(0.2)
+    started = time.monotonic()
+    act(place, permit)
+    assert permit.lost.wait(5)
+    assert time.monotonic() - started < 1.0
+    assert (permit.state, permit.reason) == (HoldState.LOST, reason)
+    with pytest.raises(LockLost) as caught:
+        permit.check()
+    assert (caught.value.reason, caught.value.fence) == (reason, permit.fence)
+    assert permit.release() is ReleaseOutcome.ALREADY_LOST
+    eventually(lambda: told == [reason])
+    eventually(lambda: not place.operator.exists(permit.session))
+    assert place.operator.entry(permit.key) is None or deed == "contender released"
+
+
+def test_a_key_that_nobody_holds_is_removed_by_whoever_comes_next(semaphore: Semaphore, place: Place) -> None:
+    permit = semaphore.acquire(timeout=5)
+    place.operator.put(permit.key, b"", release=permit.session, flags=SEMAPHORE_FLAGS)
+    assert permit.release() is ReleaseOutcome.ALREADY_LOST
+    eventually(lambda: not place.operator.exists(permit.session))
+    assert place.contenders() == [permit.session]
+    semaphore.acquire(timeout=5).release()
+    eventually(lambda: place.contenders() == [])
+
+
+@pytest.mark.parametrize("deed", [deed for deed in DEEDS if deed != "record overwritten"])
+def test_a_release_that_finds_the_loss_first_tells_it(semaphore: Semaphore, place: Place, deed: str) -> None:
+    act, reason = DEEDS[deed]
+    # Too short to be watched.
+    permit = semaphore.acquire(timeout=5)
+    act(place, permit)
+    outcome = permit.release()
+    assert outcome is ReleaseOutcome.ALREADY_LOST
+    assert permit.reason is reason
+    eventually(lambda: place.operator.holder(permit.key) is None)
+
+
+@pytest.mark.parametrize("deed", ["slot removed", "contender deleted", "session destroyed"])
+def test_a_block_is_left_with_the_loss(semaphore: Semaphore, place: Place, deed: str) -> None:
+    act, reason = DEEDS[deed]
+    with pytest.raises(LockLost) as caught, semaphore as permit:  # noqa: PT012 - the block is the subject
+        act(place, permit)
+        assert permit.lost.wait(5)
+        raise KeyError
+    assert caught.value.reason is reason
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_lost_slot_is_free_for_the_next(
+    semaphore: Semaphore, place: Place, make_client: MakeClient
+) -> None:
+    permits = [semaphore.acquire(timeout=5), semaphore.acquire(timeout=5)]
+    remove_slot(place, permits[0])
+    permit = Semaphore(make_client(), place.prefix, 2).acquire(timeout=5)
+    assert set(place.read()["Holders"]) == {permits[1].session, permit.session}
+    permits[1].release()
+    permit.release()
+
+
+def test_a_holder_never_makes_its_key_again(semaphore: Semaphore, place: Place) -> None:
+    permit = semaphore.acquire(timeout=5)
+    place.operator.delete(permit.key)
+    with pytest.raises(LockLost):
+        permit.put(b"still here")
+    assert place.operator.entry(permit.key) is None
+
+
+def test_verify_asks_for_key_and_record(semaphore: Semaphore, place: Place) -> None:
+    first, second = semaphore.acquire(timeout=5), semaphore.acquire(timeout=5)
+    assert first.verify()
+    remove_slot(place, first)
+    assert not first.verify()
+    place.operator.delete(second.key)
+    assert not second.verify()
+
+
+def test_losing_contact_is_jeopardy_then_expiry(
+    make_client: MakeClient, place: Place, proxy: FaultProxy
+) -> None:
+    permit = Semaphore(make_client(address=proxy.address, ttl=0.6), place.prefix, 1).acquire(timeout=5)
+    proxy.go_down()
+    eventually(lambda: permit.state is HoldState.JEOPARDY)
+    assert permit.lost.wait(5)
+    assert permit.reason is LossReason.EXPIRED
+    proxy.come_up()
+    eventually(lambda: not place.contenders())
+
+
+class TestGrace:
+    def test_a_slot_whose_holder_vanished_is_left_alone_for_the_grace(
+        self, make_client: MakeClient, place: Place
+    ) -> None:
+        permit = Semaphore(make_client(), place.prefix, 1).acquire(timeout=5)
+        careful = Semaphore(make_client(), place.prefix, 1, grace=0.5)
+        place.operator.destroy(permit.session)
+        started = time.monotonic()
+        assert careful.try_acquire() is None
+        assert place.read()["Holders"] == {permit.session: True}
+        with careful.hold(timeout=5):
+            assert 0.5 <= time.monotonic() - started < 2.0
+
+    def test_a_free_slot_is_taken_without_forgetting_who_vanished(
+        self, make_client: MakeClient, place: Place
+    ) -> None:
+        gone = Semaphore(make_client(), place.prefix, 2).acquire(timeout=5)
+        place.operator.destroy(gone.session)
+        permit = Semaphore(make_client(), place.prefix, 2, grace=30.0).acquire(timeout=5)
+        assert set(place.read()["Holders"]) == {gone.session, permit.session}
+        permit.release()
+
+    def test_with_checks_the_lease_ends_within_the_grace(self, site: Site, client: Client) -> None:
+        place = Place(site)
+        checked = spec(site, node_checks=("serfHealth",))
+        semaphore = Semaphore(client, place.prefix, 1, session=checked, grace=2.0)
+        with semaphore as permit:
+            assert permit.remaining() <= 2.0
+            (session,) = site.operator.done("GET", f"/v1/session/info/{permit.session}")
+            assert session["NodeChecks"] == ["serfHealth"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_async_block_is_cancelled_at_the_loss(site: Site, backend: str) -> None:
+    place, reached = Place(site), list[str]()
+
+    async def work(permit: AsyncPermit) -> None:
+        site.operator.delete(permit.key)
+        with anyio.fail_after(10):
+            await anyio.sleep_forever()
+
+    async def main() -> None:
+        async with AsyncClient(address=site.address, session=spec(site)) as client:
+            semaphore = AsyncSemaphore(client, place.prefix, 1)
+            with pytest.raises(LockLost) as caught:
+                await semaphore.run(work)
+            reached.append(caught.value.reason)
+
+    anyio.run(main, backend=backend)
+    assert reached == [LossReason.KEY_DELETED]
+    assert place.left_behind() == []
+
+
+def test_two_holders_of_the_last_slot_never_believe_at_once_over_a_stopped_agent(
+    consul_binary: Path,
+) -> None:
+    """The agent stands still for longer than the lease: when it goes on, sessions end, and slots pass on."""
+    with RealAgent(binary=consul_binary) as agent:
+        session = SessionSpec(ttl=0.4, name="stopped")
+        with (
+            Client(address=agent.address, session=session) as one,
+            Client(address=agent.address, session=session) as other,
+        ):
+            semaphores = [Semaphore(one, "stopped/slots", 1), Semaphore(other, "stopped/slots", 1)]
+            believers: list[Permit] = []
+            for turn in range(6):
+                permit = semaphores[turn % 2].acquire(timeout=20)
+                assert not any(earlier.is_held for earlier in believers), "two believe in the last slot"
+                believers.append(permit)
+                agent.pause()
+                assert permit.lost.wait(5)
+                assert permit.reason is LossReason.EXPIRED
+                agent.resume()
+        operator = Operator(agent.address)
+        eventually(lambda: operator.under("stopped/") == ["stopped/slots/.lock"])
+        eventually(lambda: operator.sessions("stopped") == [])
+
+
+def test_fifty_holds_of_the_last_slot_never_overlap_while_sessions_are_destroyed(
+    make_client: MakeClient, place: Place
+) -> None:
+    semaphores = [Semaphore(make_client(), place.prefix, 1) for _ in range(2)]
+    permit = semaphores[0].acquire(timeout=5)
+    for turn in range(1, 51):
+        # Its client stops believing in it by its own lease, or by being told: here, before the next take.
+        permit._hold.lose(LossReason.SESSION_GONE)
+        eventually(lambda session=permit.session: session not in place.contenders())  # type: ignore[misc]
+        following = semaphores[turn % 2].acquire(timeout=5)
+        assert following.fence > permit.fence
+        assert not permit.is_held
+        permit = following
+    permit.release()

@@ -1,0 +1,528 @@
+"""What an attempt and a permit of a semaphore send, and what they make of each reply."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord.errors import AcquireTimeout, PermissionDenied, SemaphoreLimitConflict
+from consul_coord.models import SEMAPHORE_FLAGS, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.recipes import hold_ops, semaphore, slots
+from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.release import release
+from consul_coord.recipes.semaphore import SemaphoreCore, SemaphorePlan
+from consul_coord.recipes.slot_sessions import IDLE
+from tests.support.fake_io import FakeIO
+from tests.support.replies import lost, ok, pairs, refusal, txn_done, txn_failed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consul_coord.http.messages import Request, Response
+    from consul_coord.recipes.hold import HoldCore
+
+P = "api/slots"
+US, NEXT, THEM, AHEAD = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "1234")
+
+
+def key(name: str, value: bytes, *, at: int, created: int, session: str | None = None) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "Key": f"{P}/{name}",
+        "Value": base64.b64encode(value).decode() or None,
+        "Flags": SEMAPHORE_FLAGS,
+        "CreateIndex": created,
+        "ModifyIndex": at,
+        "LockIndex": 1,
+    }
+    return fields if session is None else fields | {"Session": session}
+
+
+def contender(session: str, *, at: int, created: int | None = None, held: bool = False) -> dict[str, object]:
+    value = slots.holding(b"") if held else slots.waiting(b"")
+    return key(session, value, at=at, created=at if created is None else created, session=session)
+
+
+def record(*holders: str, at: int, limit: int = 1) -> dict[str, object]:
+    value = json.dumps({"Limit": limit, "Holders": dict.fromkeys(holders, True)}).encode()
+    return key(".lock", value, at=at, created=3)
+
+
+def in_order(listed: Iterable[dict[str, object]]) -> list[dict[str, object]]:
+    """Return keys as Consul lists them."""
+    return sorted(listed, key=lambda each: str(each["Key"]))
+
+
+def ops_of(request: Request) -> list[dict[str, Any]]:
+    """Return a transaction's operations, their values decoded."""
+    ops = [dict(op["KV"]) for op in json.loads(request.body or b"[]")]
+    for op in ops:
+        if "Value" in op:
+            op["Value"] = base64.b64decode(op["Value"])
+    return ops
+
+
+def params_of(request: Request) -> dict[str, str]:
+    return dict(request.params)
+
+
+class Bench:
+    """One semaphore of one slot, over scripted replies."""
+
+    def __init__(self, *, fair: bool = False, grace: float | None = None) -> None:
+        self.io = FakeIO()
+        self.core = Coordinator(self.io, spec=SessionSpec(), timeout=10.0)
+        plan = SemaphorePlan(
+            prefix=P,
+            value=b"",
+            flags=SEMAPHORE_FLAGS,
+            accept_flags=frozenset(),
+            fair=fair,
+            session=None,
+            grace=grace,
+        )
+        self.semaphore = SemaphoreCore(plan, 1)
+
+    def makes(self, *sessions: str) -> None:
+        """Let sessions be created."""
+        self.io.expect("PUT", "/v1/session/create", *(ok({"ID": session}) for session in sessions))
+
+    def joins(self, *listed: dict[str, object], session: str = US, at: int = 10) -> None:
+        """Let a join be answered, with the list as it is then."""
+        self.io.expect("PUT", "/v1/txn", txn_done(contender(session, at=at), *in_order(listed)))
+
+    def takes(self, *, session: str = US, at: int = 20, born: int = 10) -> None:
+        """Let a take be answered."""
+        own = contender(session, at=at, created=born, held=True)
+        self.io.expect("PUT", "/v1/txn", txn_done(own, record(session, at=at), own))
+
+    def lists(self, *listed: dict[str, object], index: int = 30) -> None:
+        self.io.expect("GET", f"/v1/kv/{P}/", pairs(*in_order(listed), index=index))
+
+    def acquire(self, timeout: float | None = 60.0) -> HoldCore:
+        return self.io.run(semaphore.acquire(self.io, self.core, self.semaphore, timeout=timeout))
+
+    def release(self, hold: HoldCore) -> ReleaseOutcome:
+        return self.io.run(release(self.io, self.core, hold))
+
+    def txns(self) -> list[list[dict[str, Any]]]:
+        return [ops_of(request) for request in self.io.requests if request.path == "/v1/txn"]
+
+    def verbs(self) -> list[list[str]]:
+        return [[op["Verb"] for op in ops] for ops in self.txns()]
+
+    def destroyed(self) -> list[str]:
+        """Return the sessions that are destroyed, now or by the reaper."""
+        for spawned in list(self.io.spawned):
+            if spawned.name == "reaper":
+                self.io.spawned.remove(spawned)
+                for entry in self.core.reaper._entries:
+                    self.io.expect("PUT", f"/v1/session/destroy/{entry.duty.session}", ok(True))  # type: ignore[attr-defined]
+                self.io.run(self.core.reaper._run(self.io))
+        paths = [path for path in self.io.paths if path.startswith("/v1/session/destroy/")]
+        return [path.rpartition("/")[2] for path in paths]
+
+    def held(self) -> HoldCore:
+        """Return a hold got in the shortest way, alone."""
+        self.makes(US)
+        self.joins(contender(US, at=10))
+        self.takes()
+        return self.acquire()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+class TestJoining:
+    def test_one_transaction_makes_the_contender_and_lists(self, bench: Bench) -> None:
+        bench.held()
+        join = bench.txns()[0]
+        assert [(op["Verb"], op["Key"]) for op in join] == [("lock", f"{P}/{US}"), ("get-tree", f"{P}/")]
+        assert (join[0]["Session"], join[0]["Flags"]) == (US, SEMAPHORE_FLAGS)
+        assert join[0]["Value"] == slots.waiting(b"")
+
+    def test_an_unanswered_join_is_repeated_as_it_is(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.io.expect("PUT", "/v1/txn", lost())
+        bench.joins(contender(US, at=10))
+        bench.takes()
+        bench.acquire()
+        assert bench.txns()[0] == bench.txns()[1]
+
+    def test_another_limit_is_a_conflict_and_the_contender_goes(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(record(at=5, limit=2), contender(US, at=10))
+        bench.io.expect("PUT", "/v1/txn", txn_done())
+        with pytest.raises(SemaphoreLimitConflict):
+            bench.acquire()
+        assert bench.txns()[-1] == [{"Verb": "delete-cas", "Key": f"{P}/{US}", "Index": 10}]
+
+    def test_a_contender_that_can_not_be_read_means_no_permission(self, bench: Bench) -> None:
+        # To take an empty list for being first would make everybody first.
+        bench.makes(US)
+        bench.joins()
+        bench.io.expect("PUT", "/v1/txn", txn_done())
+        with pytest.raises(PermissionDenied, match="key:read"):
+            bench.acquire()
+
+    def test_a_session_that_ended_is_replaced(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.io.expect("PUT", "/v1/txn", txn_failed((0, f'invalid session "{US}"')))
+        bench.makes(NEXT)
+        bench.joins(contender(NEXT, at=10), session=NEXT)
+        bench.takes(session=NEXT)
+        assert bench.acquire().session == NEXT
+
+
+class TestTaking:
+    def test_it_names_both_indexes_and_changes_the_contender(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(record(THEM, at=7), contender(US, at=10))
+        bench.takes()
+        hold = bench.acquire()
+        check, cas, lock = bench.txns()[1]
+        assert check == {"Verb": "check-index", "Key": f"{P}/{US}", "Index": 10}
+        assert (cas["Verb"], cas["Key"], cas["Index"]) == ("cas", f"{P}/.lock", 7)
+        assert json.loads(cas["Value"]) == {"Limit": 1, "Holders": {US: True}}
+        assert (lock["Verb"], lock["Key"], lock["Value"]) == ("lock", f"{P}/{US}", slots.holding(b""))
+        assert lock["Flags"] == cas["Flags"] == SEMAPHORE_FLAGS
+        assert hold.fence == 20
+
+    def test_a_refused_one_is_followed_by_a_list(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(contender(US, at=10))
+        bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
+        bench.lists(record(at=15), contender(US, at=10))
+        bench.takes()
+        bench.acquire()
+        assert [op["Index"] for op in bench.txns()[-1][:2]] == [10, 15]
+
+    def test_an_unanswered_one_is_followed_by_a_list_which_may_show_it_done(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(contender(US, at=10))
+        bench.io.expect("PUT", "/v1/txn", lost())
+        bench.lists(record(US, at=20), contender(US, at=20, created=10, held=True))
+        hold = bench.acquire()
+        assert hold.fence == 20
+        assert len(bench.txns()) == 2
+
+    def test_a_session_that_is_over_by_the_answer_is_no_hold(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(contender(US, at=10))
+        own = contender(US, at=20, created=10, held=True)
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, record(US, at=20), own), takes=9.9)
+        bench.io.at(
+            bench.io.now() + 1, lambda: bench.core.end_session(bench.core.sessions()[0], LossReason.EXPIRED)
+        )
+        bench.makes(NEXT)
+        bench.joins(record(US, at=20), contender(NEXT, at=40), session=NEXT, at=40)
+        bench.takes(session=NEXT, at=41, born=40)
+        assert bench.acquire().session == NEXT
+
+
+class TestWaiting:
+    def test_the_front_watches_the_prefix_from_its_own_index_then_from_the_lists(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(record(THEM, at=7), contender(US, at=10), contender(THEM, at=5, held=True))
+        bench.lists(record(THEM, at=7), contender(US, at=10), contender(THEM, at=5, held=True), index=12)
+        bench.lists(record(THEM, at=7), contender(US, at=10), index=13)
+        bench.takes()
+        bench.acquire()
+        watches = [params_of(request) for request in bench.io.requests if request.method == "GET"]
+        assert [(watch["index"], "recurse" in watch) for watch in watches] == [("10", True), ("12", True)]
+
+    def test_the_others_watch_who_waits_before_them_from_the_index_of_the_list(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(
+            record(THEM, at=7), contender(US, at=10), contender(AHEAD, at=8), contender(THEM, at=5, held=True)
+        )
+        bench.io.expect("GET", f"/v1/kv/{P}/{AHEAD}", pairs(index=11))
+        bench.lists(contender(US, at=10), record(THEM, at=7))
+        bench.takes()
+        bench.acquire()
+        watch = next(request for request in bench.io.requests if request.path == f"/v1/kv/{P}/{AHEAD}")
+        assert params_of(watch)["index"] == "8"
+
+    def test_a_limit_that_changes_meanwhile_is_adopted(self, bench: Bench) -> None:
+        bench.makes(US)
+        others = contender(THEM, at=5, held=True)
+        bench.joins(record(THEM, at=7), contender(US, at=10), others)
+        bench.lists(record(THEM, at=12, limit=2), contender(US, at=10), others, index=12)
+        bench.takes()
+        bench.acquire()
+        assert json.loads(bench.txns()[-1][1]["Value"]) == {"Limit": 2, "Holders": {THEM: True, US: True}}
+
+    def test_a_contender_that_vanished_is_looked_for_once_more_then_replaced(self, bench: Bench) -> None:
+        bench.makes(US)
+        others = (record(THEM, at=7), contender(THEM, at=5, held=True))
+        bench.joins(*others, contender(US, at=10))
+        bench.lists(*others, index=12)
+        bench.lists(*others, index=12)
+        bench.makes(NEXT)
+        bench.joins(record(at=13), contender(NEXT, at=14), session=NEXT, at=14)
+        bench.takes(session=NEXT, at=15, born=14)
+        assert bench.acquire().session == NEXT
+        modes = ["consistent" in params_of(each) for each in bench.io.requests if each.method == "GET"]
+        assert modes == [False, True]
+        assert bench.destroyed() == [US]
+
+    def test_a_list_with_another_contender_of_ours_is_an_old_leaders(self, bench: Bench) -> None:
+        # It shows the hold before this one: the record names us, and the contender is there.
+        bench.makes(US)
+        others = contender(THEM, at=5, held=True)
+        bench.joins(record(THEM, at=7), contender(US, at=10), others)
+        bench.lists(record(US, at=4), contender(US, at=4, created=3, held=True), index=4)
+        bench.lists(record(at=12), contender(US, at=10), index=12)
+        bench.takes()
+        assert bench.acquire().fence == 20
+
+    def test_the_dead_are_spared_for_the_grace_and_not_longer(self) -> None:
+        bench = Bench(grace=5.0)
+        bench.makes(US)
+        bench.joins(record(THEM, at=7), contender(US, at=10))
+        watched = pairs(record(THEM, at=7), contender(US, at=10), index=10)
+        bench.io.expect("GET", f"/v1/kv/{P}/", lambda _: watched, takes=5.0)
+        bench.takes()
+        started = bench.io.now()
+        bench.acquire()
+        assert bench.io.now() - started == pytest.approx(5.0)
+
+
+class TestGivingUp:
+    def test_a_waiter_deletes_its_contender_as_last_seen_and_keeps_the_session(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(record(THEM, at=7), contender(US, at=10), contender(THEM, at=5, held=True))
+        bench.io.expect("PUT", "/v1/txn", txn_done())
+        with pytest.raises(AcquireTimeout) as caught:
+            bench.acquire(timeout=0)
+        assert caught.value.blocker.kind == "held"
+        assert bench.txns()[-1] == [{"Verb": "delete-cas", "Key": f"{P}/{US}", "Index": 10}]
+        bench.joins(contender(US, at=31), at=31)
+        bench.takes(at=32, born=31)
+        assert bench.acquire().session == US
+
+    @pytest.mark.parametrize(
+        "answer", [lost(), txn_failed((0, f'failed to delete key "{P}/{US}", index is stale'))]
+    )
+    def test_without_that_answer_the_session_is_destroyed(self, bench: Bench, answer: Response) -> None:
+        bench.makes(US)
+        bench.joins(record(THEM, at=7), contender(US, at=10), contender(THEM, at=5, held=True))
+        bench.io.expect("PUT", "/v1/txn", answer)
+        with pytest.raises(AcquireTimeout):
+            bench.acquire(timeout=0)
+        assert bench.destroyed() == [US]
+
+    def test_after_any_unanswered_request_the_session_is_destroyed(self, bench: Bench) -> None:
+        # Its repeat was answered all the same: the first one may still arrive.
+        bench.makes(US)
+        bench.io.expect("PUT", "/v1/txn", lost())
+        bench.joins(record(THEM, at=7), contender(US, at=10), contender(THEM, at=5, held=True))
+        bench.io.expect("GET", f"/v1/kv/{P}/", pairs(), takes=99.0)
+        with pytest.raises(AcquireTimeout):
+            bench.acquire(timeout=3.0)
+        assert bench.destroyed() == [US]
+
+
+def left(*listed: dict[str, object], at: int = 40) -> Any:
+    """Return the answer to a tidy leave, with what is there afterwards."""
+    own = contender(US, at=20, created=10, held=True)
+    return txn_done(own, record(at=at), *in_order([*listed, record(at=at)]))
+
+
+class TestLeaving:
+    def test_alone_the_record_is_left_in_order_in_the_same_transaction(self, bench: Bench) -> None:
+        hold = bench.held()
+        bench.io.expect("PUT", "/v1/txn", left())
+        assert bench.release(hold) is ReleaseOutcome.RELEASED
+        check, cas, delete, tree = bench.txns()[-1]
+        assert (check["Verb"], check["Session"]) == ("check-session", US)
+        assert (cas["Index"], json.loads(cas["Value"])) == (20, {"Limit": 1, "Holders": {}})
+        assert delete == {"Verb": "delete-cas", "Key": f"{P}/{US}", "Index": 20}
+        assert tree == {"Verb": "get-tree", "Key": f"{P}/"}
+        assert bench.destroyed() == []
+
+    def test_with_others_there_the_contender_alone_is_deleted(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(contender(US, at=10), contender(THEM, at=11))
+        bench.takes()
+        hold = bench.acquire()
+        own = contender(US, at=20, created=10, held=True)
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, record(US, at=20)))
+        assert bench.release(hold) is ReleaseOutcome.RELEASED
+        assert bench.verbs()[-1] == ["check-session", "get", "delete-cas"]
+
+    def test_a_record_that_changed_is_not_fought_over(self, bench: Bench) -> None:
+        hold = bench.held()
+        stale = txn_failed((1, f'failed to set key "{P}/.lock", index is stale'))
+        own = contender(US, at=20, created=10, held=True)
+        bench.io.expect("PUT", "/v1/txn", stale, txn_done(own, record(US, THEM, at=25)))
+        assert bench.release(hold) is ReleaseOutcome.RELEASED
+        assert bench.verbs()[-1] == ["check-session", "get", "delete-cas"]
+
+    @pytest.mark.parametrize(
+        ("answer", "asks_for_session", "loss"),
+        [
+            (txn_done(contender(US, at=20), record(THEM, at=30)), False, LossReason.SLOT_REMOVED),
+            (txn_failed((1, f'key "{P}/.lock" doesn\'t exist')), False, LossReason.KEY_DELETED),
+            (
+                txn_failed((0, f'failed to check session, key "{P}/{US}" doesn\'t exist')),
+                True,
+                LossReason.SESSION_GONE,
+            ),
+        ],
+    )
+    def test_the_answer_tells_what_was_lost_before(
+        self, bench: Bench, answer: Response, asks_for_session: bool, loss: LossReason
+    ) -> None:
+        hold = bench.held()
+        bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
+        bench.io.expect("PUT", "/v1/txn", answer)
+        if asks_for_session:
+            bench.io.expect("PUT", "/v1/session/renew", refusal(404, "no"))
+            bench.io.expect("GET", "/v1/session/info", ok([]))
+            bench.io.expect("PUT", "/v1/session/renew", refusal(404, "no"))
+        assert bench.release(hold) is ReleaseOutcome.ALREADY_LOST
+        assert hold.loss(bench.io.now()) is loss
+
+    def test_without_an_answer_the_session_is_destroyed_until_that_is_answered(self, bench: Bench) -> None:
+        hold = bench.held()
+        bench.io.expect("PUT", "/v1/txn", lost())
+        bench.io.expect("PUT", "/v1/session/destroy", lost(), ok(True))
+        assert bench.release(hold) is ReleaseOutcome.RELEASED
+
+    def test_without_any_answer_the_reaper_goes_on(self, bench: Bench) -> None:
+        hold = bench.held()
+        bench.io.expect("PUT", "/v1/txn", lost())
+        bench.io.expect("PUT", "/v1/session/destroy", lost(), takes=5.0)
+        assert bench.release(hold) is ReleaseOutcome.UNKNOWN
+        assert bench.destroyed()[-1] == US
+        assert bench.core.reaper.pending == 0
+
+
+class TestUsingSessionsAgain:
+    def again(self, bench: Bench, *listed: dict[str, object], session: str) -> HoldCore:
+        """Acquire once more, with this session, by queueing."""
+        bench.joins(*listed, contender(session, at=50), session=session, at=50)
+        bench.takes(session=session, at=51, born=50)
+        return bench.acquire()
+
+    def test_after_a_tidy_leave_it_is_used_at_once(self) -> None:
+        bench = Bench(fair=True)
+        hold = bench.held()
+        bench.io.expect("PUT", "/v1/txn", left())
+        bench.release(hold)
+        assert self.again(bench, record(at=40), session=US).session == US
+
+    def test_after_another_leave_it_rests_until_a_newer_record_is_without_it(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(contender(US, at=10), contender(THEM, at=11))
+        bench.takes()
+        hold = bench.acquire()
+        bench.io.expect("PUT", "/v1/txn", txn_done(contender(US, at=20), record(US, at=20)))
+        bench.release(hold)
+        bench.makes(NEXT)
+        # The join shows the record still with it, the take writes it without.
+        second = self.again(bench, record(US, at=20), contender(THEM, at=55), session=NEXT)
+        assert second.session == NEXT
+        bench.io.expect("PUT", "/v1/txn", txn_done(contender(NEXT, at=51), record(NEXT, at=51)))
+        bench.release(second)
+        bench.joins(record(NEXT, at=51), contender(US, at=60), session=US, at=60)
+        bench.takes(session=US, at=61, born=60)
+        assert bench.acquire().session == US
+
+    def test_an_older_record_without_it_says_nothing(self, bench: Bench) -> None:
+        sessions = bench.semaphore.memory(bench.core).sessions
+        hold = bench.held()
+        kept = bench.core.session_of(hold)
+        assert kept is not None
+        bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
+        bench.io.expect("PUT", "/v1/txn", txn_done(contender(US, at=20), record(US, at=20)))
+        bench.release(hold)
+        for index, fit in ((0, 0), (7, 0), (20, 0), (21, 1)):
+            sessions.saw(slots.Record(1, (), index=index))
+            assert len(sessions._fit) == fit
+
+    def test_a_permit_that_wrote_its_value_ends_with_its_session(self, bench: Bench) -> None:
+        hold = bench.held()
+        own = contender(US, at=30, created=10, held=True)
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, own))
+        bench.io.run(hold_ops.put(bench.io, bench.core, hold, b"new"))
+        assert bench.txns()[-1][1]["Value"] == slots.holding(b"new")
+        bench.io.expect("PUT", "/v1/txn", left())
+        assert bench.release(hold) is ReleaseOutcome.RELEASED
+        assert bench.destroyed() == [US]
+
+    def test_one_is_made_ahead_when_none_is_left_and_idle_ones_are_destroyed(self, bench: Bench) -> None:
+        bench.held()
+        bench.makes(NEXT)
+        bench.io.run_spawned("spare session")
+        assert [one.id for one in bench.semaphore.memory(bench.core).sessions._fit] == [NEXT]
+        started = bench.io.now()
+        bench.io.run_spawned("idle sessions")
+        assert bench.io.now() == started + IDLE
+        assert bench.destroyed() == [NEXT]
+
+    def test_one_made_while_the_client_closes_is_destroyed_at_once(self, bench: Bench) -> None:
+        bench.held()
+        bench.core.begin_close()
+        bench.makes(NEXT)
+        bench.io.expect("PUT", f"/v1/session/destroy/{NEXT}", ok(True))
+        bench.io.run_spawned("spare session")
+        assert bench.io.steps == type(bench.io.steps)()
+
+
+class TestTakingAtOnce:
+    def leave(self, bench: Bench, *listed: dict[str, object], at: int = 40) -> None:
+        hold = bench.held()
+        bench.io.expect("PUT", "/v1/txn", left(*listed, at=at))
+        bench.release(hold)
+
+    def test_one_transaction_takes_what_this_client_left(self, bench: Bench) -> None:
+        self.leave(bench)
+        own = contender(US, at=60, held=True)
+        bench.io.expect("PUT", "/v1/txn", txn_done(record(US, at=60), own))
+        hold = bench.acquire()
+        cas, lock = bench.txns()[-1]
+        assert (cas["Index"], json.loads(cas["Value"])) == (40, {"Limit": 1, "Holders": {US: True}})
+        assert (lock["Session"], lock["Value"]) == (US, slots.holding(b""))
+        assert hold.fence == 60
+
+    def test_whoever_is_there_is_let_go_first(self, bench: Bench) -> None:
+        self.leave(bench, contender(THEM, at=30))
+        assert bench.semaphore.memory(bench.core).recall() is None
+
+    def test_a_fair_semaphore_always_queues(self) -> None:
+        bench = Bench(fair=True)
+        self.leave(bench)
+        bench.joins(record(at=40), contender(US, at=50), at=50)
+        bench.takes(at=51, born=50)
+        bench.acquire()
+        assert bench.verbs()[-2:] == [["lock", "get-tree"], ["check-index", "cas", "lock"]]
+
+    def test_each_record_is_tried_once_and_a_failure_leaves_chances_out(self, bench: Bench) -> None:
+        self.leave(bench)
+        bench.io.expect("PUT", "/v1/txn", txn_failed((0, f'failed to set key "{P}/.lock", index is stale')))
+        bench.joins(record(at=45), contender(US, at=50), at=50)
+        bench.takes(at=51, born=50)
+        hold = bench.acquire()
+        assert bench.verbs()[-3:] == [["cas", "lock"], ["lock", "get-tree"], ["check-index", "cas", "lock"]]
+        own = contender(US, at=51, created=50, held=True)
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, record(at=70), record(at=70)))
+        bench.release(hold)
+        bench.joins(record(at=70), contender(US, at=80), at=80)
+        bench.takes(at=81, born=80)
+        bench.acquire()
+        assert bench.verbs()[-2:] == [["lock", "get-tree"], ["check-index", "cas", "lock"]]
+
+    def test_without_an_answer_the_session_is_never_used_again(self, bench: Bench) -> None:
+        self.leave(bench)
+        bench.io.expect("PUT", "/v1/txn", lost())
+        bench.makes(NEXT)
+        bench.joins(record(at=45), contender(NEXT, at=50), session=NEXT, at=50)
+        bench.takes(session=NEXT, at=51, born=50)
+        assert bench.acquire().session == NEXT
+        assert bench.destroyed() == [US]
