@@ -29,6 +29,7 @@ pytestmark = pytest.mark.timeout(20)
 
 KEY = "jobs/nightly"
 QUEUE = f"{KEY}/.wait/"
+LARGEST_TXN = 512 * 1024
 PATIENT = 5.0
 """Enough time for an acquire that is to succeed, in seconds."""
 
@@ -319,6 +320,22 @@ def test_a_release_of_what_another_took_away_says_so(
     theirs = Lock(rival, KEY).acquire(timeout=PATIENT)
     assert hold.release() is ReleaseOutcome.ALREADY_LOST
     assert consul.locked() == {KEY: theirs.session}
+
+
+@pytest.mark.xfail(
+    raises=AssertionError, reason="the unlock carries the value too, in a transaction a little larger"
+)
+def test_the_largest_value_that_can_be_locked_can_be_unlocked(
+    make: Make, consul: RelayedConsul, scripted: ScriptedAgent
+) -> None:
+    key = "jobs/" + "n" * 300
+    client = make.client()
+    make.lock(client, key).acquire(timeout=PATIENT).release()
+    around = len(next(seen.body for seen in scripted.requests if barges(seen)))
+    largest = (LARGEST_TXN - around - len('"Value":"",')) // 4 * 3
+    hold = make.lock(client, key, value=b"v" * largest).acquire(timeout=PATIENT)
+    assert hold.release() is ReleaseOutcome.RELEASED
+    assert consul.locked() == {}
 
 
 def test_a_late_copy_of_a_release_frees_nobody(
