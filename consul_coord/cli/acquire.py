@@ -1,4 +1,4 @@
-"""Waiting for a lock in a way that signals can end.
+"""Waiting for a lock, or whatever can be held, in a way that signals can end.
 
 Rules
 - The waiting itself is done by another thread; the main thread stays free for signals.
@@ -10,17 +10,29 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from consul_coord import ConsulCoordError
 from consul_coord.cli.inbox import Crashed, Granted, Inbox, Refused, Signalled
 
 if TYPE_CHECKING:
-    from consul_coord import Hold, Lock
+    from consul_coord import Hold
 
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 _AGAIN = 0.05
 """Seconds until a cancellation is repeated: it has no effect on a wait that is just about to begin."""
+
+
+class Holdable(Protocol):
+    """What can be waited for: a lock, a semaphore."""
+
+    def acquire(self, *, timeout: float | None) -> Hold:
+        """Wait for it up to ``timeout`` seconds; None waits for ever."""
+        ...
+
+    def cancel(self) -> None:
+        """End the waiting, in another thread."""
+        ...
 
 
 class Interrupted(Exception):
@@ -31,13 +43,13 @@ class Interrupted(Exception):
         self.number = number
 
 
-def acquire(lock: Lock, *, timeout: float | None, inbox: Inbox) -> Hold:
-    """Take the lock, waiting up to ``timeout`` seconds; None waits for ever.
+def acquire(wanted: Holdable, *, timeout: float | None, inbox: Inbox) -> Hold:
+    """Take what is wanted, waiting up to ``timeout`` seconds; None waits for ever.
 
-    Raises Interrupted, and what ``Lock.acquire`` raises.
+    Raises Interrupted, and what its ``acquire`` raises.
     """
     threading.Thread(
-        target=_wait, args=(lock, timeout, inbox), name="consul-coord-acquire", daemon=True
+        target=_wait, args=(wanted, timeout, inbox), name="consul-coord-acquire", daemon=True
     ).start()
     ended_by: int | None = None
     while True:
@@ -54,12 +66,12 @@ def acquire(lock: Lock, *, timeout: float | None, inbox: Inbox) -> Hold:
             case _:
                 pass
         if ended_by is not None:
-            lock.cancel()
+            wanted.cancel()
 
 
-def _wait(lock: Lock, timeout: float | None, inbox: Inbox) -> None:
+def _wait(wanted: Holdable, timeout: float | None, inbox: Inbox) -> None:
     try:
-        inbox.put(Granted(lock.acquire(timeout=timeout)))
+        inbox.put(Granted(wanted.acquire(timeout=timeout)))
     except ConsulCoordError as error:
         inbox.put(Refused(error))
     except Exception as error:  # noqa: BLE001 - raised in the main thread

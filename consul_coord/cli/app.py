@@ -13,6 +13,7 @@ from consul_coord.cli.codes import SIGNALLED, ExitCode
 from consul_coord.cli.demo import demo
 from consul_coord.cli.extras import MissingExtra
 from consul_coord.cli.lock import lock
+from consul_coord.cli.semaphore import semaphore
 from consul_coord.cli.serve import serve
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def app() -> None:
     """Coordinate programs through Consul."""
 
 
-for verb in (lock, serve, demo):
+for verb in (lock, semaphore, serve, demo):
     app.add_command(verb)
 
 

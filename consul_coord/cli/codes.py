@@ -42,6 +42,7 @@ _BY_ERROR: tuple[tuple[type[Exception], ExitCode], ...] = (
     # The first that matches counts: special before general.
     (errors.AcquireTimeout, ExitCode.NOT_ACQUIRED),
     (errors.KeyConflict, ExitCode.KEY_CONFLICT),
+    (errors.SemaphoreLimitConflict, ExitCode.KEY_CONFLICT),
     (errors.LockLost, ExitCode.LOST),
     (errors.PermissionDenied, ExitCode.DENIED),
     (errors.ConfigError, ExitCode.CONFIG),

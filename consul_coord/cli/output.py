@@ -5,6 +5,7 @@ Rules
 - Text tells what a person waits for or must know; JSON has every event. ``quiet`` leaves the problems only.
 - A JSON object has ``event``, ``time`` (seconds since 1970) and the event's own fields; never a token.
 - What the library logs besides its events is told too.
+- On a terminal the progress of a wait is one line that changes.
 """
 
 from __future__ import annotations
@@ -13,22 +14,32 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from consul_coord import events
+from consul_coord import ConsulCoordError, events
+from consul_coord.cli.codes import ExitCode, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from consul_coord.models import Blocker
 
+_CLEAR = "\r\x1b[K"
+"""Goes back to the beginning of a terminal's line and empties it."""
+
+
+def _queued(blocker: Blocker) -> str:
+    return "others wait before us" if not blocker.position else f"{blocker.position} before us in the queue"
+
+
 _BLOCKED: dict[str, Callable[[Blocker], str]] = {
     "held": lambda blocker: f"it is held by session {blocker.session or '(unknown)'}",
-    "queued": lambda blocker: f"{blocker.position or 'some'} wait before us",
+    "queued": _queued,
     "lock_delay": lambda _: "its last holder's session has ended, and the lock-delay is in force",
     "unreachable": lambda _: "Consul can't be reached, or can't serve; still trying",
 }
@@ -83,6 +94,9 @@ class Reporter:
         self._quiet = quiet
         self._writing = threading.Lock()
         self._told_at: dict[type[events.Event], float] = {}
+        self._in_place = sys.stderr is not None and sys.stderr.isatty()
+        self._unfinished = False
+        """Whether the last line on the terminal is one that changes."""
 
     def on_event(self, event: events.Event) -> None:
         """Tell an event of the library."""
@@ -95,7 +109,7 @@ class Reporter:
         now = time.monotonic()
         if now - self._told_at.get(type(event), -math.inf) >= _SPACING.get(type(event), 0.0):
             self._told_at[type(event)] = now
-            self._write(f"consul-coord: {text(event)}")
+            self._write(f"consul-coord: {text(event)}", stays=not isinstance(event, events.Waiting))
 
     def tell(self, name: str, text: str, *, problem: bool = False, **fields: object) -> None:
         """Tell what the command line itself does: ``text`` to people, ``name`` and ``fields`` as JSON."""
@@ -108,6 +122,16 @@ class Reporter:
         """Tell why the verb ends without success, and return its exit code."""
         self.tell("error", text, problem=True, code=int(code))
         return int(code)
+
+    def answer(self, work: Callable[[], int], *, not_acquired: int = ExitCode.NOT_ACQUIRED) -> int:
+        """Return what ``work`` does, or tell an error of the library and return its exit code; bugs go on."""
+        try:
+            return work()
+        except ConsulCoordError as error:
+            code = code_of(error)
+            if code is ExitCode.BUG:
+                raise
+            return self.fail(not_acquired if code is ExitCode.NOT_ACQUIRED else code, str(error))
 
     @contextmanager
     def logging(self) -> Generator[None]:
@@ -124,10 +148,19 @@ class Reporter:
     def _write_json(self, name: str, fields: dict[str, object]) -> None:
         self._write(json.dumps({"event": name, "time": round(time.time(), 3), **fields}, default=str))
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: str, *, stays: bool = True) -> None:
         with self._writing, suppress(OSError, ValueError):
-            sys.stderr.write(f"{line}\n")
+            begin = _CLEAR if self._unfinished else ""
+            self._unfinished = self._in_place and not stays
+            shown = _cut(line) if self._unfinished else f"{line}\n"
+            sys.stderr.write(begin + shown)
             sys.stderr.flush()
+
+
+def _cut(line: str) -> str:
+    """Return as much of a line as one line of the terminal takes."""
+    columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    return line[: columns - 1] if columns else line
 
 
 class _Handler(logging.Handler):

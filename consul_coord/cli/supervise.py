@@ -50,9 +50,20 @@ class Ended:
     stopped: bool
 
 
-def grace_of(*, ttl: float, lock_delay: float) -> float:
-    """Return the seconds from TERM to KILL that both the TTL and the lock-delay can spare."""
-    return min(LONGEST_GRACE, GRACE_SHARE * ttl, max(lock_delay, MOMENT))
+@dataclass(frozen=True, slots=True)
+class Grace:
+    """Seconds from TERM to KILL."""
+
+    lease: float
+    """Before the end of a lease that can't be renewed."""
+    session_gone: float
+    """After the session has ended."""
+
+
+def grace_of(*, ttl: float, lock_delay: float) -> Grace:
+    """Return what the TTL can spare and, once the session has ended, the lock-delay."""
+    lease = min(LONGEST_GRACE, GRACE_SHARE * ttl)
+    return Grace(lease, session_gone=min(lease, max(lock_delay, MOMENT)))
 
 
 def supervise(
@@ -61,7 +72,7 @@ def supervise(
     environ: Mapping[str, str],
     client: Client,
     hold: Hold,
-    grace: float,
+    grace: Grace,
     inbox: Inbox,
     reporter: Reporter,
 ) -> Ended:
@@ -87,7 +98,7 @@ class _Supervision:
         *,
         client: Client,
         hold: Hold,
-        grace: float,
+        grace: Grace,
         inbox: Inbox,
         reporter: Reporter,
     ) -> None:
@@ -116,7 +127,7 @@ class _Supervision:
             case Signalled(number):
                 self._child.send(number)
             case Lost(reason):
-                self._stop(self._grace if reason is LossReason.SESSION_GONE else MOMENT)
+                self._stop(self._grace.session_gone if reason is LossReason.SESSION_GONE else MOMENT)
             case ChildStopped(number):
                 self._child.is_stopped = True
                 if number in _SUSPENDS:
@@ -133,7 +144,8 @@ class _Supervision:
         if self._kill_at is not None:
             return max(0.0, self._kill_at - self._client.now())
         left = self._hold.remaining()
-        return left - next((limit for limit in (self._grace, self._grace / 2) if left > limit), left)
+        grace = self._grace.lease
+        return left - next((limit for limit in (grace, grace / 2) if left > limit), left)
 
     def _time_is_up(self) -> None:
         if self._kill_at is not None:
@@ -141,11 +153,12 @@ class _Supervision:
             return
         left = self._hold.remaining()
         # A renewal that is merely late may still come; one that fails gives the command its full time to end.
-        enough = self._grace if self._hold.state is HoldState.JEOPARDY else self._grace / 2
+        grace = self._grace.lease
+        enough = grace if self._hold.state is HoldState.JEOPARDY else grace / 2
         if left <= enough:
             text = f"the lease ends in {left:.1f} s: stopping the command"
             self._reporter.tell("stopping", text, problem=True, remaining=left)
-            self._stop(self._grace)
+            self._stop(grace)
 
     def _stop(self, grace: float) -> None:
         """Send TERM now and set the time for KILL; what was set before stays if it is earlier."""

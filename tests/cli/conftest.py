@@ -53,3 +53,11 @@ def start(address: str) -> Iterator[Start]:
             return running.enter_context(Cli(*arguments, env=environ(CONSUL_HTTP_ADDR=address or place)))
 
         yield begin
+
+
+@pytest.fixture(params=["reference server", "real agent"])
+def anywhere(request: pytest.FixtureRequest) -> str:
+    """Return the address of each kind of server in turn."""
+    name = {"reference server": "address", "real agent": "agent_address"}[request.param]
+    address: str = request.getfixturevalue(name)
+    return address

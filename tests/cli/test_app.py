@@ -8,7 +8,8 @@ import sys
 import pytest
 
 import consul_coord
-from consul_coord.cli import lock, main
+from consul_coord.cli import holding, main
+from consul_coord.cli.app import app
 from tests.cli.processes import PATIENCE, environ
 
 
@@ -17,7 +18,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"consul-coord {consul_coord.__version__}\n"
 
 
-@pytest.mark.parametrize("verb", ["lock", "serve", "demo"])
+@pytest.mark.parametrize("verb", sorted(app.commands))
 def test_each_verb_has_help_with_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     assert f"consul-coord {verb}" in capsys.readouterr().out.partition("Examples:")[2]
@@ -35,6 +36,9 @@ def test_each_verb_has_help_with_examples(verb: str, capsys: pytest.CaptureFixtu
         ["lock", "/k", "--", "true"],
         ["lock", "k", "--ttl", "0", "--", "true"],
         ["lock", "k", "--lock-delay", "61", "--", "true"],
+        ["semaphore", "p", "--", "true"],
+        ["semaphore", "p", "--limit", "0", "--", "true"],
+        ["semaphore", "/p", "--limit", "1", "--", "true"],
         ["serve", "--host", "0.0.0.0"],
         ["demo", "--ttl", "0"],
     ],
@@ -65,7 +69,7 @@ def test_a_bug_is_70_and_asks_for_a_report(
     def broken(**_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(lock, "Client", broken)
+    monkeypatch.setattr(holding, "Client", broken)
     assert main(["lock", "k", "--", "true"]) == 70
     told = capsys.readouterr().err
     assert "bug" in told

@@ -20,6 +20,7 @@ def timeout(kind: str) -> ConsulCoordError:
         (timeout("lock_delay"), 75),
         (timeout("unreachable"), 69),
         (errors.KeyConflict("", key="k", flags=1), 65),
+        (errors.SemaphoreLimitConflict("", key="p", local=1, remote=2), 65),
         (errors.LockLost("", key="k", fence=1, reason=LossReason.EXPIRED), 76),
         (errors.PermissionDenied(""), 77),
         (errors.ConfigError(""), 78),

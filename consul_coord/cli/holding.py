@@ -1,0 +1,139 @@
+"""Running a command under whatever can be held: what ``lock``, ``semaphore`` and their kin have in common."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+import click
+
+from consul_coord import Client, ReleaseOutcome, SessionSpec
+from consul_coord.cli import options
+from consul_coord.cli.acquire import Interrupted, acquire
+from consul_coord.cli.child import CannotStart
+from consul_coord.cli.codes import SIGNALLED, ExitCode
+from consul_coord.cli.inbox import Inbox
+from consul_coord.cli.output import Reporter
+from consul_coord.cli.supervise import FORWARDED, grace_of, supervise
+from consul_coord.cli.told import environ_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord import Hold, SessionSettings
+    from consul_coord.cli.acquire import Holdable
+    from consul_coord.cli.supervise import Grace
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_OPTIONS = (
+    click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND..."),
+    click.option("--timeout", type=options.SECONDS, metavar="S", help="Seconds to wait; 0 tries once."),
+    click.option("--fair", is_flag=True, help="Never pass others who wait."),
+    click.option(
+        "--value", metavar="V", help="What others see while it is held (default: this host and process)."
+    ),
+    click.option(
+        "--ttl",
+        type=float,
+        default=15.0,
+        show_default=True,
+        metavar="S",
+        help="Seconds until the hold of a dead process begins to expire.",
+    ),
+    click.option(
+        "--not-acquired-code",
+        type=click.IntRange(0, 255),
+        default=int(ExitCode.NOT_ACQUIRED),
+        show_default=True,
+        metavar="N",
+        help="Exit code when it was not acquired in time.",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Tell problems only."),
+)
+
+
+def command_options(function: F) -> F:
+    """Add what every verb that runs a command takes, but for the connection."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+class Errand(TypedDict):
+    """A command to be run under a hold, and what its user said about that, as the options give it."""
+
+    command: tuple[str, ...]
+    timeout: float | None
+    not_acquired_code: int
+    quiet: bool
+    address: str | None
+    token_file: str | None
+    as_json: bool
+
+
+def run(
+    errand: Errand,
+    *,
+    session: SessionSettings,
+    keeps_out: Callable[[SessionSpec], float],
+    wanted: Callable[[Client], Holdable],
+) -> int:
+    """Acquire what ``wanted`` makes, run the command under it, and return the exit code.
+
+    ``keeps_out`` tells for how many seconds others are kept out when the session has ended. Whatever comes,
+    what was acquired is released, and a problem is told. Raises bugs only.
+    """
+    reporter = Reporter(as_json=errand["as_json"], quiet=errand["quiet"])
+    inbox = Inbox()
+
+    def work() -> int:
+        spec = SessionSpec(**session)
+        with Client(
+            address=errand["address"], token_file=errand["token_file"], session=spec, observer=reporter
+        ) as client:
+            hold = acquire(wanted(client), timeout=errand["timeout"], inbox=inbox)
+            return _run(
+                errand["command"],
+                client=client,
+                hold=hold,
+                grace=grace_of(ttl=spec.ttl or 0.0, lock_delay=keeps_out(spec)),
+                inbox=inbox,
+                reporter=reporter,
+            )
+
+    with inbox.signals(FORWARDED), reporter.logging():
+        try:
+            return reporter.answer(work, not_acquired=errand["not_acquired_code"])
+        except Interrupted as error:
+            return reporter.fail(SIGNALLED + error.number, str(error))
+
+
+def _run(
+    command: tuple[str, ...], *, client: Client, hold: Hold, grace: Grace, inbox: Inbox, reporter: Reporter
+) -> int:
+    """Run the command under the hold, release that, and return the exit code that both make."""
+    try:
+        ended = supervise(
+            command,
+            environ=os.environ | environ_of(hold),
+            client=client,
+            hold=hold,
+            grace=grace,
+            inbox=inbox,
+            reporter=reporter,
+        )
+    except CannotStart as error:
+        return reporter.fail(error.code, str(error))
+    finally:
+        outcome = hold.release()
+    if ended.stopped:
+        return reporter.fail(ExitCode.LOST, "the hold ended before the command, which was stopped")
+    if outcome is ReleaseOutcome.ALREADY_LOST:
+        return reporter.fail(ExitCode.LOST, "the hold was lost while the command ran")
+    if outcome is ReleaseOutcome.UNKNOWN:
+        reporter.tell(
+            "unreleased", "no answer to the release: it may stay taken until it expires", problem=True
+        )
+    reporter.tell("ended", f"the command ended with {ended.code}", code=ended.code)
+    return ended.code

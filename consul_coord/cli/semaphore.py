@@ -1,0 +1,52 @@
+"""``consul-coord semaphore``: run a command while holding one of a number of slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from consul_coord import Semaphore
+from consul_coord.cli import holding, options
+from consul_coord.cli.told import this_process
+
+if TYPE_CHECKING:
+    from consul_coord.cli.holding import Errand
+
+EPILOG = """\b
+Examples:
+  consul-coord semaphore backups/slots --limit 2 -- ./backup.sh
+  consul-coord semaphore backups/slots --limit 2 --timeout 60 -- ./backup.sh
+
+All that use a prefix have to give the same limit (exit code 65 otherwise). The command gets
+CONSUL_LOCK_HELD=true, CONSUL_LOCK_FENCE, CONSUL_LOCK_KEY (its own key below the prefix) and
+CONSUL_LOCK_SESSION. When the slot is lost it gets TERM, then KILL, and the exit code is 76: KILL comes before
+the lease ends, but after the end of the session, or an operator's intervention, others may be in already.
+It does not outlive consul-coord.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("prefix")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="How many may hold one.",
+)
+@holding.command_options
+@options.connection
+def semaphore(
+    *, prefix: str, limit: int, fair: bool, value: str | None, ttl: float, **errand: Unpack[Errand]
+) -> int:
+    """Run COMMAND while holding one of the N slots of PREFIX."""
+    return holding.run(
+        errand,
+        session={"ttl": ttl, "name": f"consul-coord semaphore {prefix}"},
+        # A slot of a session that has ended may be somebody else's at once.
+        keeps_out=lambda _: 0.0,
+        wanted=lambda client: Semaphore(
+            client, prefix, limit, value=this_process() if value is None else value, fair=fair
+        ),
+    )

@@ -1,0 +1,25 @@
+"""What a command is told of the hold it runs under, and what others are told of us."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from consul_coord import Hold
+
+
+def environ_of(hold: Hold) -> dict[str, str]:
+    """Return the variables that a command gets besides ours."""
+    return {
+        "CONSUL_LOCK_HELD": "true",
+        "CONSUL_LOCK_FENCE": str(hold.fence),
+        "CONSUL_LOCK_KEY": hold.key,
+        "CONSUL_LOCK_SESSION": hold.session,
+    }
+
+
+def this_process() -> str:
+    """Return what a key shows by default: host and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
