@@ -13,7 +13,7 @@ import pytest
 from consul_coord.http.messages import Retry
 from consul_coord.models import ReadOptions, WriteOptions
 from tests.wire.agents import told
-from tests.wire.catalogue import ENDPOINTS, META, Endpoint, newer
+from tests.wire.catalogue import ENDPOINTS, META, newer
 
 if TYPE_CHECKING:
     from tests.wire.agents import ScriptedAgent
@@ -25,22 +25,23 @@ pytestmark = pytest.mark.timeout(20)
 TOKEN = "b1gs3cret"
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=ENDPOINTS)
-def test_request_and_answer(
-    make: Make, scripted: ScriptedAgent, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_and_answers(make: Make, scripted: ScriptedAgent, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    scripted.in_turn(endpoint.reply, newer(endpoint.reply))
     client = make.client(token=TOKEN)
-    assert endpoint.call(client) == endpoint.value
-    assert endpoint.call(client) == endpoint.value
-    first, second = scripted.requests
-    assert (first.line, first.body) == (second.line, second.body) == (endpoint.line, endpoint.body or b"")
-    assert first.headers["x-consul-token"] == TOKEN
-    assert first.headers.get("content-length") == (None if endpoint.body is None else str(len(endpoint.body)))
-    assert "transfer-encoding" not in first.headers
-    assert first.headers["host"] == scripted.address.removeprefix("http://")
-    assert first.headers["accept-encoding"] == "identity"
+    for name, endpoint in ENDPOINTS.items():
+        scripted.forget()
+        scripted.in_turn(endpoint.reply, newer(endpoint.reply))
+        assert endpoint.call(client) == endpoint.value, name
+        assert endpoint.call(client) == endpoint.value, name
+        for seen in scripted.requests:
+            assert (seen.line, seen.body) == (endpoint.line, endpoint.body or b"")
+            assert seen.headers["x-consul-token"] == TOKEN
+            length = None if endpoint.body is None else str(len(endpoint.body))
+            assert seen.headers.get("content-length") == length
+            assert "transfer-encoding" not in seen.headers
+            assert seen.headers["host"] == scripted.address.removeprefix("http://")
+            assert seen.headers["accept-encoding"] == "identity"
+        assert len(scripted.requests) == 2, name
     assert TOKEN not in caplog.text + repr(client)
 
 

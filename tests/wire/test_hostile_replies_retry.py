@@ -53,7 +53,7 @@ ONCE_ONLY = {name: each for name, each in ENDPOINTS.items() if each.retry is Ret
 REPEATABLE = {name: each for name, each in ENDPOINTS.items() if each.retry is not Retry.NEVER}
 
 
-@pytest.mark.parametrize("failure", [*FAILURES, "429"])
+@pytest.mark.parametrize("failure", ["500", "hang-up", "cut short", "429"])
 def test_reads_and_idempotent_writes_are_repeated(make: Make, scripted: ScriptedAgent, failure: str) -> None:
     client = make.client(clock=HurriedClock())
     bad = FAILURES.get(failure, said(429))
@@ -136,7 +136,7 @@ def elapsed(began: float) -> float:
 
 def test_silence_ends_at_the_deadline(make: Make, scripted: ScriptedAgent) -> None:
     scripted.answer = scripted.silent
-    client = make.client(timeout=0.3)
+    client = make.client(timeout=0.2)
     calls: dict[str, Any] = {
         "read": lambda: client.kv.get("k"),
         "write": lambda: client.kv.put("k", b"v"),
@@ -147,7 +147,7 @@ def test_silence_ends_at_the_deadline(make: Make, scripted: ScriptedAgent) -> No
         began = time.monotonic()
         with pytest.raises(RequestTimeout) as raised:
             call()
-        assert 0.29 <= elapsed(began) < 0.3 + TOLERANCE, name
+        assert 0.19 <= elapsed(began) < 0.2 + TOLERANCE, name
         assert raised.value.outcome_unknown is (name != "read")
         assert isinstance(raised.value, TimeoutError)
         assert len(scripted.requests) == 1

@@ -52,17 +52,17 @@ KEY_USES: dict[str, Use] = {
 }
 
 
-@pytest.mark.parametrize("use", KEY_USES)
-def test_keys(make: Make, scripted: ScriptedAgent, use: str) -> None:
+def test_keys(make: Make, scripted: ScriptedAgent) -> None:
     client = make.client()
-    for key in BAD_KEYS:
-        with pytest.raises(InvalidKey) as raised:
-            KEY_USES[use](make, client, key)
-        assert raised.value.key == key
-        assert str(raised.value).isprintable()
-    for odd in (b"bytes", 5, None, "\ud800"):
-        with pytest.raises(InvalidArgument):
-            KEY_USES[use](make, client, odd)
+    for name, use in KEY_USES.items():
+        for key in BAD_KEYS:
+            with pytest.raises(InvalidKey) as raised:
+                use(make, client, key)
+            assert raised.value.key == key, name
+            assert str(raised.value).isprintable()
+        for odd in (b"bytes", 5, None, "\ud800"):
+            with pytest.raises(InvalidArgument):
+                use(make, client, odd)
     assert scripted.requests == []
 
 
@@ -75,17 +75,17 @@ VALUE_USES: dict[str, Use] = {
 }
 
 
-@pytest.mark.parametrize("use", VALUE_USES)
-def test_values(make: Make, scripted: ScriptedAgent, use: str) -> None:
+def test_values(make: Make, scripted: ScriptedAgent) -> None:
     client = make.client()
-    for value in (b"v" * (LIMIT + 1), "é" * (LIMIT // 2 + 1)):
-        with pytest.raises(ValueTooLarge) as raised:
-            VALUE_USES[use](make, client, value)
-        assert raised.value.size > raised.value.limit
-        assert len(str(raised.value)) < 200
+    for name, use in VALUE_USES.items():
+        for value in (b"v" * (LIMIT + 1), "é" * (LIMIT // 2 + 1)):
+            with pytest.raises(ValueTooLarge) as raised:
+                use(make, client, value)
+            assert raised.value.size > raised.value.limit, name
+            assert len(str(raised.value)) < 200
     for odd in (5, None, ["v"], "\ud800"):
-        with pytest.raises((InvalidArgument, TypeError)):
-            VALUE_USES["put"](make, client, odd)
+        with pytest.raises(InvalidArgument):
+            client.kv.put("k", odd)
     assert scripted.requests == []
 
 
@@ -116,12 +116,12 @@ ID_USES: dict[str, Use] = {
 }
 
 
-@pytest.mark.parametrize("use", ID_USES)
-def test_ids_and_names(make: Make, scripted: ScriptedAgent, use: str) -> None:
+def test_ids_and_names(make: Make, scripted: ScriptedAgent) -> None:
     client = make.client()
-    for bad in BAD_IDS:
-        with pytest.raises(InvalidArgument):
-            ID_USES[use](make, client, bad)
+    for use in ID_USES.values():
+        for bad in BAD_IDS:
+            with pytest.raises(InvalidArgument):
+                use(make, client, bad)
     assert scripted.requests == []
 
 
@@ -146,10 +146,10 @@ BAD_SPECS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_SPECS)
-def test_sessions(name: str) -> None:
-    with pytest.raises((InvalidArgument, UnsafeSession)):
-        BAD_SPECS[name]()
+def test_sessions() -> None:
+    for make_spec in BAD_SPECS.values():
+        with pytest.raises((InvalidArgument, UnsafeSession)):
+            make_spec()
 
 
 OTHER_USES: dict[str, Use] = {
@@ -169,8 +169,9 @@ OTHER_USES: dict[str, Use] = {
 }
 
 
-@pytest.mark.parametrize("use", OTHER_USES)
-def test_other_arguments(make: Make, scripted: ScriptedAgent, use: str) -> None:
-    with pytest.raises(InvalidArgument):
-        OTHER_USES[use](make, make.client(), None)
+def test_other_arguments(make: Make, scripted: ScriptedAgent) -> None:
+    client = make.client()
+    for use in OTHER_USES.values():
+        with pytest.raises(InvalidArgument):
+            use(make, client, None)
     assert scripted.requests == []
