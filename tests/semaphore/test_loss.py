@@ -215,7 +215,7 @@ def test_two_holders_of_the_last_slot_never_believe_at_once_over_a_stopped_agent
         ):
             semaphores = [Semaphore(one, "stopped/slots", 1), Semaphore(other, "stopped/slots", 1)]
             believers: list[Permit] = []
-            for turn in range(6):
+            for turn in range(10):
                 permit = semaphores[turn % 2].acquire(timeout=20)
                 assert not any(earlier.is_held for earlier in believers), "two believe in the last slot"
                 believers.append(permit)
@@ -228,17 +228,18 @@ def test_two_holders_of_the_last_slot_never_believe_at_once_over_a_stopped_agent
         eventually(lambda: operator.sessions("stopped") == [])
 
 
-def test_fifty_holds_of_the_last_slot_never_overlap_while_sessions_are_destroyed(
+def test_when_sessions_are_destroyed_the_old_holder_of_the_last_slot_is_told_within_a_second(
     make_client: MakeClient, place: Place
 ) -> None:
+    """Nobody can be asked first when an operator destroys a session; its holder is told by its watches."""
     semaphores = [Semaphore(make_client(), place.prefix, 1) for _ in range(2)]
-    permit = semaphores[0].acquire(timeout=5)
-    for turn in range(1, 51):
-        # Its client stops believing in it by its own lease, or by being told: here, before the next take.
-        permit._hold.lose(LossReason.SESSION_GONE)
-        eventually(lambda session=permit.session: session not in place.contenders())  # type: ignore[misc]
-        following = semaphores[turn % 2].acquire(timeout=5)
-        assert following.fence > permit.fence
-        assert not permit.is_held
-        permit = following
-    permit.release()
+    permits = [semaphores[0].acquire(timeout=5)]
+    for turn in range(1, 31):
+        place.operator.destroy(permits[-1].session)
+        destroyed = time.monotonic()
+        permits.append(semaphores[turn % 2].acquire(timeout=5))
+        assert permits[-2].lost.wait(1.0 - (time.monotonic() - destroyed))
+        assert permits[-2].reason is LossReason.SESSION_GONE
+        assert [permit.is_held for permit in permits] == [False] * turn + [True]
+    assert [permit.fence for permit in permits] == sorted({permit.fence for permit in permits})
+    permits[-1].release()
