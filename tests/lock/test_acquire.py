@@ -17,6 +17,7 @@ from consul_coord import (
     Client,
     ClientClosed,
     HoldState,
+    InvalidArgument,
     InvalidKey,
     KeyConflict,
     Lock,
@@ -133,6 +134,12 @@ def test_a_timeout_names_the_holder_and_takes_its_whole_time(
     assert told.value.blocker.kind == "held"
     assert lock.contenders() == ()
     assert site.operator.holder(site.key) == held.session
+
+
+@pytest.mark.parametrize("timeout", [-1.0, float("nan")])
+def test_a_timeout_that_is_no_time_is_refused(client: Client, site: Site, timeout: float) -> None:
+    with pytest.raises(InvalidArgument):
+        Lock(client, site.key).acquire(timeout=timeout)
 
 
 @pytest.mark.usefixtures("held")

@@ -12,7 +12,8 @@ import pytest
 
 from consul_coord import Client, ClientClosed, Lock, LockLost, LossReason, ReleaseOutcome
 from tests.lock.conftest import spec
-from tests.support.sites import eventually
+from tests.support.proxy import Fault, Lose
+from tests.support.sites import eventually, never
 
 if TYPE_CHECKING:
     from tests.lock.conftest import MakeClient
@@ -144,3 +145,27 @@ def test_two_threads_may_close(site: Site) -> None:
         for call in [pool.submit(client.close) for _ in range(4)]:
             call.result(5)
     assert eventually(lambda: site.left_behind() == [])
+
+
+def test_closing_lets_a_release_under_way_come_first(site: Site, proxy: FaultProxy) -> None:
+    client = Client(address=proxy.address, session=spec(site, lock_delay=30.0))
+    hold = Lock(client, site.key).acquire(timeout=5)
+    slow = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
+    with ThreadPoolExecutor(2) as pool:
+        release = pool.submit(hold.release)
+        assert slow.hit.wait(5)
+        close = pool.submit(client.close)
+        try:
+            never(lambda: proxy.count("PUT", "/v1/session/destroy"), within=0.3)
+        finally:
+            slow.let_go()
+        close.result(10)
+        assert release.result(10) is ReleaseOutcome.RELEASED
+    with Client(address=site.address, session=spec(site)) as other:
+        assert Lock(other, site.key).try_acquire() is not None, "the lock-delay is in force"
+
+
+def test_a_lock_that_is_gone_leaves_no_session(site: Site, client: Client) -> None:
+    for number in range(3):
+        Lock(client, f"{site.key}/{number}", session=spec(site)).run(lambda _: None)
+    eventually(lambda: site.operator.sessions(site.unique) == [], within=1)

@@ -34,6 +34,14 @@ def eventually(condition: Callable[[], T], *, within: float = PATIENCE) -> T:
     return value
 
 
+def never(condition: Callable[[], object], *, within: float) -> None:
+    """Watch for this long that the condition does not become true."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        assert not condition(), "it happened"
+        time.sleep(_POLL)
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """Somebody with the HTTP API and no lock library."""
