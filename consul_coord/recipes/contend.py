@@ -24,7 +24,6 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -46,6 +45,7 @@ from consul_coord.recipes import waitqueue
 from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.reaper import SWEEPS, RemoveContender, Sweep, Withdraw
 from consul_coord.recipes.refusals import blocked_by, timed_out
+from consul_coord.recipes.timeouts import deadline_of
 from consul_coord.recipes.unlock import unlock, withdraw
 from consul_coord.recipes.waitqueue import Adopt, Follow, Rejoin
 
@@ -82,7 +82,7 @@ class Attempt:
         self.lock = lock
         self.plan = lock.plan
         self.once = timeout == 0
-        self.deadline = math.inf if timeout is None else io.now() + timeout
+        self.deadline = deadline_of(io, timeout)
         self.turn = Turn(lock.plan.key, io.owner())
         self.kept: KeptSession | None = None
         self.contender: KVPair | None = None
@@ -414,7 +414,14 @@ class Attempt:
             # The servers' indices started anew (a restored snapshot, a rebuilt cluster): so do the fences.
             self.io.emit(FencesRestarted(plan.key, last, pair.modify_index))
         self.core.remember_fence(plan.key, pair.modify_index)
-        return self.core.grant(pair, kept=kept, value=plan.value, flags=plan.flags, turn=self.turn)
+        return self.core.grant(
+            pair,
+            kept=kept,
+            value=plan.value,
+            flags=plan.flags,
+            turn=self.turn,
+            source=self.lock.source(self.core),
+        )
 
     # -- refusals
 

@@ -59,6 +59,7 @@ class Coordinator:
         self._sources: weakref.WeakSet[SessionSource] = weakref.WeakSet()
         self._holds: dict[int, weakref.ref[HoldCore]] = {}
         self._waiting: dict[Interrupt, None] = {}
+        self._releasing: dict[HoldCore, None] = {}
         self._fences: dict[str, int] = {}
         self.polite: set[str] = set()
         """Keys for which others were seen waiting at this client's last release: its next attempt queues."""
@@ -69,7 +70,7 @@ class Coordinator:
 
     def source(self, spec: SessionSpec | str | None) -> SessionSource:
         """Return where a recipe gets its session from: the shared one for None."""
-        return self.shared if spec is None else sessions.SessionSource(self, spec)
+        return self.shared if spec is None else sessions.OwnSource(self, spec)
 
     def adopt_session(self, kept: KeptSession) -> None:
         """Take a session into care: it is renewed from now on."""
@@ -120,8 +121,12 @@ class Coordinator:
         flags: int,
         turn: Turn,
         tenure: Tenure = LOCKED_KEY,
+        source: SessionSource | None = None,
     ) -> HoldCore:
-        """Register a hold that the server has granted."""
+        """Register a hold that the server has granted.
+
+        ``source`` is kept alive for as long as the hold is.
+        """
         hold = HoldCore(
             granted,
             session=kept.id,
@@ -130,6 +135,7 @@ class Coordinator:
             flags=flags,
             turn=turn,
             tenure=tenure,
+            source=source,
             now=self.host.now(),
             on_end=self._ended,
             on_forgotten=self._forgotten,
@@ -189,6 +195,18 @@ class Coordinator:
         """Return whether every live hold has at least ``slack`` seconds of its lease left."""
         now = self.host.now()
         return all(hold.lease.remaining(now) >= slack for hold in self.holds())
+
+    def begin_release(self, hold: HoldCore) -> None:
+        """Take note of a release under way: a session is not destroyed before it is through."""
+        self._releasing[hold] = None
+
+    def end_release(self, hold: HoldCore) -> None:
+        """Take note that it is through."""
+        self._releasing.pop(hold, None)
+
+    def releasing(self) -> list[HoldCore]:
+        """Return the holds whose release is under way."""
+        return list(self._releasing)
 
     # -- fences
 
@@ -280,6 +298,8 @@ async def close(io: IO, core: Coordinator, *, deadline: float) -> None:
         hold.lose(LossReason.CLIENT_CLOSED)
         if kept is None or not kept.exported:
             hold.tenure.abandon(core, hold)
+    for hold in core.releasing():
+        await io.wait(hold.settled, deadline=deadline)
     for kept in core.sessions():
         core.end_session(kept, LossReason.CLIENT_CLOSED)
         if kept.ours_to_destroy:

@@ -56,6 +56,7 @@ from consul_coord.recipes.leadership import check, told_as_leadership, why_over
 from consul_coord.recipes.lock import LockCore, LockPlan
 from consul_coord.recipes.reaper import RemoveContender
 from consul_coord.recipes.release import release
+from consul_coord.recipes.timeouts import deadline_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -283,9 +284,9 @@ class Candidacy:
 
     def _refused(self, error: Exception) -> None:
         self._refusals += 1
-        if str(error) != str(self.problem) and not self.is_over:
+        before, self.problem = self.problem, error
+        if str(error) != str(before) and not self.is_over:
             self.report("candidacy", error)
-        self.problem = error
         first = max(self.plan.retry_wait[0], 0.05)
         self.stand_aside(
             delay(self._refusals, self.core.host.random(), first=first, most=max(first, LONGEST_PAUSE))
@@ -423,7 +424,7 @@ async def wait_for_leadership(
 
     Raises AcquireTimeout, and AcquireCancelled when there is no candidate (any more).
     """
-    deadline = math.inf if timeout is None else io.now() + timeout
+    deadline = deadline_of(io, timeout)
     while candidacy is not None:
         with candidacy.changes.watching() as changed:
             hold = candidacy.leading(io.now())
@@ -453,7 +454,7 @@ async def wait_for_loss(io: IO, candidacy: Candidacy | None, *, timeout: float |
     if candidacy is None or candidacy.hold is None:
         raise _not_leader(candidacy)
     hold = candidacy.hold
-    deadline = math.inf if timeout is None else io.now() + timeout
+    deadline = deadline_of(io, timeout)
     while True:
         with candidacy.changes.watching() as changed:
             reason = why_over(hold, io.now())

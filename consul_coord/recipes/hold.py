@@ -44,6 +44,7 @@ class HoldCore:
         "_lost_callbacks",
         "_on_end",
         "_on_forgotten",
+        "_source",
         "depth",
         "fence",
         "flags",
@@ -76,6 +77,7 @@ class HoldCore:
         turn: Turn,
         tenure: Tenure,
         now: float,
+        source: object = None,
         on_end: Callable[[HoldCore], object],
         on_forgotten: Callable[[HoldCore], object],
     ) -> None:
@@ -91,6 +93,7 @@ class HoldCore:
         self.turn = turn
         self.tenure = tenure
         """How it is watched, guarded and given back."""
+        self._source = source
         self.depth = 1
         """How many acquires it stands for: more than one with a re-entrant lock."""
         self.granted_at = now
@@ -150,7 +153,8 @@ class HoldCore:
     @property
     def released(self) -> bool:
         """Whether it was given up, rather than lost or still held."""
-        return self._end.value is not None and not self.lost.is_set()
+        end = self._end.value
+        return end is not None and end[0] is HoldState.RELEASED
 
     def lose(self, reason: LossReason) -> bool:
         """End the hold as lost; returns whether this call did it."""

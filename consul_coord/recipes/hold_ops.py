@@ -16,6 +16,7 @@ from consul_coord.http.retry import perform
 from consul_coord.models import ReadOptions, TxnOp
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.hold import lost_error
+from consul_coord.recipes.unlock import check_value
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -74,6 +75,7 @@ async def put(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> None:
     The fence stays. Raises LockLost when it is not held any more.
     """
     check(hold, io.now())
+    check_value((hold.key,), value)
     kept = hold.tenure.kept_as(value)
     # "lock" by the holder replaces the value and keeps the LockIndex, which "set" would reset.
     ops = (

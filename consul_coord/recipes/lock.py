@@ -19,7 +19,7 @@ from consul_coord.recipes import release, waitqueue
 from consul_coord.recipes.contend import Attempt
 from consul_coord.recipes.hold_ops import check
 from consul_coord.recipes.multilock import ManyKeysAttempt
-from consul_coord.recipes.unlock import unlock
+from consul_coord.recipes.unlock import check_value, unlock
 
 if TYPE_CHECKING:
     from consul_coord.io import IO, Interrupt
@@ -68,6 +68,7 @@ class LockCore:
     def __init__(self, plan: LockPlan) -> None:
         for key in plan.keys:
             check_key(key)
+        check_value(plan.keys, plan.value)
         self.plan = plan
         self._source: tuple[Coordinator, SessionSource] | None = None
         self._waiting: dict[Interrupt, None] = {}

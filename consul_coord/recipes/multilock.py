@@ -14,7 +14,6 @@ Rules
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +33,7 @@ from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.reaper import Unlock, Withdraw
 from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.tenure import Ending, KeyWatch
+from consul_coord.recipes.timeouts import deadline_of
 from consul_coord.recipes.unlock import unlock
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class ManyKeysAttempt:
         self.keys = lock.plan.keys
         self.owner = io.owner()
         self.once = timeout == 0
-        self.deadline = math.inf if timeout is None else io.now() + timeout
+        self.deadline = deadline_of(io, timeout)
         self.session = ""
         self.blocker = Blocker("unreachable")
         self.cause: ConsulCoordError | None = None
@@ -328,6 +328,7 @@ class ManyKeysAttempt:
             flags=self.plan.flags,
             turn=self._turns[0],
             tenure=LockedKeys(members),
+            source=self.lock.source(self.core),
         )
 
     async def _wait_for_key(self) -> None:

@@ -37,12 +37,13 @@ async def release(io: IO, core: Coordinator, hold: HoldCore) -> ReleaseOutcome:
         hold.depth -= 1
         return ReleaseOutcome.RELEASED
     if not hold.begin_release():
-        if hold.lost.is_set():
+        if not hold.released:
             return hold.finish_release(ReleaseOutcome.ALREADY_LOST)
         async with io.shield(BUDGET) as deadline:
             await io.wait(hold.settled, deadline=deadline)
         return hold.outcome.value or ReleaseOutcome.UNKNOWN
     ending = _UNKNOWN
+    core.begin_release(hold)
     try:
         async with io.shield(BUDGET) as deadline:
             with suppress(ConsulCoordError):
@@ -52,5 +53,6 @@ async def release(io: IO, core: Coordinator, hold: HoldCore) -> ReleaseOutcome:
         if ending.outcome is ReleaseOutcome.UNKNOWN:
             hold.tenure.abandon(core, hold)
         hold.finish_release(ending.outcome, ending.loss)
+        core.end_release(hold)
         io.emit(Released(hold.key, hold.session, hold.fence, ending.outcome))
     return ending.outcome

@@ -11,7 +11,6 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -51,6 +50,7 @@ from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.rwqueue import Behind, Enter
 from consul_coord.recipes.slot_sessions import SlotSessions
 from consul_coord.recipes.tenure import Ending, KeyWatch
+from consul_coord.recipes.timeouts import deadline_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,7 +136,7 @@ class RwAttempt:
         self.plan = side.plan
         self.sessions = side.sessions(core)
         self.once = timeout == 0
-        self.deadline = math.inf if timeout is None else io.now() + (timeout or core.timeout)
+        self.deadline = io.now() + core.timeout if self.once else deadline_of(io, timeout)
         self.session: SlotSession | None = None
         self.own: KVPair | None = None
         """Our contender as last seen; None when the present session has not joined."""

@@ -148,6 +148,15 @@ class SessionSource:
         return kept
 
 
+class OwnSource(SessionSource):
+    """The source of a lock with a session of its own: with the last who refers to it, the session ends."""
+
+    def __del__(self) -> None:
+        kept = getattr(self, "current", None)
+        if kept is not None and kept.ours_to_destroy and not self._core.closing.is_set():
+            self._core.discard_session(kept)
+
+
 async def renew(io: IO, core: Coordinator, kept: KeptSession, *, deadline: float) -> None:
     """Renew once; extends the lease.
 

@@ -24,7 +24,6 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, TypeVar
 
 from consul_coord.errors import (
@@ -47,6 +46,7 @@ from consul_coord.recipes.reaper import RemoveContender
 from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.slot_hold import Slot
 from consul_coord.recipes.slots import Follow, Front, Gone, Held
+from consul_coord.recipes.timeouts import deadline_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,7 +84,7 @@ class SlotAttempt:
         self.plan = semaphore.plan
         self.memory = semaphore.memory(core)
         self.once = timeout == 0
-        self.deadline = io.now() + core.timeout if self.once else _deadline(io, timeout)
+        self.deadline = io.now() + core.timeout if self.once else deadline_of(io, timeout)
         self.session: SlotSession | None = None
         self.own: KVPair | None = None
         """Our contender as last seen; None when the present session has not joined."""
@@ -408,7 +408,3 @@ class SlotAttempt:
         except ConsulCoordError:
             return False
         return True
-
-
-def _deadline(io: IO, timeout: float | None) -> float:
-    return math.inf if timeout is None else io.now() + timeout

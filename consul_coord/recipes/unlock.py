@@ -18,16 +18,20 @@ from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.retry import perform, send_once
-from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.models import LOCK_FLAGS, LossReason, ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes import waitqueue
 from consul_coord.recipes.hold import reason_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from consul_coord.io import IO
     from consul_coord.models import KVPair
     from consul_coord.recipes.waitqueue import Look
 
 _CONSISTENT = ReadOptions(consistency="consistent")
+SURELY_SMALL = 64 * 1024
+"""A value of fewer bytes fits into any transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,16 @@ class Unlocked:
 
 
 _RELEASED = Unlocked(ReleaseOutcome.RELEASED)
+
+
+def check_value(keys: Sequence[str], value: bytes) -> None:
+    """Raise ValueTooLarge for a value that could be locked with, but not be carried along when unlocking."""
+    if len(value) * len(keys) < SURELY_SMALL:
+        return
+    index, session, flags = 2**64 - 1, "0" * 36, LOCK_FLAGS
+    checks = (TxnOp.check_index(key, index) for key in keys)
+    unlocks = (TxnOp.unlock(key, session, value=value, flags=flags) for key in keys)
+    txn.txn(*checks, *unlocks, *([TxnOp.get_tree(waitqueue.directory(keys[0]))] if len(keys) == 1 else []))
 
 
 async def unlock(
@@ -61,7 +75,7 @@ async def unlock(
     applied. ``read_queue`` asks for those who wait in the same transaction. Raises the last failure when no
     answer came by ``deadline``.
     """
-    failures = 0
+    failures = moved = 0
     tree = (TxnOp.get_tree(waitqueue.directory(key)),) if read_queue else ()
     while True:
         ops = (TxnOp.check_index(key, index), TxnOp.unlock(key, session, value=value, flags=flags), *tree)
@@ -72,6 +86,9 @@ async def unlock(
             if pair is None or pair.session != session:
                 return _RELEASED if uncertain else Unlocked(ReleaseOutcome.ALREADY_LOST, reason_of(pair))
             index, value = pair.modify_index, pair.value
+            moved += 1
+            if moved > 1:  # once is somebody's write, more is a writer at work
+                await io.sleep(delay(moved, io.random()))
         except ConsulCoordError as error:
             failures += 1
             pause = delay(failures, io.random())

@@ -89,7 +89,6 @@ def test_values(make: Make, scripted: ScriptedAgent) -> None:
     assert scripted.requests == []
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="a lock's value is checked by its first write only")
 def test_the_value_of_a_lock(make: Make, scripted: ScriptedAgent) -> None:
     scripted.answer = lambda seen: told(
         {"ID": SID} if "session" in seen.path else {"Results": [], "Errors": None}

@@ -140,7 +140,6 @@ def test_a_refusal_is_raised_at_once(io: FakeIO) -> None:
     assert io.time == 1000.0
 
 
-@pytest.mark.xfail(reason="unlock: after a failed index check it asks again without any pause")
 def test_a_key_that_is_written_again_and_again_is_not_asked_for_in_a_tight_loop(io: FakeIO) -> None:
     for index in range(9, 400):
         io.expect("PUT", "/v1/txn", STALE)
