@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from consul_coord import __version__
+from consul_coord.cli.breaking import break_
 from consul_coord.cli.codes import SIGNALLED, ExitCode
 from consul_coord.cli.demo import demo
+from consul_coord.cli.elect import elect
 from consul_coord.cli.extras import MissingExtra
+from consul_coord.cli.holders import holders
+from consul_coord.cli.leader import leader
 from consul_coord.cli.lock import lock
 from consul_coord.cli.semaphore import semaphore
 from consul_coord.cli.serve import serve
+from consul_coord.cli.sessions import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +47,7 @@ def app() -> None:
     """Coordinate programs through Consul."""
 
 
-for verb in (lock, semaphore, serve, demo):
+for verb in (lock, semaphore, elect, leader, holders, break_, sessions, serve, demo):
     app.add_command(verb)
 
 

@@ -1,0 +1,71 @@
+"""``consul-coord leader``: show who leads, once or at each change."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from consul_coord import Client, observe
+from consul_coord import leader as who_leads
+from consul_coord.cli import options
+from consul_coord.cli.codes import ExitCode
+from consul_coord.cli.output import Reporter
+
+if TYPE_CHECKING:
+    from consul_coord import LeaderInfo
+
+EPILOG = """\b
+Examples:
+  consul-coord leader service/web/leader
+  consul-coord leader service/web/leader --watch --json
+
+The exit code is 1 when nobody leads. JSON has the value as text in "value" or, when it is none, in
+"value_base64"; "leader" is null when nobody leads.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("key")
+@click.option("--watch", is_flag=True, help="Go on, and print each change.")
+@options.connection
+def leader(*, key: str, watch: bool, address: str | None, token_file: str | None, as_json: bool) -> int:
+    """Show who leads KEY."""
+    reporter = Reporter(as_json=as_json)
+    line = _as_json if as_json else _as_text
+
+    def show() -> int:
+        with Client(address=address, token_file=token_file) as client:
+            if not watch:
+                found = who_leads(client, key)
+                click.echo(line(key, found))
+                return ExitCode.NO if found is None else ExitCode.DONE
+            for seen in observe(client, key):
+                click.echo(line(key, seen.value))
+        return ExitCode.DONE
+
+    with reporter.logging():
+        return reporter.answer(show)
+
+
+def _as_text(key: str, info: LeaderInfo | None) -> str:
+    if info is None:
+        return f"{key}: nobody leads"
+    value = info.value.decode(errors="backslashreplace")
+    return f"{key}: {value} (term {info.term}, node {info.node or 'unknown'}, session {info.session})"
+
+
+def _as_json(key: str, info: LeaderInfo | None) -> str:
+    return json.dumps({"key": key, "leader": None if info is None else _fields(info)})
+
+
+def _fields(info: LeaderInfo) -> dict[str, object]:
+    fields = dataclasses.asdict(info)
+    value = fields.pop("value")
+    try:
+        return {"value": value.decode(), **fields}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode(), **fields}

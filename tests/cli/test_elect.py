@@ -1,0 +1,129 @@
+"""``elect`` and ``leader``: who runs when, what ends a command, and what followers are shown."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import LOCK_FLAGS, Client, leader
+from tests.cli.processes import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Start
+
+FAST = ("--ttl", "1", "--lock-delay", "0")
+SHOW_AND_WAIT = 'echo "$CONSUL_LOCK_HELD $CONSUL_LOCK_KEY $CONSUL_LOCK_FENCE"; exec sleep 600'
+
+
+@pytest.fixture(params=["address", pytest.param("agent_address", marks=pytest.mark.agent)])
+def anywhere(request: pytest.FixtureRequest) -> str:
+    """Return the address of each kind of server in turn."""
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+def test_one_runs_and_the_next_follows_its_end(start: Start, key: str, anywhere: str) -> None:
+    first = start("elect", key, "--value", "one", "--json", "--", "sh", "-c", SHOW_AND_WAIT, address=anywhere)
+    elected = first.event("elected")
+    assert first.stdout.wait_for(bool, "line") == f"true {key} {elected['term']}"
+    second = start(
+        "elect", key, "--value", "two", "--json", "--", "sh", "-c", SHOW_AND_WAIT, address=anywhere
+    )
+    second.event("waiting")
+    with Client(address=anywhere) as client:
+        found = leader(client, key)
+        assert found is not None
+        assert (found.text, found.term) == ("one", elected["term"])
+        first.send(signal.SIGTERM)
+        assert first.end() == 128 + signal.SIGTERM
+        assert second.event("elected")["term"] > elected["term"]
+        second.send(signal.SIGTERM)
+        assert second.end() == 128 + signal.SIGTERM
+        assert leader(client, key) is None
+
+
+def test_the_commands_own_end_is_ours(start: Start, key: str) -> None:
+    assert start("elect", key, "--", "sh", "-c", "exit 7").end() == 7
+    assert start("elect", key, "--", "/no/such/command").end() == 127
+
+
+def test_after_a_loss_the_command_is_stopped_and_run_again(start: Start, key: str, client: Client) -> None:
+    command = start("elect", key, *FAST, "--json", "--", "sh", "-c", SHOW_AND_WAIT)
+    first = command.event("elected")
+    command.event("started")
+    client.session.destroy(first["session"])
+    command.event("lost_leadership")
+    again = command.event("elected")
+    assert again["term"] > first["term"]
+    command.event("started")
+    command.send(signal.SIGINT)
+    assert command.end() == 128 + signal.SIGINT
+    assert command.stdout.all() == [f"true {key} {first['term']}", f"true {key} {again['term']}"]
+
+
+def test_once_ends_at_the_loss(start: Start, key: str, client: Client) -> None:
+    command = start("elect", key, *FAST, "--once", "--json", "--", "sleep", "600")
+    elected = command.event("elected")
+    command.event("started")
+    client.session.destroy(elected["session"])
+    assert command.end() == 76
+
+
+def test_a_signal_ends_the_wait(start: Start, key: str, client: Client) -> None:
+    session = client.session.create()
+    assert client.kv.acquire(key, session, flags=LOCK_FLAGS)
+    command = start("elect", key, "--json", "--", "true")
+    command.event("waiting")
+    command.send(signal.SIGTERM)
+    assert command.end() == 128 + signal.SIGTERM
+    until(lambda: client.kv.keys(key + "/").value == (), "the queue is empty")
+    client.session.destroy(session)
+
+
+def test_a_key_used_for_something_else_is_refused(start: Start, key: str, client: Client) -> None:
+    client.kv.put(key, b"settings")
+    assert start("elect", key, "--", "true").end() == 65
+
+
+def test_the_leader_is_shown(start: Start, key: str, anywhere: str, tmp_path: Path) -> None:
+    nobody = start("leader", key, address=anywhere)
+    assert nobody.end() == 1
+    assert nobody.stdout.all() == [f"{key}: nobody leads"]
+    watching = start("leader", key, "--watch", "--json", address=anywhere)
+    assert json.loads(watching.stdout.wait_for(bool, "line")) == {"key": key, "leader": None}
+    leading = start("elect", key, "--value", "me", "--json", "--", "sleep", "600", address=anywhere)
+    elected = leading.event("elected")
+    shown = json.loads(watching.stdout.wait_for(bool, "line"))["leader"]
+    assert (shown["value"], shown["term"], shown["session"]) == ("me", elected["term"], elected["session"])
+    command = start("leader", key, address=anywhere)
+    assert command.end() == 0
+    assert command.stdout.all() == [
+        f"{key}: me (term {elected['term']}, node {shown['node']}, session {elected['session']})"
+    ]
+    leading.send(signal.SIGTERM)
+    leading.end()
+    assert json.loads(watching.stdout.wait_for(bool, "line")) == {"key": key, "leader": None}
+    watching.send(signal.SIGINT)
+    assert watching.end() == 128 + signal.SIGINT
+
+
+def test_values_that_are_no_text_are_shown_all_the_same(start: Start, key: str, client: Client) -> None:
+    session = client.session.create()
+    assert client.kv.acquire(key, session, value=b"\xff\x00")
+    command = start("leader", key, "--json")
+    assert command.end() == 0
+    (line,) = command.stdout.all()
+    assert json.loads(line)["leader"]["value_base64"] == "/wA="
+    plain = start("leader", key)
+    assert plain.end() == 0
+    assert "\\xff" in plain.stdout.all()[0]
+    client.session.destroy(session)
+
+
+def test_an_agent_that_is_not_there_is_told(start: Start, key: str) -> None:
+    assert start("leader", key, address="127.0.0.1:1").end() == 69

@@ -1,0 +1,130 @@
+"""Every Python block of the documentation runs as it stands, against the reference server."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.server import ReferenceServer
+from tests.docs.blocks import ROOT, Block, blocks_of, documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TIMEOUT = 30.0
+BLOCKS = [
+    block
+    for path in documents()
+    for block in blocks_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+]
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Yield a server of its own for each block: none depends on what another left."""
+    with ReferenceServer() as server:
+        yield server.address
+
+
+def place_of(block: Block) -> str:
+    return block.place
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=place_of)
+def test_it_runs(block: Block, address: str, tmp_path: Path) -> None:
+    if block.skip is not None:
+        pytest.skip(block.skip)
+    if block.needs is not None and importlib.util.find_spec(block.needs) is None:
+        pytest.skip(f"needs {block.needs}")
+    code, stderr = run(block, address=address, folder=tmp_path)
+    assert code in ((0, -signal.SIGTERM) if block.until_term else (0,)), stderr
+
+
+def run(block: Block, *, address: str, folder: Path) -> tuple[int, str]:
+    """Run a block; return its exit code and what it wrote to stderr."""
+    program = folder / "block.py"
+    program.write_text(block.code, encoding="utf-8")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CONSUL_")}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", str(program)],
+        env=environ | {"CONSUL_HTTP_ADDR": address},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    overdue = threading.Timer(TIMEOUT, process.kill)
+    overdue.start()
+    try:
+        if block.until_term:
+            assert process.stdout is not None
+            assert process.stdout.readline(), "it ended, or said nothing, before it got its signal"
+            process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate()
+    finally:
+        overdue.cancel()
+        process.kill()
+        process.wait()
+    return process.returncode, stderr
+
+
+TEXT = """
+```python
+print(1)
+```
+
+<!-- block: skip, for a reason -->
+```python
+raise SystemExit(3)
+```
+
+```sh
+not ours
+```
+
+<!-- block: until TERM -->
+```python
+print("here", flush=True)
+__import__("time").sleep(60)
+```
+
+<!-- block: needs a_package -->
+```python
+print(2)
+```
+"""
+
+
+def test_blocks_are_found_with_what_is_said_of_them() -> None:
+    assert blocks_of("doc.md", TEXT) == [
+        Block("doc.md:3", "print(1)\n"),
+        Block("doc.md:8", "raise SystemExit(3)\n", skip="for a reason"),
+        Block("doc.md:17", 'print("here", flush=True)\n__import__("time").sleep(60)\n', until_term=True),
+        Block("doc.md:23", "print(2)\n", needs="a_package"),
+    ]
+
+
+@pytest.mark.parametrize("said", ["skip", "until HUP", "whatever"])
+def test_what_is_not_understood_is_an_error(said: str) -> None:
+    with pytest.raises(ValueError, match="not understood"):
+        blocks_of("doc.md", f"<!-- block: {said} -->\n```python\npass\n```\n")
+
+
+def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:
+    code, stderr = run(Block("doc.md:1", "raise ValueError('no')"), address="127.0.0.1:1", folder=tmp_path)
+    assert code == 1
+    assert "ValueError: no" in stderr
+
+
+def test_a_block_that_waits_for_its_signal_gets_it(tmp_path: Path) -> None:
+    block = blocks_of("doc.md", TEXT)[2]
+    code, _ = run(block, address="127.0.0.1:1", folder=tmp_path)
+    assert code == -signal.SIGTERM
