@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 from consul_coord import Client
+from consul_coord.cli import main
 from consul_coord.server import ReferenceServer, ServerConfig
 from tests.cli.processes import Cli, environ
 
@@ -19,6 +23,29 @@ if TYPE_CHECKING:
         """Starts a process that ends with the test."""
 
         def __call__(self, *arguments: str, address: str | None = None) -> Cli: ...
+
+    class Call(Protocol):
+        """Runs ``consul-coord`` in this process; ``typed`` is what its user types at a terminal."""
+
+        def __call__(
+            self, *arguments: str, address: str | None = None, typed: str | None = None
+        ) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Keyboard(io.StringIO):
+    """A terminal's input."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 _numbers = itertools.count()
@@ -61,3 +88,18 @@ def anywhere(request: pytest.FixtureRequest) -> str:
     name = {"reference server": "address", "real agent": "agent_address"}[request.param]
     address: str = request.getfixturevalue(name)
     return address
+
+
+@pytest.fixture
+def call(address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Return how to run a command that needs no process of its own."""
+    place = address
+
+    def run(*arguments: str, address: str | None = None, typed: str | None = None) -> Outcome:
+        monkeypatch.setenv("CONSUL_HTTP_ADDR", address or place)
+        monkeypatch.setattr(sys, "stdin", io.StringIO() if typed is None else Keyboard(typed))
+        code = main(list(arguments))
+        told = capsys.readouterr()
+        return Outcome(code, told.out, told.err)
+
+    return run

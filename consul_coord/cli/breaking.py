@@ -1,0 +1,103 @@
+"""``consul-coord break``: take a lock from its holder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from consul_coord import Client, Lock
+from consul_coord.cli import options, tables
+from consul_coord.cli.codes import ExitCode
+from consul_coord.cli.output import Reporter
+
+if TYPE_CHECKING:
+    from consul_coord import Holder
+
+How = Literal["release", "destroy"]
+
+EPILOG = """\b
+Examples:
+  consul-coord break jobs/nightly
+  consul-coord break jobs/nightly --session 3f0c8c8e-6cd6-4e70-8d0b-0d0b7d8f0001
+  consul-coord break jobs/nightly --how destroy --yes
+
+The holder is shown, and it is asked for, unless --session names it or there is --yes. "release" frees this
+key at once, while its holder, who is told, may still be at work. "destroy" ends the holder's session and all
+its holds; their keys stay locked for the lock-delay. To free a slot of a semaphore, give the holder's own key
+(PREFIX/SESSION, see "holders --json").
+"""
+
+
+@click.command("break", epilog=EPILOG)
+@click.argument("key")
+@click.option("--session", metavar="ID", help="Do so only if this session holds it, and do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--how",
+    type=click.Choice(["release", "destroy"]),
+    default="release",
+    show_default=True,
+    help="Release the key, or destroy the holder's session.",
+)
+@options.connection
+def break_(
+    *,
+    key: str,
+    session: str | None,
+    yes: bool,
+    how: How,
+    address: str | None,
+    token_file: str | None,
+    as_json: bool,
+) -> int:
+    """Take the lock KEY from its holder.
+
+    Exits with 1 when it was not taken: nobody has it, somebody else has it, or the answer was no.
+    """
+    reporter = Reporter(as_json=as_json)
+
+    def work() -> int:
+        with Client(address=address, token_file=token_file) as client:
+            lock = Lock(client, key)
+            holder = lock.holder()
+            if holder is None:
+                return reporter.fail(ExitCode.NO, f"nobody holds {key}")
+            click.echo(json.dumps(_fields(key, holder)) if as_json else _text(key, holder))
+            if session is not None and session != holder.session:
+                return reporter.fail(ExitCode.NO, f"{key} is not held by session {session}")
+            if session is None and not yes and not _confirmed(how):
+                return reporter.fail(ExitCode.NO, "left as it is")
+            if not lock.break_lock(holder.session, how=how):
+                return reporter.fail(ExitCode.NO, f"{key} has changed hands meanwhile")
+            reporter.tell("broken", f"taken from session {holder.session}", session=holder.session, how=how)
+            return ExitCode.DONE
+
+    with reporter.logging():
+        return reporter.answer(work)
+
+
+def _confirmed(how: How) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask at: give --session ID, or --yes")
+    question = {
+        "release": "Release it, although its holder may be at work?",
+        "destroy": "Destroy this session, and with it all its holds?",
+    }
+    return click.confirm(question[how], err=True)
+
+
+def _text(key: str, holder: Holder) -> str:
+    value = tables.text_of(holder.value) or "(no value)"
+    return (
+        f"{key}: {value}, session {holder.session}, node {holder.node or 'unknown'}, "
+        f"index {holder.since_index}"
+    )
+
+
+def _fields(key: str, holder: Holder) -> dict[str, object]:
+    members = dataclasses.asdict(holder)
+    return {"key": key} | tables.fields_of(members.pop("value")) | members

@@ -1,0 +1,116 @@
+"""Who holds and who waits below a prefix: pure, from one listing of it.
+
+Rules
+- A key is told by its flags, as Consul's own clients tell it. An election is a lock in Consul; it is called
+  one where its leader has left a note.
+- Who holds is who Consul says: a lock's session; for a semaphore those in its record whose own key lives.
+- Keys of neither kind are shown while a session holds them.
+- A fence is the index of the last write to the holder's key. It is not the hold's own any more once somebody
+  has written there, but for a leader, whose term is kept in a note.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from consul_coord import LOCK_FLAGS, SEMAPHORE_FLAGS, DecodeError
+from consul_coord.recipes import notes, slots, waitqueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from consul_coord import KVPair, Session
+
+Kind = Literal["lock", "election", "semaphore", "key"]
+
+_QUEUE = "/.wait/"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Who holds, as far as the token may know."""
+
+    key: str
+    """The key that is locked: of a semaphore, the holder's own."""
+    session: str
+    value: bytes
+    fence: int
+    node: str | None = None
+    session_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One lock, election, semaphore, or other key that is held."""
+
+    kind: Kind
+    key: str
+    holders: tuple[Held, ...]
+    waiters: int
+    """How many queue; clients that know nothing of the queue are not among them."""
+    limit: int = 1
+    problem: str = ""
+    """Why it can't be read."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody holds it or waits for it, or nobody can tell."""
+        return bool(self.holders or self.waiters or self.problem)
+
+
+def survey(pairs: Iterable[KVPair], sessions: Mapping[str, Session]) -> tuple[Place, ...]:
+    """Return what there is below a prefix, in the order of the keys; ``sessions`` by id."""
+    by_key = {pair.key: pair for pair in pairs}
+    queues: dict[str, list[KVPair]] = defaultdict(list)
+    slotted: dict[str, list[KVPair]] = defaultdict(list)
+    for key, pair in by_key.items():
+        before, queue, _ = key.rpartition(_QUEUE)
+        if queue:
+            queues[before].append(pair)
+        elif pair.flags == SEMAPHORE_FLAGS:
+            slotted[key.rpartition("/")[0]].append(pair)
+    rest = [pair for key, pair in by_key.items() if _QUEUE not in key and pair.flags != SEMAPHORE_FLAGS]
+    plain = {pair.key for pair in rest if pair.flags == LOCK_FLAGS or pair.session} | queues.keys()
+    places = [
+        *(_locked(key, by_key.get(key), queues.get(key, []), sessions) for key in plain),
+        *(_semaphore(prefix, found, sessions) for prefix, found in slotted.items()),
+    ]
+    return tuple(sorted(places, key=lambda place: place.key))
+
+
+def _locked(key: str, pair: KVPair | None, queue: list[KVPair], sessions: Mapping[str, Session]) -> Place:
+    held: tuple[Held, ...] = ()
+    note = notes.find(notes.term_key(key), queue)
+    if pair is not None and pair.session is not None:
+        held = (_held(pair, pair.session, pair.value, notes.term_of(pair, note), sessions),)
+    kind: Kind = "lock" if queue or (pair is not None and pair.flags == LOCK_FLAGS) else "key"
+    if note is not None or notes.find(notes.heir_key(key), queue) is not None:
+        kind = "election"
+    return Place(kind, key, held, waiters=len(waitqueue.read(key, queue).live))
+
+
+def _semaphore(prefix: str, pairs: list[KVPair], sessions: Mapping[str, Session]) -> Place:
+    try:
+        listing = slots.read(prefix, pairs, limit=0, flags=SEMAPHORE_FLAGS, index=0)
+    except DecodeError as error:
+        return Place("semaphore", prefix, (), 0, limit=0, problem=str(error))
+    holders = tuple(
+        _held(pair, session, slots.value_of(pair), pair.modify_index, sessions)
+        for session, pair in _holding(listing)
+    )
+    return Place("semaphore", prefix, holders, waiters=len(listing.waiters), limit=listing.record.limit)
+
+
+def _holding(listing: slots.Listing) -> Iterator[tuple[str, KVPair]]:
+    """Yield who holds a slot, the longest holder first."""
+    found = [(session, listing.live[session]) for session in listing.held]
+    yield from sorted(found, key=lambda each: each[1].modify_index)
+
+
+def _held(pair: KVPair, session: str, value: bytes, fence: int, sessions: Mapping[str, Session]) -> Held:
+    known = sessions.get(session)
+    if known is None:
+        return Held(pair.key, session, value, fence)
+    return Held(pair.key, session, value, fence, node=known.node, session_name=known.name)
