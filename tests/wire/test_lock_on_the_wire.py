@@ -260,10 +260,11 @@ def test_an_agent_that_fails_all_along_is_cleaned_up_after(
     def down(_: Seen) -> Reply | None:
         return said(500, "No cluster leader") if failing and consul.locked() else None
 
-    consul.follow(consul.spoil(barges, HANGS_UP), down)
     client = make.client()
+    make.lock(client, KEY).acquire(timeout=PATIENT).release()
+    consul.follow(consul.spoil(barges, HANGS_UP), down)
     with pytest.raises(AcquireTimeout) as raised:
-        make.lock(client, KEY).acquire(timeout=0.25)
+        make.lock(client, KEY).acquire(timeout=0.6)
     assert raised.value.blocker.kind == "unreachable"
     assert "No cluster leader" in str(raised.value)
     assert consul.locked() != {}
