@@ -12,6 +12,7 @@ from consul_coord import __version__
 from consul_coord.cli.breaking import break_
 from consul_coord.cli.codes import SIGNALLED, ExitCode
 from consul_coord.cli.demo import demo
+from consul_coord.cli.doctor import doctor
 from consul_coord.cli.elect import elect
 from consul_coord.cli.extras import MissingExtra
 from consul_coord.cli.holders import holders
@@ -47,7 +48,7 @@ def app() -> None:
     """Coordinate programs through Consul."""
 
 
-for verb in (lock, semaphore, elect, leader, holders, break_, sessions, serve, demo):
+for verb in (lock, semaphore, elect, leader, holders, break_, sessions, doctor, serve, demo):
     app.add_command(verb)
 
 

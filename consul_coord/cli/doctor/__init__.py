@@ -1,0 +1,76 @@
+"""``consul-coord doctor``: whether everything is there that locks need, and what is missing.
+
+``checks`` looks, and this module tells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from consul_coord import Client
+from consul_coord.cli import options
+from consul_coord.cli.codes import ExitCode
+from consul_coord.cli.doctor.checks import Examination, examine
+from consul_coord.cli.output import Reporter
+
+if TYPE_CHECKING:
+    from consul_coord.cli.doctor.checks import Finding, Kind
+
+PATIENCE = 3.0
+"""Seconds after which an agent that does not answer is taken for absent."""
+
+EPILOG = """\b
+Examples:
+  consul-coord doctor
+  consul-coord doctor jobs/nightly
+  consul-coord doctor backups/slots --kind semaphore --json
+
+With a KEY, its permissions are tried: by requests that can't succeed where that is enough, and with a session
+and a key beside the queue that are removed at the end. The rules printed are what the token lacks.
+"""
+
+_STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
+
+
+@click.command(epilog=EPILOG)
+@click.argument("key", required=False)
+@click.option(
+    "--kind",
+    type=click.Choice(["lock", "semaphore"]),
+    help="What KEY is meant for (default: what it is, else a lock).",
+)
+@options.connection
+def doctor(
+    *, key: str | None, kind: Kind | None, address: str | None, token_file: str | None, as_json: bool
+) -> int:
+    """Look whether locks can work here, and those of KEY.
+
+    Exits with 1 when there is a fault; warnings are none.
+    """
+    reporter = Reporter(as_json=as_json)
+
+    def work() -> int:
+        faults = 0
+        with Client(address=address, token_file=token_file, timeout=PATIENCE) as client:
+            for finding in examine(Examination(client, key=key, kind=kind)):
+                _tell(finding, as_json=as_json)
+                faults += finding.status == "fault"
+        return ExitCode.NO if faults else ExitCode.DONE
+
+    with reporter.logging():
+        return reporter.answer(work)
+
+
+def _tell(finding: Finding, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(finding)))
+        return
+    status = click.style(f"{finding.status:<7}", fg=_STYLES[finding.status])
+    click.echo(f"{status}  {finding.what:<11}  {finding.text}", color=sys.stdout.isatty())
+    for rule in finding.rules:
+        click.echo(f"{'':<22}{rule}")

@@ -1,0 +1,213 @@
+"""``doctor``: what it finds, with which rules, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord import LOCK_FLAGS, Client, Lock, Semaphore
+from consul_coord.server import Fault, ReferenceServer, ServerConfig
+from consul_coord.server.acl import AclConfig, Rule, Token
+from consul_coord.server.faults import Effect
+from consul_coord.testing.agent import RealAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cli.conftest import Call
+
+AGENT = Rule("agent", "", "read", prefix=True)
+NODE = Rule("node", "", "read", prefix=True)
+SESSION = Rule("session", "", "write", prefix=True)
+BASIS = (AGENT, NODE, SESSION)
+
+
+def findings(call: Call, *arguments: str, code: int, address: str | None = None) -> dict[str, dict[str, Any]]:
+    outcome = call("doctor", *arguments, "--json", address=address)
+    assert outcome.code == code, outcome
+    return {finding["what"]: finding for finding in map(json.loads, outcome.out.splitlines())}
+
+
+def state(client: Client) -> object:
+    return client.kv.list("").value, sorted(session.id for session in client.session.list().value)
+
+
+def test_all_is_well_and_nothing_is_left(call: Call, key: str, anywhere: str) -> None:
+    with Client(address=anywhere) as client, Lock(client, key), Semaphore(client, f"{key}/slots", 2):
+        before = state(client)
+        for name, kind in ((key, "locked"), (f"{key}/slots", "semaphore"), (f"{key}/new", "locked")):
+            found = findings(call, name, code=0, address=anywhere)
+            assert {finding["status"] for finding in found.values()} == {"ok"}
+            assert kind in found["key"]["text"]
+        assert state(client) == before
+    assert list(found) == [
+        *("agent", "leader", "token", "version", "session", "ttl", "checks"),
+        *("key", "clock", "connections", "failover"),
+    ]
+    assert "200ms to 24h0m0s" in found["ttl"]["text"]
+    assert "46 s" in found["failover"]["text"]
+
+
+def test_text_names_each_check(call: Call) -> None:
+    outcome = call("doctor")
+    assert outcome.code == 0
+    assert [line.split()[:2] for line in outcome.out.splitlines()][0] == ["ok", "agent"]
+    assert "\x1b" not in outcome.out
+
+
+def test_the_limits_of_a_real_agent_are_seen(call: Call, agent_address: str) -> None:
+    assert "200 connections" in findings(call, code=0, address=agent_address)["connections"]["text"]
+
+
+def test_no_agent_is_a_fault_and_the_end(call: Call) -> None:
+    found = findings(call, code=1, address="127.0.0.1:1")
+    assert [(name, finding["status"]) for name, finding in found.items()] == [("agent", "fault")]
+
+
+def test_no_leader_is_a_fault_and_the_end(call: Call) -> None:
+    with ReferenceServer() as server:
+        server.faults.add(Fault(effect=Effect.LOSE_LEADER, path="status/leader"))
+        found = findings(call, code=1, address=server.address)
+    assert found["leader"]["status"] == "fault"
+    assert "session" not in found
+
+
+def test_a_key_used_for_something_else_is_a_fault(call: Call, key: str, client: Client) -> None:
+    client.kv.put(key, b"a setting")
+    client.kv.put(f"{key}/.lock", b"another")
+    assert "something else" in findings(call, key, code=1)["key"]["text"]
+    assert "something else" in findings(call, key, "--kind", "semaphore", code=1)["key"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["doctor", "/k"], 2), (["doctor", "k", "--token-file", "/nowhere"], 78)],
+)
+def test_what_is_no_fault_of_consul_has_its_own_code(call: Call, arguments: list[str], code: int) -> None:
+    assert call(*arguments).code == code
+
+
+# -- permissions
+
+
+def limited(tmp_path: Path, *rules: Rule) -> Iterator[tuple[str, str]]:
+    token = tmp_path / "token"
+    token.write_text("limited", encoding="utf-8")
+    acl = AclConfig(tokens={"limited": Token(rules), "root": Token(management=True)})
+    with ReferenceServer(config=ServerConfig(acl=acl)) as server:
+        yield server.address, str(token)
+
+
+@pytest.mark.parametrize(
+    ("rules", "arguments", "what", "status", "missing"),
+    [
+        ((AGENT, NODE), ["k"], "session", "fault", ['session "node1" { policy = "write" }']),
+        ((NODE, SESSION), [], "version", "warning", ['agent_prefix "" { policy = "read" }']),
+        (
+            BASIS,
+            ["k"],
+            "key",
+            "fault",
+            ['key "k" { policy = "write" }', 'key_prefix "k/.wait/" { policy = "write" }'],
+        ),
+        (
+            (*BASIS, Rule("key", "k", "read", prefix=True)),
+            ["k"],
+            "key",
+            "fault",
+            ['key "k" { policy = "write" }', 'key_prefix "k/.wait/" { policy = "write" }'],
+        ),
+        (
+            (*BASIS, Rule("key", "k", "write")),
+            ["k"],
+            "key",
+            "warning",
+            ['key_prefix "k/.wait/" { policy = "write" }'],
+        ),
+        ((*BASIS, Rule("key", "k", "write", prefix=True)), ["k"], "key", "ok", []),
+        (
+            (*BASIS, Rule("key", "k", "write"), Rule("key", "k/.wait/", "write", prefix=True)),
+            ["k"],
+            "key",
+            "ok",
+            [],
+        ),
+        (
+            (*BASIS, Rule("key", "k", "write"), Rule("key", "k/.wait/", "write", prefix=True)),
+            ["k", "--kind", "semaphore"],
+            "key",
+            "fault",
+            ['key_prefix "k/" { policy = "write" }'],
+        ),
+        (
+            (*BASIS, Rule("key", "k/", "write", prefix=True)),
+            ["k", "--kind", "semaphore"],
+            "key",
+            "ok",
+            [],
+        ),
+    ],
+)
+def test_missing_rules_are_named(  # noqa: PLR0917 - the columns of a table
+    call: Call,
+    tmp_path: Path,
+    rules: tuple[Rule, ...],
+    arguments: list[str],
+    what: str,
+    status: str,
+    missing: list[str],
+) -> None:
+    for address, token in limited(tmp_path, *rules):
+        code = 1 if status == "fault" else 0
+        found = findings(call, *arguments, "--token-file", token, code=code, address=address)
+        assert (found[what]["status"], found[what]["rules"]) == (status, missing)
+        with Client(address=address, token="root") as root:
+            assert state(root) == ((), [])
+
+
+def test_an_unknown_token_is_a_fault(call: Call, tmp_path: Path) -> None:
+    for address, token in limited(tmp_path):
+        (tmp_path / "token").write_text("unknown", encoding="utf-8")
+        found = findings(call, "--token-file", token, code=1, address=address)
+        assert found["token"]["status"] == "fault"
+        assert "unknown" not in found["token"]["text"]
+
+
+def make_token(address: str, rules: str) -> str:
+    """Make a token of a real agent with an ACL policy."""
+
+    def put(path: str, body: dict[str, object]) -> dict[str, str]:
+        request = urllib.request.Request(f"{address}/v1/acl/{path}", json.dumps(body).encode(), method="PUT")
+        request.add_header("X-Consul-Token", "root")
+        with urllib.request.urlopen(request) as reply:
+            made: dict[str, str] = json.load(reply)
+        return made
+
+    policy = put("policy", {"Name": f"p{uuid.uuid4().hex}", "Rules": rules})
+    return put("token", {"Policies": [{"ID": policy["ID"]}]})["SecretID"]
+
+
+def test_the_rules_that_it_names_are_enough_on_a_real_agent(
+    call: Call, consul_binary: Path, tmp_path: Path
+) -> None:
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {"master": "root"}}
+    with (
+        RealAgent(binary=consul_binary, config={"acl": acl}, token="root") as agent,
+        Client(address=agent.address, token="root") as root,
+    ):
+        token = tmp_path / "token"
+        granted = ""
+        for status in ("fault", "fault", "ok"):
+            token.write_text(make_token(agent.address, granted), encoding="utf-8")
+            outcome = call("doctor", "k", "--json", "--token-file", str(token), address=agent.address)
+            found = [json.loads(line) for line in outcome.out.splitlines()]
+            assert outcome.code == (1 if status == "fault" else 0), outcome
+            granted += "\n".join(rule for finding in found for rule in finding["rules"]) + "\n"
+        with Client(address=agent.address, token_file=token) as client, Lock(client, "k").hold() as hold:
+            assert hold.verify()
+        assert all(pair.flags == LOCK_FLAGS for pair in root.kv.list("").value)
