@@ -101,7 +101,7 @@ def examine(case: Examination) -> Iterator[Finding]:
 
 
 def _answers(case: Examination) -> Iterator[Finding]:
-    """Is anybody there, and do the servers have a leader? Without both, all else would only say so again."""
+    """Ask whether anybody is there, and leads; without, all else would only say so again."""
     started = time.monotonic()
     try:
         leader = case.client.status.leader()
@@ -120,7 +120,7 @@ def _answers(case: Examination) -> Iterator[Finding]:
 
 
 def _token(case: Examination) -> Iterator[Finding]:
-    """Do the servers know the token? An unknown one is refused whatever is asked."""
+    """Ask for nothing: an unknown token is refused whatever is asked."""
     try:
         case.client.session.info(str(uuid.UUID(int=0)))
     except PermissionDenied as error:
@@ -181,7 +181,7 @@ def _session(case: Examination) -> Iterator[Finding]:
 
 
 def _ttl(case: Examination) -> Iterator[Finding]:
-    """Which TTLs do the servers take? They say so when they refuse one."""
+    """Ask for a TTL that no server takes: the refusal tells which it does."""
     if case.session is None:
         return
     try:
@@ -196,7 +196,7 @@ def _ttl(case: Examination) -> Iterator[Finding]:
 
 
 def _health(case: Examination) -> Iterator[Finding]:
-    """Could sessions have checks? By default they have none."""
+    """Look whether sessions could have checks."""
     none = "sessions have no health checks unless asked for (SessionSpec.liveness)"
     if case.agent is None:
         return
@@ -305,29 +305,26 @@ def _rule(resource: str, name: str) -> str:
 
 
 def _clock(_case: Examination) -> Iterator[Finding]:
-    """Does the lease clock go on while the machine is suspended? Compared with one that does."""
+    """Compare the lease clock with one that goes on while the machine is suspended."""
     name = _SUSPEND_AWARE.get(sys.platform, "")
     clock = getattr(time, name, None)
     if clock is not None and abs(SystemClock().now() - time.clock_gettime(clock)) < 1:
         yield Finding("clock", "ok", f"leases are measured on {name}, which counts suspended time")
     else:
-        text = (
-            "leases are measured on a clock that stops while this machine sleeps: let none sleep that locks"
-        )
+        text = "leases are measured on a clock that stops while this machine sleeps: it must not sleep"
         yield Finding("clock", "warning", text)
 
 
 def _connections(case: Examination) -> Iterator[Finding]:
-    """How many may wait? Every waiting acquire, and every watch, keeps a connection busy."""
+    """Look how many may wait: every waiting acquire, and every watch, keeps a connection busy."""
     limit = case.limits.get("HTTPMaxConnsPerClient")
     if not isinstance(limit, int):
         text = "how many connections the agent takes from one address can't be seen (200 unless changed)"
         yield Finding("connections", "warning" if case.agent is None else "ok", text)
         return
     rate = case.limits.get("RPCRateLimit")
-    slow = (
-        f"; it lets {rate:g} requests a second through" if isinstance(rate, int | float) and rate > 0 else ""
-    )
+    limited = isinstance(rate, int | float) and rate > 0
+    slow = f"; it lets {rate} requests a second through" if limited else ""
     text = f"the agent takes {limit or 'any number of'} connections from one address; each waiter needs one"
     yield Finding("connections", "ok", text + slow)
 
