@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LONGEST_TIMER = 3600.0
+SIGNAL_SLICE = 0.2
+"""The main thread looks for signals this often, in seconds, while it waits.
+
+One that arrives just before the system call blocks interrupts nothing: Ctrl-C would have to wait with it.
+"""
 START_TIMEOUT = 10.0
 
 
@@ -161,7 +166,7 @@ class _Shield(AbstractAsyncContextManager[float, None]):
 def wait_for_any(signals: list[Signal], deadline: float | None, clock: Clock) -> None:
     """Block this thread until one of the signals is raised or the deadline comes.
 
-    Ctrl-C gets through at once.
+    Ctrl-C gets through at once, or within ``SIGNAL_SLICE``.
     """
     if any(signal.is_set() for signal in signals):
         return
@@ -172,15 +177,15 @@ def wait_for_any(signals: list[Signal], deadline: float | None, clock: Clock) ->
         with suppress(RuntimeError):  # woken already
             latch.release()
 
+    in_main = threading.current_thread() is threading.main_thread()
+    longest = SIGNAL_SLICE if in_main else LONGEST_TIMER
     stepped = deadline is not None and math.isfinite(deadline) and isinstance(clock, SteppedClock)
     unsubscribes = [signal.subscribe(wake) for signal in signals]
     try:
         if stepped and deadline is not None and isinstance(clock, SteppedClock):
             unsubscribes.append(clock.alarm(deadline, wake).cancel)
         while True:
-            left = (
-                LONGEST_TIMER if deadline is None or stepped else min(deadline - clock.now(), LONGEST_TIMER)
-            )
+            left = longest if deadline is None or stepped else min(deadline - clock.now(), longest)
             if left <= 0 or latch.acquire(timeout=left):
                 return
     finally:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from consul_coord import events
-from consul_coord.events import Failed
 from consul_coord.clock import SystemClock
-from consul_coord.sync.driver import BlockingIO, ThreadHost, run
+from consul_coord.events import Failed
+from consul_coord.sync.driver import BlockingIO, ThreadHost, run, wait_for_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -222,3 +222,27 @@ def test_waiting_ends_at_its_deadline_and_not_before(host: ThreadHost) -> None:
     began = host.now()
     run(io.sleep(0.05))
     assert 0.05 <= host.now() - began < 1.0
+
+
+class WatchedClock(SystemClock):
+    """A clock that counts how often it is looked at."""
+
+    looks = 0
+
+    def now(self) -> float:
+        self.looks += 1
+        return super().now()
+
+
+@pytest.mark.parametrize("in_main", [True, False])
+def test_the_main_thread_never_sleeps_over_a_signal(monkeypatch: pytest.MonkeyPatch, in_main: bool) -> None:
+    # A signal that comes between Python's last look and the system call does not interrupt the call.
+    monkeypatch.setattr("consul_coord.sync.driver.SIGNAL_SLICE", 0.01)
+    clock = WatchedClock()
+    deadline = clock.now() + 0.2
+    if in_main:
+        wait_for_any([], deadline, clock)
+    else:
+        assert within(PATIENCE, lambda: wait_for_any([], deadline, clock))
+    assert (clock.looks > 8) is in_main
+    assert clock.now() >= deadline
