@@ -174,7 +174,11 @@ class Coordinator:
         Called by the garbage collector, in any thread.
         """
         self._holds.pop(id(hold), None)
-        if self.closing.is_set() or hold.lease.ended_by is not None:
+        if self.closing.is_set():
+            return
+        if hold.lease.ended_by is not None:
+            # Its lock's own session went with it: the server frees the key, but the turn is still taken here.
+            hold.tenure.lost(self, hold)
             return
         self.host.emit(Forgotten(hold.key, hold.session, hold.fence))
         hold.tenure.abandon(self, hold)
