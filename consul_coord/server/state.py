@@ -18,8 +18,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from consul_coord.server import catalog, kv, queries, sessions, snapshot, txn
+from consul_coord.server import catalog, catalog_ops, kv, queries, sessions, snapshot, txn
 from consul_coord.server.acl import DENIED
+from consul_coord.server.catalog_ops import CatalogOp
 from consul_coord.server.config import ServerConfig
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import SECOND, GoParseError, format_duration, parse_duration, quote
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from consul_coord.server.records import QueryRecord, ServiceCheck
     from consul_coord.server.tables import Mark
 
-    Permitted = Callable[[kv.KvOp], bool]
+    Permitted = Callable[[txn.Op], bool]
 
 LEADER: Mark = ("leader",)
 CAUGHT_UP: Mark = ("caught-up",)
@@ -181,6 +182,7 @@ class ConsulState:
             )
 
     def _delayer(self, now: float) -> Callable[[str, int], None]:
+        # At once, outside of the command: Consul keeps a delay even if the transaction is then rolled back.
         return lambda key, nanoseconds: self.delays.start(key, nanoseconds, now)
 
     # KV and transactions
@@ -195,7 +197,7 @@ class ConsulState:
         return bool(done)
 
     def write_txn(
-        self, ops: Sequence[kv.KvOp], now: float, permitted: Permitted = lambda _: True
+        self, ops: Sequence[txn.Op], now: float, permitted: Permitted = lambda _: True
     ) -> txn.Outcome:
         """Apply all operations at one index, or none."""
         refused = _refused(ops, permitted, lambda op: self._refusal(op, now))
@@ -203,7 +205,7 @@ class ConsulState:
             return txn.Outcome(failures=refused)
         try:
             with self.store.command() as index:
-                outcome = txn.apply(self.store, index, ops)
+                outcome = txn.apply(self.store, index, ops, self._delayer(now))
                 if outcome.failures:
                     raise txn.Undo(outcome)
         except txn.Undo as undo:
@@ -212,18 +214,19 @@ class ConsulState:
         return outcome
 
     def read_txn(
-        self, ops: Sequence[kv.KvOp], store: Store, permitted: Permitted = lambda _: True
+        self, ops: Sequence[txn.Op], store: Store, permitted: Permitted = lambda _: True
     ) -> txn.Outcome:
         """Run operations that only read, on the given store."""
-        refused = _refused(ops, permitted, _missing_key)
-        return txn.Outcome(failures=refused) if refused else txn.apply(store, store.raft_index, ops)
+        refused = _refused(ops, permitted, _malformed)
+        return (
+            txn.Outcome(failures=refused) if refused else txn.apply(store, store.raft_index, ops, _no_delay)
+        )
 
-    def _refusal(self, op: kv.KvOp, now: float) -> str | None:
-        key = op.entry.key
-        if (why := _missing_key(op)) is not None:
+    def _refusal(self, op: txn.Op, now: float) -> str | None:
+        if (why := _malformed(op)) is not None or isinstance(op, CatalogOp):
             return why
-        if op.verb == "lock" and self.delays.active(key, now):
-            return f"failed to lock key {quote(key)} due to lock delay"
+        if op.verb == "lock" and self.delays.active(op.entry.key, now):
+            return f"failed to lock key {quote(op.entry.key)} due to lock delay"
         return None
 
     def _schedule_reaping(self, index: int, now: float) -> None:
@@ -428,14 +431,17 @@ def _no_query(query: str) -> StateError:
 
 
 def _refused(
-    ops: Sequence[kv.KvOp], permitted: Permitted, refusal: Callable[[kv.KvOp], str | None]
+    ops: Sequence[txn.Op], permitted: Permitted, refusal: Callable[[txn.Op], str | None]
 ) -> tuple[txn.OpFailure, ...]:
     whys = ((number, refusal(op) or (None if permitted(op) else DENIED)) for number, op in enumerate(ops))
     return tuple(txn.OpFailure(number, why) for number, why in whys if why is not None)
 
 
-def _missing_key(op: kv.KvOp) -> str | None:
+def _malformed(op: txn.Op) -> str | None:
+    if isinstance(op, CatalogOp):
+        return catalog_ops.refusal(op)
     return "Must provide key" if not op.entry.key and op.verb != "delete-tree" else None
 
 
-_KEYLESS = frozenset({"delete-tree", "get-tree"})
+def _no_delay(_key: str, _nanoseconds: int) -> None:
+    """Impose nothing: what only reads ends no session."""

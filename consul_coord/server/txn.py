@@ -1,10 +1,10 @@
-"""KV transactions: all operations or none, at one index, later ones seeing what earlier ones did.
+"""Transactions on keys and on the catalog: all operations or none, at one index, in order.
 
 Rules
 - Pre-checks (key present, lock-delay, permission) run first for all operations; if any fails, only these are
   reported.
-- Then the operations run in order, all of them, so that every failing one is reported; any failure undoes
-  everything.
+- Then the operations run in order, all of them, each seeing what the earlier ones did, so that every failing
+  one is reported; any failure undoes everything.
 - Results are not aligned with operations: deletions and ``check-not-exists`` give none, ``get-tree`` one per
   key. Only the reading verbs return values.
 """
@@ -14,16 +14,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consul_coord.server import kv
+from consul_coord.server import catalog_ops, kv
+from consul_coord.server.catalog_ops import CatalogOp
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from consul_coord.server.catalog import Delay
+    from consul_coord.server.catalog_ops import Record
     from consul_coord.server.kv import KvOp
     from consul_coord.server.records import Entry
     from consul_coord.server.store import Store
+
+    Op = KvOp | CatalogOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class OpFailure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a transaction gave: entries for the operations that have any, or why it failed."""
+    """What a transaction gave: what the operations found or left that show it, or why it failed."""
 
     results: tuple[Result, ...] = ()
     failures: tuple[OpFailure, ...] = ()
@@ -44,10 +49,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One entry of a transaction's results."""
+    """One of a transaction's results."""
 
-    entry: Entry
-    with_value: bool
+    row: Entry | Record
+    with_value: bool = False
+    """Whether a key's value is shown."""
 
 
 class Undo(Exception):
@@ -58,19 +64,30 @@ class Undo(Exception):
         self.outcome = outcome
 
 
-def apply(store: Store, index: int, ops: Sequence[KvOp]) -> Outcome:
-    """Run the operations at one index; the caller undoes the store when the outcome has failures."""
+def is_write(op: Op) -> bool:
+    """Tell whether an operation has to go through Raft; one on the catalog does unless it is a ``get``."""
+    return op.verb != catalog_ops.GET if isinstance(op, CatalogOp) else op.verb in kv.WRITES
+
+
+def apply(store: Store, index: int, ops: Sequence[Op], delay: Delay) -> Outcome:
+    """Run the operations at one index; the caller undoes the store when the outcome has failures.
+
+    ``delay`` is called with each key that a session loses on the way, and its lock-delay.
+    """
     results: list[Result] = []
     failures: list[OpFailure] = []
     for number, op in enumerate(ops):
         try:
-            results.extend(_run(store, index, op))
+            results.extend(_run(store, index, op, delay))
         except StateError as error:
             failures.append(OpFailure(number, str(error)))
     return Outcome(failures=tuple(failures)) if failures else Outcome(results=tuple(results))
 
 
-def _run(store: Store, index: int, op: KvOp) -> tuple[Result, ...]:
+def _run(store: Store, index: int, op: Op, delay: Delay) -> tuple[Result, ...]:
+    if isinstance(op, CatalogOp):
+        row = catalog_ops.run(store, index, op, delay)
+        return () if row is None else (Result(row),)
     if op.verb in kv.WRITES:
         return _write(store, index, op)
     read = _READS.get(op.verb)
@@ -84,7 +101,7 @@ def _write(store: Store, index: int, op: KvOp) -> tuple[Result, ...]:
     done = kv.WRITES[op.verb](store, index, op)
     if not done:
         raise StateError(_REFUSED[op.verb].format(key=quote(op.entry.key)))
-    return () if done is True else (Result(done, with_value=False),)
+    return () if done is True else (Result(done),)
 
 
 def _get(store: Store, op: KvOp) -> tuple[Result, ...]:
@@ -108,7 +125,7 @@ def _check_index(store: Store, op: KvOp) -> tuple[Result, ...]:
     if entry.modify_index != op.index:
         message = f"failed index check for key {key}, current modify index {entry.modify_index} != {op.index}"
         raise StateError(message)
-    return (Result(entry, with_value=False),)
+    return (Result(entry),)
 
 
 def _check_session(store: Store, op: KvOp) -> tuple[Result, ...]:
@@ -122,7 +139,7 @@ def _check_session(store: Store, op: KvOp) -> tuple[Result, ...]:
             f"failed session check for key {key}, current session {quote(entry.session)} != {quote(wanted)}"
         )
         raise StateError(message)
-    return (Result(entry, with_value=False),)
+    return (Result(entry),)
 
 
 def _check_not_exists(store: Store, op: KvOp) -> tuple[Result, ...]:

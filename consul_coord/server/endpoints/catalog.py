@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from consul_coord.server.call import Call
+    from consul_coord.server.state import ConsulState
     from consul_coord.server.store import Store
     from consul_coord.server.wire import Reply
 
@@ -158,6 +159,28 @@ def service_record(node_name: str, fields: Mapping[str, Any]) -> ServiceRecord:
     )
 
 
+def check_record(node_name: str, fields: Mapping[str, Any]) -> CheckRecord:
+    """Return a check from its decoded fields; critical unless they say otherwise."""
+    name = fields.get("Name", "")
+    record = CheckRecord(node_name, fields.get("CheckID") or name, name, fields.get("Status") or CRITICAL)
+    return replace(
+        record,
+        notes=fields.get("Notes", ""),
+        output=fields.get("Output", ""),
+        service_id=fields.get("ServiceID", ""),
+        type=fields.get("Type", ""),
+    )
+
+
+def refuse_renaming(state: ConsulState, name: str, node_id: str) -> None:
+    """Refuse, loudly, to give a node's id to another name: Consul would rename the node."""
+    taken = next(
+        (n for n in state.store.nodes if node_id and n.id == node_id and fold(n.name) != fold(name)), None
+    )
+    if taken is not None:
+        raise Refusal(501, f"The reference server does not rename nodes: {node_id} is {taken.name}")
+
+
 def _readable(call: Call, name: str) -> bool:
     return call.authorizer.may("node", name, "read")
 
@@ -185,12 +208,7 @@ def _registration(call: Call, name: str, fields: Mapping[str, Any]) -> catalog.R
 
 def _node(call: Call, name: str, fields: Mapping[str, Any]) -> NodeRecord:
     node_id = fields.get("ID", "").lower()
-    taken = next(
-        (n for n in call.state.store.nodes if node_id and n.id == node_id and fold(n.name) != fold(name)),
-        None,
-    )
-    if taken is not None:
-        raise Refusal(501, f"The reference server does not rename nodes: {node_id} is {taken.name}")
+    refuse_renaming(call.state, name, node_id)
     return NodeRecord(
         name,
         node_id,
@@ -206,18 +224,10 @@ def _check(node_name: str, fields: Mapping[str, Any]) -> CheckRecord:
     if given and fold(given) != fold(node_name):
         message = f"check node {quote(given)} does not match node {quote(node_name)}"
         raise StateError(message)
-    name = fields.get("Name", "")
-    record = CheckRecord(node_name, fields.get("CheckID") or name, name, fields.get("Status") or CRITICAL)
-    return replace(
-        record,
-        notes=fields.get("Notes", ""),
-        output=fields.get("Output", ""),
-        service_id=fields.get("ServiceID", ""),
-        type=fields.get("Type", ""),
-    )
+    return check_record(node_name, fields)
 
 
-_SERVICE: Fields = {
+SERVICE: Fields = {
     "ID": gojson.text,
     "Service": gojson.text,
     "Tags": gojson.texts,
@@ -234,7 +244,7 @@ _SERVICE: Fields = {
     "ModifyIndex": gojson.anything,
 }
 
-_CHECK: Fields = {
+CHECK: Fields = {
     "Node": gojson.text,
     "CheckID": gojson.text,
     "Name": gojson.text,
@@ -251,7 +261,7 @@ _CHECK: Fields = {
     "ModifyIndex": gojson.anything,
 }
 
-_HEALTH_CHECK = gojson.object_of(_CHECK, struct="HealthCheck", type_name="structs.HealthCheck")
+_HEALTH_CHECK = gojson.object_of(CHECK, struct="HealthCheck", type_name="structs.HealthCheck")
 
 _REGISTRATION: Fields = {
     "Datacenter": gojson.text,
@@ -260,7 +270,7 @@ _REGISTRATION: Fields = {
     "Address": gojson.text,
     "TaggedAddresses": gojson.text_map,
     "NodeMeta": gojson.text_map,
-    "Service": gojson.object_of(_SERVICE, struct="NodeService", type_name="structs.NodeService"),
+    "Service": gojson.object_of(SERVICE, struct="NodeService", type_name="structs.NodeService"),
     "Check": _HEALTH_CHECK,
     "Checks": gojson.list_of(_HEALTH_CHECK, "structs.HealthChecks"),
     "SkipNodeUpdate": gojson.boolean,

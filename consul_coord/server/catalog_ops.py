@@ -1,0 +1,177 @@
+"""Operations on the catalog inside a transaction: nodes, services and checks, each with the same verbs.
+
+Rules
+- ``get`` and ``set`` are what they say; ``cas`` and ``delete-cas`` want the ModifyIndex of what is there, 0
+  for what is not. Deleting what is not there is fine, except with ``delete-cas``.
+- Everything but ``get`` is checked for its names before anything of the transaction is applied.
+- Whatever an operation does to sessions (a check turned critical, a node deleted) it does within the
+  transaction, at its index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from consul_coord.server import catalog
+from consul_coord.server.failures import StateError
+from consul_coord.server.gotext import quote
+from consul_coord.server.records import CheckRecord, NodeRecord, ServiceRecord
+from consul_coord.server.store import fold, pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.server.catalog import Delay
+    from consul_coord.server.store import Store
+
+    Record = NodeRecord | ServiceRecord | CheckRecord
+
+R = TypeVar("R", NodeRecord, ServiceRecord, CheckRecord)
+
+GET = "get"
+_UUID_LENGTH = 36
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogOp:
+    """One operation on the catalog; ``record`` is what the client sent, its ModifyIndex included."""
+
+    verb: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[R]):
+    """What the verbs need to know of nodes, of services or of checks."""
+
+    name: str
+    label: Callable[[R], str]
+    find: Callable[[Store, R], R | None]
+    put: Callable[[Store, int, R, Delay], None]
+    remove: Callable[[Store, int, R, Delay], None]
+    refusal: Callable[[R], str | None]
+
+
+def kind_of(op: CatalogOp) -> Kind[Any]:
+    """Return the kind of thing that an operation is about."""
+    return _KINDS[type(op.record)]
+
+
+def refusal(op: CatalogOp) -> str | None:
+    """Return why an operation can't be applied at all, or None."""
+    return None if op.verb == GET else kind_of(op).refusal(op.record)
+
+
+def run(store: Store, index: int, op: CatalogOp, delay: Delay) -> Record | None:
+    """Carry out one operation; return what is there afterwards, None after a deletion."""
+    verb = _VERBS.get(op.verb)
+    if verb is None:
+        message = f"unknown {kind_of(op).name} verb {quote(op.verb)}"
+        raise StateError(message)
+    return verb(store, index, op, delay)
+
+
+def _get(store: Store, _index: int, op: CatalogOp, _delay: Delay) -> Record:
+    kind = kind_of(op)
+    found: Record | None = kind.find(store, op.record)
+    if found is None:
+        message = f"{kind.label(op.record)} doesn't exist"
+        raise StateError(message)
+    return found
+
+
+def _set(store: Store, index: int, op: CatalogOp, delay: Delay) -> Record | None:
+    kind = kind_of(op)
+    kind.put(store, index, op.record, delay)
+    stored: Record | None = kind.find(store, op.record)
+    return stored
+
+
+def _cas(store: Store, index: int, op: CatalogOp, delay: Delay) -> Record | None:
+    existing: Record | None = kind_of(op).find(store, op.record)
+    if (existing.modify_index if existing else 0) != op.record.modify_index:
+        raise _stale("set", op)
+    return _set(store, index, op, delay)
+
+
+def _delete(store: Store, index: int, op: CatalogOp, delay: Delay) -> None:
+    kind_of(op).remove(store, index, op.record, delay)
+
+
+def _delete_cas(store: Store, index: int, op: CatalogOp, delay: Delay) -> None:
+    existing: Record | None = kind_of(op).find(store, op.record)
+    if existing is None or existing.modify_index != op.record.modify_index:
+        raise _stale("delete", op)
+    _delete(store, index, op, delay)
+
+
+def _stale(what: str, op: CatalogOp) -> StateError:
+    return StateError(f"failed to {what} {kind_of(op).label(op.record)}, index is stale")
+
+
+_VERBS: dict[str, Callable[[Store, int, CatalogOp, Delay], Record | None]] = {
+    GET: _get,
+    "set": _set,
+    "cas": _cas,
+    "delete": _delete,
+    "delete-cas": _delete_cas,
+}
+
+
+def _find_node(store: Store, node: NodeRecord) -> NodeRecord | None:
+    if node.id:
+        return next((each for each in store.nodes if each.id == node.id), None)
+    return store.nodes.get(fold(node.name))
+
+
+def _node_refusal(node: NodeRecord) -> str | None:
+    if not node.name:
+        return "Must provide node"
+    if node.id and len(node.id) != _UUID_LENGTH:
+        return "Bad node ID: uuid string is wrong length"
+    return None
+
+
+def _put_service(store: Store, index: int, service: ServiceRecord, _delay: Delay) -> None:
+    if store.nodes.get(fold(service.node)) is not None and not service.id:
+        raise StateError("failed inserting service: object missing primary index")
+    catalog.put_service(store, index, service)
+
+
+def _put_check(store: Store, index: int, check: CheckRecord, delay: Delay) -> None:
+    if store.nodes.get(fold(check.node)) is not None:
+        if check.service_id and store.services.get(pair(check.node, check.service_id)) is None:
+            raise StateError("Missing service registration")
+        if not check.id:
+            raise StateError("failed inserting check: object missing primary index")
+    catalog.put_check(store, index, check, delay)
+
+
+_NODES: Kind[NodeRecord] = Kind(
+    "Node",
+    lambda node: f"node {quote(node.name)}",
+    _find_node,
+    lambda store, index, node, _: catalog.put_node(store, index, node),
+    lambda store, index, node, delay: catalog.remove_node(store, index, node.name, delay),
+    _node_refusal,
+)
+_SERVICES: Kind[ServiceRecord] = Kind(
+    "Service",
+    lambda service: f"service {quote(service.id)} on node {quote(service.node)}",
+    lambda store, service: store.services.get(pair(service.node, service.id)),
+    _put_service,
+    lambda store, index, service, delay: catalog.remove_service(
+        store, index, service.node, service.id, delay
+    ),
+    lambda service: None if service.service or not service.id else "Must provide service name with ID",
+)
+_CHECKS: Kind[CheckRecord] = Kind(
+    "Check",
+    lambda check: f"check {quote(check.id)} on node {quote(check.node)}",
+    lambda store, check: store.checks.get(pair(check.node, check.id)),
+    _put_check,
+    lambda store, index, check, delay: catalog.remove_check(store, index, check.node, check.id, delay),
+    lambda _: None,
+)
+_KINDS: dict[type, Kind[Any]] = {NodeRecord: _NODES, ServiceRecord: _SERVICES, CheckRecord: _CHECKS}
