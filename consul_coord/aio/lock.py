@@ -122,16 +122,13 @@ class AsyncLock:
         hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return AsyncHeldLock(self, timeout)
+        return AsyncHeldLock(self._client, self, timeout)
 
     async def __aenter__(self) -> AsyncHold:
-        hold, body = await self._enter(None)
+        hold = await self.acquire()
+        body = Body(self._client, self._client.core, hold.core)
         self._entered.setdefault(backend.current_task(), []).append(body)
         return hold
-
-    async def _enter(self, timeout: float | None) -> tuple[AsyncHold, Body]:
-        hold = await self.acquire(timeout=timeout)
-        return hold, Body(self._client, self._client.core, hold.core)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -220,13 +217,15 @@ class AsyncReentrantLock(AsyncLock):
 class AsyncHeldLock:
     """What ``AsyncLock.hold`` returns: a context manager for one block at a time."""
 
-    def __init__(self, lock: AsyncLock, timeout: float | None) -> None:
+    def __init__(self, client: AsyncClient, lock: AsyncLock, timeout: float | None) -> None:
+        self._client = client
         self._lock = lock
         self._timeout = timeout
         self._body: Body | None = None
 
     async def __aenter__(self) -> AsyncHold:
-        hold, self._body = await self._lock._enter(self._timeout)  # noqa: SLF001 - one class in two parts
+        hold = await self._lock.acquire(timeout=self._timeout)
+        self._body = Body(self._client, self._client.core, hold.core)
         return hold
 
     async def __aexit__(

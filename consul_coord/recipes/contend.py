@@ -101,17 +101,17 @@ class Attempt:
 
     async def run(self) -> HoldCore:
         """Take the lock, or raise why not, leaving nothing behind."""
-        hold = None
+        hold: HoldCore | None = None
         try:
             await self._get_turn()
             hold = await (self._try_once() if self.once else self._contend())
+            return hold
         finally:
             # Also after a KeyboardInterrupt or a cancellation, wherever it struck.
             if hold is None:
                 await self._give_up()
             for session in self.unanswered:
                 self.core.reaper.add(Sweep(self.plan.key, session, self.plan.flags), after=SWEEPS[0])
-        return hold
 
     async def _get_turn(self) -> None:
         self.core.queues.join(self.turn)

@@ -205,7 +205,7 @@ class HoldCore:
 
     def take_lost_callbacks(self) -> list[Callable[[LossReason], object]]:
         """Return the callbacks not taken so far, each to exactly one caller."""
-        taken = []
+        taken: list[Callable[[LossReason], object]] = []
         while self._lost_callbacks:
             try:
                 _, function = self._lost_callbacks.popitem()

@@ -72,7 +72,8 @@ def read(key: str, pairs: Iterable[KVPair]) -> Look:
     """Sort what a transaction gave for a key and its queue; the key itself may be missing."""
     prefix = directory(key)
     lock = None
-    live, dead = [], []
+    live: list[KVPair] = []
+    dead: list[KVPair] = []
     for pair in pairs:
         name = pair.key.removeprefix(prefix)
         if pair.key == key:

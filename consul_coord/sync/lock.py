@@ -122,7 +122,7 @@ class Lock:
         hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return HeldLock(self, timeout)
+        return HeldLock(self._client, self, timeout)
 
     def __enter__(self) -> Hold:
         hold = self.acquire()
@@ -136,13 +136,7 @@ class Lock:
         hold = entered.pop()
         if not entered:
             del self._entered[threading.current_thread()]
-        self._leave(hold, error)
-
-    def _leave(self, hold: Hold, error: BaseException | None) -> None:
-        hold.release()
-        lost = error_at_exit(hold.core, self._client.now(), error)
-        if lost is not None:
-            raise lost from error
+        _leave(self._client, hold, error)
 
     def run(self, fn: Callable[[Hold], T], *, timeout: float | None = None) -> T:
         """Call ``fn(hold)`` while holding the lock, and return what it returns.
@@ -215,7 +209,8 @@ class ReentrantLock(Lock):
 class HeldLock:
     """What ``Lock.hold`` returns: a context manager for one block at a time."""
 
-    def __init__(self, lock: Lock, timeout: float | None) -> None:
+    def __init__(self, client: Client, lock: Lock, timeout: float | None) -> None:
+        self._client = client
         self._lock = lock
         self._timeout = timeout
         self._hold: Hold | None = None
@@ -229,4 +224,12 @@ class HeldLock:
     ) -> None:
         hold, self._hold = self._hold, None
         if hold is not None:
-            self._lock._leave(hold, error)  # noqa: SLF001 - one class in two parts
+            _leave(self._client, hold, error)
+
+
+def _leave(client: Client, hold: Hold, error: BaseException | None) -> None:
+    """Release at the end of a ``with`` block, then raise LockLost if that is due."""
+    hold.release()
+    lost = error_at_exit(hold.core, client.now(), error)
+    if lost is not None:
+        raise lost from error
