@@ -194,7 +194,7 @@ class TestWaiting:
         started = time.monotonic()
         with pytest.raises(AcquireTimeout) as caught:
             semaphore.acquire(timeout=0.3)
-        assert 0.3 <= time.monotonic() - started < 1.0
+        assert 0.3 <= time.monotonic() - started < 3.0
         assert (caught.value.blocker.kind, caught.value.blocker.position) == ("queued", 1)
         semaphore.cancel()
         with pytest.raises(AcquireCancelled):
@@ -217,7 +217,7 @@ class TestWaiting:
         for call in calls:
             with pytest.raises(AcquireCancelled):
                 call.result(5)
-        assert time.monotonic() - started < 0.25  # four of them, on a busy machine
+        assert time.monotonic() - started < 1.0  # the time of four, on a busy machine
         eventually(lambda: len(place.contenders()) == 2)
         assert semaphore.contenders() == ()
         for permit in held:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 CONTENDERS = 30
 LIMIT = 3
-STAY = 0.01
-"""Seconds inside: long enough for the others to come."""
+STAY = 0.005
+"""Seconds inside."""
+PATIENCE = 30.0
 
 
 class Room:
@@ -39,6 +40,8 @@ class Room:
         self.most = 0
         self.entries = Counter[object]()
         self.fences: list[int] = []
+        self.full = threading.Event()
+        """Raised once as many as fit were inside at the same time; the first to come wait for that."""
 
     @contextmanager
     def entered(self, who: object, fence: int) -> Iterator[None]:
@@ -48,6 +51,8 @@ class Room:
             self.entries[who] += 1
             self.fences.append(fence)
             assert self._inside <= self._size, "too many inside"
+            if self._inside == self._size:
+                self.full.set()
         try:
             yield
         finally:
@@ -56,13 +61,14 @@ class Room:
 
     def check(self, entries: int) -> None:
         assert self.entries.total() == entries
-        assert self.most == self._size, "nobody was in nobody's way: this shows nothing"
+        assert self.most == self._size
         assert len(set(self.fences)) == entries
 
 
 def use(semaphore: Semaphore, room: Room, *, who: int, times: int) -> None:
     for _ in range(times):
         with semaphore.hold(timeout=50) as permit, room.entered(who, permit.fence):
+            assert room.full.wait(PATIENCE)
             time.sleep(STAY)
 
 
@@ -86,9 +92,11 @@ def test_tasks_keep_to_the_limit(site: Site, backend: str) -> None:
 
     async def work(client: AsyncClient, who: int) -> None:
         semaphore = AsyncSemaphore(client, place.prefix, LIMIT)
-        for _ in range(5):
+        for _ in range(3):
             async with semaphore.hold(timeout=50) as permit:
                 with room.entered(who, permit.fence):
+                    if not room.full.is_set():
+                        await anyio.to_thread.run_sync(room.full.wait, PATIENCE)
                     await anyio.sleep(STAY)
 
     async def main() -> None:
@@ -99,7 +107,7 @@ def test_tasks_keep_to_the_limit(site: Site, backend: str) -> None:
             assert place.contenders() == []
 
     anyio.run(main, backend=backend)
-    room.check(CONTENDERS * 5)
+    room.check(CONTENDERS * 3)
     assert place.left_behind() == []
 
 
@@ -133,7 +141,8 @@ def test_sessions_destroyed_under_load_never_let_too_many_in(make_client: MakeCl
             try:
                 with semaphores[who % 4].hold(timeout=50) as permit:
                     with room.entered(who, permit.fence):
-                        permit.lost.wait(0.005)
+                        assert room.full.wait(PATIENCE)
+                        permit.lost.wait(STAY)
                     # Outside the room: what is destroyed now is nobody's belief any more.
                     if chance.random() < 0.3:
                         place.operator.destroy(permit.session)
@@ -163,7 +172,7 @@ def test_sessions_destroyed_under_load_never_let_too_many_in(make_client: MakeCl
     [(20, 200), pytest.param(50, 1_000, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
 )
 def test_nobody_starves(make_client: MakeClient, place: Place, contenders: int, acquisitions: int) -> None:
-    room, left, stop = Room(LIMIT), threading.Semaphore(acquisitions), threading.Event()
+    room, left = Room(LIMIT), threading.Semaphore(acquisitions)
     semaphores = [Semaphore(make_client(), place.prefix, LIMIT) for _ in range(5)]
 
     def work(who: int) -> None:
@@ -173,7 +182,6 @@ def test_nobody_starves(make_client: MakeClient, place: Place, contenders: int, 
     with ThreadPoolExecutor(contenders) as pool:
         for call in [pool.submit(work, who) for who in range(contenders)]:
             call.result(280)
-    stop.set()
     room.check(acquisitions)
     fair_share = acquisitions / contenders
     assert len(room.entries) == contenders
@@ -182,11 +190,11 @@ def test_nobody_starves(make_client: MakeClient, place: Place, contenders: int, 
 
 
 def test_nothing_is_left_when_all_clients_are_closed(site: Site) -> None:
-    place = Place(site)
+    place, room = Place(site), Room(LIMIT)
     clients = [Client(address=site.address, session=spec(site)) for _ in range(5)]
     with ThreadPoolExecutor(10) as pool:
         calls = [
-            pool.submit(use, Semaphore(client, place.prefix, LIMIT), Room(LIMIT), who=0, times=4)
+            pool.submit(use, Semaphore(client, place.prefix, LIMIT), room, who=0, times=4)
             for client in clients * 2
         ]
         for call in calls:

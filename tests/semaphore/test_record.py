@@ -197,6 +197,22 @@ class TestResize:
         semaphore.resize(7)
         assert place.read()["Limit"] == semaphore.limit == 7
 
+    def test_it_goes_by_its_index_and_keeps_who_came_meanwhile(
+        self, make_client: MakeClient, place: Place, proxy: FaultProxy
+    ) -> None:
+        semaphore = Semaphore(make_client(address=proxy.address), place.prefix, 2)
+        semaphore.run(lambda _: None)
+        late = proxy.add(Fault(lose=Lose.TIME, method="PUT", path=f"/v1/kv/{place.record}"))
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(semaphore.resize, 5)
+            assert late.hit.wait(10)
+            permit = Semaphore(make_client(), place.prefix, 2).acquire(timeout=5)
+            late.let_go()
+            call.result(10)
+        assert place.read() == {"Limit": 5, "Holders": {permit.session: True}}
+        assert permit.verify()
+        permit.release()
+
 
 class TestDestroy:
     def test_an_unused_record_goes(self, client: Client, place: Place) -> None:
