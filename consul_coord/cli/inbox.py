@@ -1,4 +1,4 @@
-"""Everything that may happen while a command waits or runs, brought to one thread, in order.
+"""Everything that may happen while a verb waits or runs, brought to one thread, in order.
 
 Rules
 - One thread, the main one, decides; signal handlers and other threads only put facts into the inbox.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from consul_coord import ConsulCoordError, Hold, LossReason
+    from consul_coord.cli.survey import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,21 @@ class ChildEnded:
     """The command has ended."""
 
 
-Fact: TypeAlias = Signalled | Granted | Refused | Crashed | Lost | ChildStopped | ChildEnded
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is held and waited for has changed."""
+
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """Somebody pressed a key."""
+
+    key: str
+
+
+Fact: TypeAlias = Signalled | Granted | Refused | Crashed | Lost | ChildStopped | ChildEnded | Seen | Pressed
 
 
 class Inbox:

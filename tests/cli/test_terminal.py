@@ -74,8 +74,8 @@ class Screen:
 
 
 @contextlib.contextmanager
-def screen(command: Sequence[str], *, address: str) -> Iterator[Screen]:
-    shown = Screen(command, env=environ(CONSUL_HTTP_ADDR=address, PS1="$ ", TERM="dumb", HISTFILE=""))
+def screen(command: Sequence[str], *, address: str, term: str = "dumb") -> Iterator[Screen]:
+    shown = Screen(command, env=environ(CONSUL_HTTP_ADDR=address, PS1="$ ", TERM=term, HISTFILE=""))
     try:
         yield shown
     finally:

@@ -1,0 +1,57 @@
+"""Keys as they are pressed, without Enter and unseen; where there is no terminal there are none.
+
+The terminal is as it was before when the block is left.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import threading
+import tty
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from consul_coord.cli.inbox import Pressed
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from consul_coord.cli.inbox import Inbox
+
+
+@contextmanager
+def keys(inbox: Inbox) -> Generator[None]:
+    """Put pressed keys into the inbox meanwhile."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        yield
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    ended, end = os.pipe()
+    reader = threading.Thread(
+        target=_read, args=(terminal, ended, inbox), name="consul-coord-keys", daemon=True
+    )
+    tty.setcbreak(terminal)
+    try:
+        reader.start()
+        yield
+    finally:
+        os.close(end)
+        reader.join()
+        os.close(ended)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _read(terminal: int, ended: int, inbox: Inbox) -> None:
+    while True:
+        ready, _, _ = select.select([terminal, ended], [], [])
+        if ended in ready:
+            return
+        pressed = os.read(terminal, 64)
+        if not pressed:  # the terminal has gone
+            return
+        for key in pressed.decode(errors="replace"):
+            inbox.put(Pressed(key))
