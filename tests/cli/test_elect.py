@@ -123,7 +123,3 @@ def test_values_that_are_no_text_are_shown_all_the_same(start: Start, key: str, 
     assert plain.end() == 0
     assert "\\xff" in plain.stdout.all()[0]
     client.session.destroy(session)
-
-
-def test_an_agent_that_is_not_there_is_told(start: Start, key: str) -> None:
-    assert start("leader", key, address="127.0.0.1:1").end() == 69

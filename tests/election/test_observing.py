@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Client, InvalidKey, LeaderElection, leader, observe
+from consul_coord import Client, InvalidKey, LeaderElection, Watch, leader, observe
+from consul_coord.recipes.leader import LeaderFollower
 from consul_coord.server import ReferenceServer
 from consul_coord.testing.agent import RealAgent
 from tests.election.conftest import CONFIG, QUICK, SPEC
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """A thread that follows a leadership until told to stop."""
+    """A thread that follows a leadership until told to stop.
 
-    def __init__(self, client: Client, key: str) -> None:
+    ``wait``: seconds that a blocking query lasts, at whose end an index that went back before it began is
+    noticed at the latest.
+    """
+
+    def __init__(self, client: Client, key: str, *, wait: float | None = None) -> None:
         self.seen: list[LeaderInfo | None] = []
-        self._watch = observe(client, key)
+        self._watch = observe(client, key) if wait is None else Watch(client, LeaderFollower(key, wait=wait))
         self._thread = threading.Thread(target=self._follow)
 
     def __enter__(self) -> Self:
@@ -105,7 +110,7 @@ def test_an_index_that_goes_back_costs_no_news_and_repeats_none(key: str) -> Non
         ReferenceServer(config=CONFIG) as server,
         Client(address=server.address, session=SPEC) as client,
         Client(address=server.address) as watching,
-        Follower(watching, key) as follower,
+        Follower(watching, key, wait=1.0) as follower,
     ):
         until(lambda: follower.seen == [None], "the present state")
         before = server.snapshot()

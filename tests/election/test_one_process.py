@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Client, LeaderElection, LeadershipLost, LossReason, TxnFailed, TxnOp
+from consul_coord import Client, LeaderElection, LeadershipLost, LossReason, TxnFailed, TxnOp, leader
 from consul_coord.clock import VirtualClock
 from consul_coord.server import ReferenceServer
 from tests.election.conftest import QUICK, SPEC
@@ -153,16 +154,16 @@ def test_a_forked_child_does_not_lead_and_may_stand_itself(reference_address: st
     assert done.returncode == 0, done.stderr
 
 
-def test_a_dropped_election_stands_until_it_is_stopped(reference_address: str, key: str) -> None:
-    told = Told()
+def test_a_dropped_election_stands_for_as_long_as_the_process_runs(reference_address: str, key: str) -> None:
+    def begin() -> weakref.ref[Client]:
+        client = Client(address=reference_address, session=SPEC)
+        LeaderElection(client, key).start()
+        return weakref.ref(client)
 
-    def begin() -> None:
-        LeaderElection(Client(address=reference_address, session=SPEC), key, on_elected=told.say).start()
-
-    begin()
+    reference = begin()
     gc.collect()
-    until(lambda: told.news, "elected")
-    gc.collect()
-    (me,) = told.news
-    assert me.is_held
-    me._client.close()
+    with Client(address=reference_address) as watching:
+        until(lambda: leader(watching, key) is not None, "elected")
+    dropped = reference()
+    assert dropped is not None
+    dropped.close()
