@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from pathlib import Path
 
 import nox
@@ -46,7 +47,7 @@ def types(session: nox.Session) -> None:
     """Check types (mypy --strict and pyright)."""
     _install_dev(session)
     session.run("mypy", "--strict")
-    python = Path(session.bin) / "python"
+    python = sys.executable if session.venv_backend == "none" else Path(session.bin) / "python"
     session.run("pyright", "--pythonpath", str(python))
 
 

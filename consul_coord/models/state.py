@@ -117,7 +117,7 @@ class LeaderInfo:
         """The value as UTF-8 text. Raises UnicodeDecodeError when it is none."""
         return self.value.decode()
 
-    def json(self) -> Any:
+    def json(self) -> Any:  # noqa: ANN401 - what JSON holds is the reader's to know
         """Return the value read as JSON. Raises ValueError when it is none."""
         return json.loads(self.value)
 
