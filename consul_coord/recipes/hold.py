@@ -95,7 +95,7 @@ class HoldCore:
         """How it is watched, guarded and given back."""
         self._source = source
         self.depth = 1
-        """How many acquires it stands for: more than one with a re-entrant lock."""
+        """How many acquires it stands for: more with a re-entrant lock, none once it was lost and left."""
         self.granted_at = now
         self.lost = Signal()
         """Raised at a loss, never at a release."""
@@ -155,6 +155,11 @@ class HoldCore:
         """Whether it was given up, rather than lost or still held."""
         end = self._end.value
         return end is not None and end[0] is HoldState.RELEASED
+
+    @property
+    def left(self) -> bool:
+        """Whether its owner is done with it: it was released, or lost and given up as often as acquired."""
+        return self.released or self.depth == 0
 
     def lose(self, reason: LossReason) -> bool:
         """End the hold as lost; returns whether this call did it."""

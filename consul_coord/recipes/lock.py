@@ -119,12 +119,12 @@ class LockCore:
     def again(self, owner: object) -> HoldCore | None:
         """Return the owner's hold that a re-entrant acquire enters once more."""
         hold = self._held.get(owner)
-        return None if hold is None or hold.released else hold
+        return None if hold is None or hold.left else hold
 
     def held_by(self, owner: object) -> HoldCore:
-        """Return the owner's latest hold that was not released. Raises NotHeld."""
+        """Return the owner's latest hold that was not given up. Raises NotHeld."""
         hold = self._held.get(owner)
-        if hold is None or hold.released:
+        if hold is None or hold.left:
             message = f"this thread or task does not hold {self.plan.key!r}"
             raise NotHeld(message, key=self.plan.key)
         return hold

@@ -38,6 +38,7 @@ async def release(io: IO, core: Coordinator, hold: HoldCore) -> ReleaseOutcome:
         return ReleaseOutcome.RELEASED
     if not hold.begin_release():
         if not hold.released:
+            hold.depth = max(0, hold.depth - 1)
             return hold.finish_release(ReleaseOutcome.ALREADY_LOST)
         async with io.shield(BUDGET) as deadline:
             await io.wait(hold.settled, deadline=deadline)
