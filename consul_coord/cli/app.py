@@ -21,6 +21,7 @@ from consul_coord.cli.lock import lock
 from consul_coord.cli.semaphore import semaphore
 from consul_coord.cli.serve import serve
 from consul_coord.cli.sessions import sessions
+from consul_coord.cli.simulate import simulate
 from consul_coord.cli.top import top
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def app() -> None:
     """Coordinate programs through Consul."""
 
 
-for verb in (lock, semaphore, elect, leader, holders, top, break_, sessions, doctor, serve, demo):
+for verb in (lock, semaphore, elect, leader, holders, top, break_, sessions, doctor, serve, demo, simulate):
     app.add_command(verb)
 
 

@@ -1,0 +1,212 @@
+"""The server side: one agent over the reference server's pure service, and what operators do to it.
+
+Rules
+- Its clock is the true time. What falls due by itself (a TTL, a blocking query's end) is an event like any
+  other.
+- While the agent is down, requests are refused, and those that wait have lost their connection.
+- An operator acts on the state directly, by a Raft command of its own; watchers are told as always.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from consul_coord.server import catalog
+from consul_coord.server.config import ServerConfig
+from consul_coord.server.kv import KvOp
+from consul_coord.server.records import CRITICAL, PASSING, SERF_CHECK, CheckRecord, Entry
+from consul_coord.server.service import Service
+from consul_coord.server.state import ConsulState, SessionDraft
+from consul_coord.server.wire import Blocked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.server.records import SessionRecord
+    from consul_coord.server.wire import Reply, Request
+    from consul_coord.testing.simulation.dice import Dice
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.scheduler import Event, Scheduler
+
+    Receiver = Callable[[Reply | None], object]
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """One agent and its state."""
+
+    def __init__(self, scheduler: Scheduler, plan: Plan, rng: Dice) -> None:
+        self._scheduler = scheduler
+        numbers = itertools.count(1)
+        config = ServerConfig(
+            session_ttl_min=0.1, session_ttl_factor=plan.ttl_factor, spurious_wakeups=plan.spurious
+        )
+        self.state = ConsulState(
+            now=0.0,
+            new_id=lambda: f"{next(numbers):08x}-0000-4000-8000-{rng.getrandbits(48):012x}",
+            config=config,
+        )
+        self.service = Service(self.state, random=rng.random)
+        self.down = False
+        self._waiting: dict[int, Receiver] = {}
+        self._timer: Event | None = None
+        self._snapshot: bytes | None = None
+
+    # -- requests
+
+    def serve(self, request: Request, receive: Receiver) -> Callable[[], None]:
+        """Answer a request, now or later: ``receive`` gets the reply, None if the connection breaks first.
+
+        Returns what to call when the client has gone.
+        """
+        if self.down:
+            receive(None)
+            return _nothing
+        outcome = self.service.handle(request, self._scheduler.now)
+        if not isinstance(outcome, Blocked):
+            self._settle()
+            receive(outcome)
+            return _nothing
+        ticket = outcome.ticket
+        self._waiting[ticket] = receive
+        self._settle()
+
+        def hang_up() -> None:
+            if self._waiting.pop(ticket, None) is not None:
+                self.service.cancel(ticket)
+
+        return hang_up
+
+    def entry(self, key: str) -> Entry | None:
+        """Return a key as it is."""
+        return self.state.store.kv.get(key)
+
+    def holder(self, key: str) -> str:
+        """Return the session that has a key; empty when none has."""
+        entry = self.state.store.kv.get(key)
+        return entry.session if entry is not None else ""
+
+    def under(self, prefix: str) -> list[Entry]:
+        """Return the keys that begin with a prefix."""
+        return self.state.store.kv.under(prefix)
+
+    def lives(self, session: str) -> bool:
+        """Return whether a session has not ended."""
+        return session in self.state.store.sessions.rows
+
+    def sessions(self) -> list[SessionRecord]:
+        """Return all sessions, in order of their making."""
+        return list(self.state.store.sessions)
+
+    def in_lock_delay(self, key: str) -> bool:
+        """Return whether a key refuses everybody for a while."""
+        return self.state.delays.active(key, self._scheduler.now)
+
+    # -- the agent and its servers
+
+    def lose_leader(self) -> None:
+        """Be without a leader."""
+        self._do(self.state.lose_leader)
+
+    def elect_leader(self) -> None:
+        """Have one."""
+        if not self.state.leader and not self.down:
+            self._do(self.state.elect_leader)
+
+    def stop(self) -> None:
+        """Break all connections, and refuse new ones."""
+        self._do(self.state.lose_leader)
+        self.down = True
+        waiting, self._waiting = self._waiting, {}
+        for ticket, receive in waiting.items():
+            self.service.cancel(ticket)
+            receive(None)
+
+    def start(self) -> None:
+        """Be there again."""
+        if self.down:
+            self.down = False
+            self._do(self.state.elect_leader)
+
+    # -- operators
+
+    def open_session(self, *, ttl: float) -> str:
+        """Make a session for a client that is no part of what is tested."""
+        draft = SessionDraft(node=self.state.node, ttl=f"{ttl}s", node_checks=(), lock_delay=0)
+        return self._do(lambda now: self.state.create_session(draft, now))
+
+    def destroy_session(self, session: str) -> None:
+        """Destroy a session."""
+        self._do(lambda now: self.state.destroy_session(session, now))
+
+    def release(self, key: str) -> None:
+        """Release a key from whichever session has it."""
+        entry = self.state.store.kv.get(key)
+        if entry is not None and entry.session:
+            self._write("unlock", entry)
+
+    def delete(self, key: str) -> None:
+        """Delete a key."""
+        self._write("delete", Entry(key))
+
+    def overwrite(self, key: str, value: bytes) -> None:
+        """Write a key's value, leaving flags and session as they are."""
+        entry = self.state.store.kv.get(key)
+        if entry is not None:
+            self._write("set", replace(entry, value=value))
+
+    def take_snapshot(self) -> None:
+        """Save the state of this moment for ``restore``."""
+        self._snapshot = self.state.snapshot()
+
+    def restore(self) -> bool:
+        """Go back to the snapshot, and destroy the sessions in it; returns whether there is one."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return False
+        self._do(lambda now: self.service.restore(snapshot, now))
+        for session in self.sessions():
+            self.destroy_session(session.id)
+        return True
+
+    def set_health(self, *, passing: bool) -> None:
+        """Let the agent's own check pass or fail."""
+        status = PASSING if passing else CRITICAL
+        check = CheckRecord(self.state.node, SERF_CHECK, "Serf Health Status", status=status)
+        self._do(lambda now: self.state.register(catalog.Registration(self.state.node, checks=(check,)), now))
+
+    def _write(self, verb: str, entry: Entry) -> None:
+        self._do(lambda now: self.state.write_kv(KvOp(verb, entry), now))
+
+    def _do(self, action: Callable[[float], T]) -> T:
+        now = self._scheduler.now
+        self.service.run_timers(now)
+        result = action(now)
+        self.service.publish(now)
+        self._settle()
+        return result
+
+    # -- time
+
+    def _settle(self) -> None:
+        for ticket, reply in self.service.ready():
+            receive = self._waiting.pop(ticket, None)
+            if receive is not None:
+                receive(reply)
+        when = self.service.next_timer()
+        if self._timer is not None and self._timer.action is not None:
+            if self._timer.when == when:
+                return
+            self._timer.cancel()
+        self._timer = None if when is None else self._scheduler.at(when, self._run_timers)
+
+    def _run_timers(self) -> None:
+        self.service.run_timers(self._scheduler.now)
+        self._settle()
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,79 @@
+"""Which rare branches a suite of runs has visited: a simulation that never gets there proves nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+SOMETIMES = (
+    "lost reply on barge",
+    "lost reply on join",
+    "lost reply on take",
+    "lost reply on unlock",
+    "late barge applied",
+    "late barge refused",
+    "late join applied",
+    "late take refused",
+    "late unlock refused",
+    "twice on take",
+    "adopted",
+    "rejoined",
+    "refused by lock-delay",
+    "head died in lock-delay",
+    "head died",
+    "follower died",
+    "session ended while it waited",
+    "reaper found: Withdraw",
+    "reaper found: Sweep",
+    "reaper: Unlock",
+    "reaper: RemoveContender",
+    "reaper: DestroySession",
+    "lost: expired",
+    "lost: session_gone",
+    "lost: released_by_other",
+    "lost: key_deleted",
+    "lost: taken_over",
+    "jeopardy survived",
+    "hold forgotten",
+    "overwritten",
+    "released: released",
+    "released: already_lost",
+    "released: unknown",
+    "timed out: held",
+    "timed out: queued",
+    "timed out: lock_delay",
+    "timed out: unreachable",
+    "cancelled",
+    "task cancelled",
+    "interrupted by Ctrl-C",
+    "tried in vain",
+    "guarded write refused",
+    "stale fence refused",
+    "foreign hold",
+    "crash of a holder",
+    "pause of a holder beyond its lease",
+)
+"""What must have been seen at least once in a whole suite."""
+
+
+class Counts:
+    """How often each thing was seen."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def see(self, what: str) -> None:
+        """Note that something was seen."""
+        self.seen[what] += 1
+
+    def add(self, others: Counts) -> None:
+        """Add what another run has seen."""
+        self.seen.update(others.seen)
+
+    @staticmethod
+    def expected() -> tuple[str, ...]:
+        """Return what should be seen in a whole suite."""
+        return SOMETIMES
+
+    def missing(self) -> list[str]:
+        """Return what should have been seen and was not."""
+        return [what for what in SOMETIMES if not self.seen[what]]

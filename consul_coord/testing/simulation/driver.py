@@ -1,0 +1,176 @@
+"""The third way to run recipes: over virtual time, a seeded network, and one process among several.
+
+Rules
+- ``SimIO`` does what the blocking and the async driver do, in their order: an interrupt is looked at before
+  and after each operation, unless shielded; a request whose time is over is not sent; a timer that went off
+  is believed only when the clock agrees.
+- All randomness of a process is its own, from the seed.
+- A bug in a background program or a callback is kept, and fails the run.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, NoReturn
+
+from consul_coord.errors import RequestTimeout
+from consul_coord.host import BaseHost, HostedIO
+from consul_coord.http.blocking import read_timeout
+from consul_coord.io import Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from consul_coord.events import Event
+    from consul_coord.http.messages import Request, Response
+    from consul_coord.io import IO, Interrupt
+    from consul_coord.testing.simulation.dice import Dice
+    from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.program import SimTask, Wakeup
+
+LONGEST_TIMER = 3600.0
+
+
+class SimHost(BaseHost):
+    """The host of one process."""
+
+    def __init__(self, process: Process, rng: Dice) -> None:
+        super().__init__(clock=process.clock, observer=None)
+        self._process = process
+        self._rng = rng
+
+    def random(self) -> float:
+        """Return a random number from the process's own stream."""
+        return self._rng.random()
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """Return what does nothing: a process has one thread here."""
+        return nullcontext()
+
+    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> SimTask:
+        """Run a program in the background of the process."""
+
+        async def run(io: SimIO) -> None:
+            await program(io)
+
+        return self._process.spawn(run, name=name)
+
+    def call_back(self, function: Callable[[], object]) -> None:
+        """Call a user's function in an event of its own."""
+
+        def call() -> None:
+            try:
+                function()
+            except Exception as error:  # noqa: BLE001 - a user's bug must not end the run unseen
+                self.report_failure("a callback", error)
+
+        self._process.soon(call)
+
+    def emit(self, event: Event) -> None:
+        """Count an event and pass it to the run's own eyes."""
+        self.count(type(event).__name__)
+        self._process.on_event(event)
+
+    def report_failure(self, where: str, error: BaseException) -> None:
+        """Keep a bug."""
+        self._process.on_failure(where, error)
+
+
+class SimIO(HostedIO):
+    """The IO of one call, or of one background program."""
+
+    host: SimHost
+
+    def __init__(self, process: Process, task: SimTask, interrupt: Interrupt | None = None) -> None:
+        super().__init__(process.host)
+        self.task = task
+        self._process = process
+        self._interrupt = interrupt
+
+    def owner(self) -> object:
+        """Return the running task."""
+        return self.task
+
+    def _suspend(self) -> Wakeup:
+        wakeup = self.task.suspend()
+        interrupt = self._interrupt
+        if interrupt is not None and not self.task.shields:
+            interrupt.raise_if_fired()
+            wakeup.undo.append(interrupt.signal.subscribe(lambda: wakeup.fire(interrupt.raise_if_fired)))
+        return wakeup
+
+    async def send(self, request: Request, *, deadline: float) -> Response:
+        """Exchange one request for a reply."""
+        if deadline <= self.now():
+            message = f"{request.method} {request.path} was not sent: its time was over before"
+            raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
+        self.host.count("requests")
+        return await self._exchange(request, self._suspend(), deadline)
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        """Exchange one blocking query for its reply; None when ``until`` or ``deadline`` came first."""
+        self.host.count("requests")
+        wakeup = self._suspend()
+        if until is not None:
+            wakeup.undo.append(until.subscribe(lambda: wakeup.fire(_nothing)))
+        if deadline is not None and math.isfinite(deadline):
+            wakeup.undo.append(self._process.alarm(deadline, lambda: wakeup.fire(_nothing)))
+        return await self._exchange(request, wakeup, self.now() + read_timeout(request.hold_open))
+
+    async def _exchange(self, request: Request, wakeup: Wakeup, deadline: float) -> Response:
+        def time_out() -> NoReturn:
+            message = f"{request.method} {request.path}: no reply in time"
+            raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=True)
+
+        limit = min(deadline, self.now() + LONGEST_TIMER)
+        wakeup.undo.append(self._process.alarm(limit, lambda: wakeup.fire(time_out)))
+        wakeup.undo.append(self._process.link.send(request, wakeup.fire))
+        response: Response = await wakeup
+        return response
+
+    async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
+        """Wait until the signal is raised; returns False when ``deadline`` came first."""
+        wakeup = self._suspend()
+        if signal.is_set():
+            for undo in wakeup.undo:
+                undo()
+            return True
+        wakeup.undo.append(signal.subscribe(lambda: wakeup.fire(_nothing)))
+        if deadline is not None and math.isfinite(deadline):
+            wakeup.undo.append(self._process.alarm(deadline, lambda: wakeup.fire(_nothing)))
+        await wakeup
+        return signal.is_set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass on the process's clock."""
+        await self.wait(Signal(), deadline=self.now() + seconds)
+
+    def shield(self, seconds: float) -> AbstractAsyncContextManager[float]:
+        """Keep interrupts and cancellation out of a clean-up; gives the deadline by which it should end."""
+        return _Shield(self, seconds)
+
+
+class _Shield(AbstractAsyncContextManager[float, None]):
+    """While it lasts, the task is deaf to its interrupt and to cancellation."""
+
+    def __init__(self, io: SimIO, seconds: float) -> None:
+        self._io = io
+        self._seconds = seconds
+
+    async def __aenter__(self) -> float:
+        self._io.task.shields += 1
+        return self._io.now() + self._seconds
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._io.task.shields -= 1
+
+
+def _nothing() -> None:
+    return None

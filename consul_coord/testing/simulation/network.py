@@ -1,0 +1,263 @@
+"""Between the processes and the agent: every request has a fate, drawn before it is sent.
+
+Rules
+- Requests of one process may pass each other: each has a connection of its own.
+- Who hears nothing waits until his own time is over. A connection that breaks says so at once.
+- A request is applied up to ``LATEST`` seconds after it was sent, as seen with an agent that was stopped and
+  went on. Nothing is applied later: that is where the clean-up of real clients ends, too.
+- What reaches a process that stands still waits for it; a timer that is due then, likewise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlencode
+
+from consul_coord.errors import BrokenReply, ConnectFailed
+from consul_coord.http.messages import Response
+from consul_coord.server import wire
+from consul_coord.testing.simulation.shapes import shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.errors import TransportError
+    from consul_coord.http.messages import Request
+    from consul_coord.testing.simulation.cluster import Cluster
+    from consul_coord.testing.simulation.dice import Dice
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.scheduler import Gate, Scheduler
+    from consul_coord.testing.simulation.shapes import Shape
+
+    Fire = Callable[[Callable[[], object]], object]
+
+LATEST = 40.0
+SLOW = 3.0
+_LATENCY = 0.002
+"""Seconds one way, on average, when nothing is wrong."""
+_LONGEST_LATENCY = 0.02
+_LATENESS = (0.3, 1.5, 6.0, LATEST)
+"""A request that is late is so by up to one of these many seconds."""
+
+_NO_LEADER = (500, b"No cluster leader")
+_RATE_LIMITED = (429, b"")
+_UNAVAILABLE = (
+    503,
+    b"request could not be handled by this server: it is not the leader, and it is over its rate limit",
+)
+_LEADER_GONE = (500, b"rpc error making call: EOF")
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What becomes of a request on its way, and of its reply."""
+
+    arrives: bool = True
+    answer: Literal["reply", "nothing", "break", "refusal"] = "reply"
+    delay: float = 0.0
+    """Up to so many seconds more, on the way there."""
+    back: float = 0.0
+    """Likewise, on the way back."""
+    twice: bool = False
+    instead: tuple[int, bytes] | None = None
+    """Status and body of the reply, whatever was the agent's."""
+    first_index: bool = False
+
+
+COURSES = {
+    "served": Course(),
+    "request lost": Course(arrives=False, answer="nothing"),
+    "request cut off": Course(arrives=False, answer="break"),
+    "connection refused": Course(arrives=False, answer="refusal"),
+    "reply lost": Course(answer="nothing"),
+    "reply cut off": Course(answer="break"),
+    "late": Course(answer="nothing", delay=LATEST),
+    "late and cut off": Course(answer="break", delay=LATEST),
+    "twice": Course(twice=True),
+    "slow": Course(delay=SLOW, back=SLOW),
+    "no leader": Course(arrives=False, instead=_NO_LEADER),
+    "rate limited": Course(arrives=False, instead=_RATE_LIMITED),
+    "unavailable": Course(arrives=False, instead=_UNAVAILABLE),
+    "failed after": Course(instead=_LEADER_GONE),
+    "index back": Course(first_index=True),
+}
+
+
+class Network:
+    """All links, and the dice for what becomes of requests."""
+
+    def __init__(self, scheduler: Scheduler, cluster: Cluster, plan: Plan, rng: Dice, judge: Judge) -> None:
+        self.scheduler = scheduler
+        self.cluster = cluster
+        self.judge = judge
+        self.healed = False
+        self._delays: dict[str, float] = {}
+        self._plan = plan
+        self.rng = rng
+
+    def latency(self, more: float = 0.0) -> float:
+        """Draw the seconds that one way takes."""
+        usual = min(self.rng.expovariate(1 / _LATENCY), _LONGEST_LATENCY)
+        return usual + (self.rng.uniform(0.0, more) if more else 0.0)
+
+    def delay_next(self, name: str, seconds: float) -> None:
+        """Let the next request of a kind come late."""
+        self._delays[name] = seconds
+
+    def delay(self, shape: Shape) -> float:
+        """Return by how much a request is to come late, besides its fate."""
+        return self._delays.pop(shape.name, 0.0)
+
+    def fate(self, shape: Shape) -> str:
+        """Draw what becomes of a request."""
+        if self.healed or not self._plan.fates:
+            return "served"
+        if shape.name in self._plan.hot and self.rng.random() < self._plan.hot_probability:
+            return self.rng.choice(list(self._plan.fates))
+        dice = self.rng.random()
+        for name, part in self._plan.fates.items():
+            dice -= part
+            if dice < 0:
+                return name
+        return "served"
+
+    def heal(self) -> None:
+        """Let nothing go wrong from now on; what was lost before stays lost."""
+        self.healed = True
+
+
+class Link:
+    """What one process has of the network."""
+
+    def __init__(self, network: Network, who: str, gate: Gate) -> None:
+        self.network = network
+        self.who = who
+        self.gate = gate
+        self.cut = False
+        """Whether nothing passes at present."""
+
+    def send(self, request: Request, fire: Fire) -> Callable[[], None]:
+        """Send a request; ``fire`` gets what becomes of it. Returns how to close its connection."""
+        exchange = Exchange(self, request, fire)
+        exchange.begin()
+        return exchange.close
+
+
+class Exchange:
+    """One request and its reply."""
+
+    __slots__ = (
+        "_closed",
+        "_course",
+        "_fate",
+        "_fire",
+        "_hang_up",
+        "_link",
+        "_network",
+        "_request",
+        "_shape",
+    )
+
+    def __init__(self, link: Link, request: Request, fire: Fire) -> None:
+        self._link = link
+        self._network = link.network
+        self._request = request
+        self._shape = shape_of(request)
+        self._fate = "request lost" if link.cut else link.network.fate(self._shape)
+        self._course = COURSES[self._fate]
+        self._fire = fire
+        self._closed = False
+        self._hang_up: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """Send it on its way."""
+        network, course = self._network, self._course
+        if self._fate != "served":
+            network.judge.fate(self._link.who, self._shape, self._fate)
+        if course.answer == "refusal":
+            self._deliver(lambda: self._raise(ConnectFailed))
+        elif not course.arrives and course.instead is not None:
+            status, body = course.instead
+            self._deliver(lambda: Response(status, {}, body), after=network.latency())
+        elif course.answer == "break" and (course.delay or not course.arrives):
+            self._deliver(lambda: self._raise(BrokenReply))
+        if course.arrives:
+            first = self._arrive_unseen if course.twice else self._arrive
+            delay = network.delay(self._shape) + network.latency(self._lateness())
+            network.scheduler.after(delay, first)
+
+    def _lateness(self) -> float:
+        """Draw how late it comes at most: often just too late, sometimes very late."""
+        return min(self._course.delay, self._network.rng.choice(_LATENESS))
+
+    def close(self) -> None:
+        """Hang up, with or without a reply."""
+        self._closed = True
+        if self._hang_up is not None:
+            self._hang_up()
+
+    def _arrive_unseen(self) -> None:
+        """Be applied for a proxy that hears nothing of it, and tries again."""
+        if not self._request.hold_open:
+            self._apply(_ignore)
+        self._network.scheduler.after(self._network.latency(), self._arrive)
+
+    def _arrive(self) -> None:
+        if not (self._closed and self._request.hold_open):
+            self._hang_up = self._apply(self._answer)
+            if self._closed:
+                self._hang_up()
+
+    def _apply(self, receive: Callable[[wire.Reply | None], object]) -> Callable[[], None]:
+        request = self._request
+        body = request.body or b""
+        asked = wire.Request(
+            request.method, request.path, urlencode(request.params), body, content_length=len(body)
+        )
+        before = self._network.judge.before(self._shape)
+
+        def received(reply: wire.Reply | None) -> None:
+            self._network.judge.served(self._link.who, self._shape, self._fate, before, reply)
+            receive(reply)
+
+        return self._network.cluster.serve(asked, received)
+
+    def _answer(self, reply: wire.Reply | None) -> None:
+        course = self._course
+        if reply is None or (course.answer == "break" and not course.delay):
+            self._deliver(lambda: self._raise(BrokenReply))
+        elif course.answer == "reply":
+            response = self._response(reply)
+            self._deliver(lambda: response, more=course.back)
+
+    def _response(self, reply: wire.Reply) -> Response:
+        if self._course.instead is not None:
+            status, body = self._course.instead
+            return Response(status, {}, body)
+        headers = {name.lower(): value for name, value in reply.headers}
+        if self._course.first_index and "x-consul-index" in headers:
+            headers["x-consul-index"] = "1"
+        return Response(reply.status, headers, reply.body)
+
+    def _deliver(self, outcome: Callable[[], object], *, after: float = 0.0, more: float = 0.0) -> None:
+        def arrive() -> None:
+            if not self._link.cut and not self._closed:
+                self._fire(outcome)
+
+        delay = after + self._network.latency(more)
+        self._network.scheduler.after(delay, arrive, gate=self._link.gate)
+
+    def _raise(self, kind: type[TransportError]) -> None:
+        request = self._request
+        raise kind(
+            f"{request.method} {request.path}: {self._fate}",
+            method=request.method,
+            path=request.path,
+            outcome_unknown=kind is not ConnectFailed,
+        )
+
+
+def _ignore(reply: wire.Reply | None) -> None:
+    """Take no notice."""

@@ -1,0 +1,170 @@
+"""What one seed stands for: who takes part, how the sessions are, and which faults there may be.
+
+Rules
+- Everything is drawn from the seed, and from nothing else.
+- Swarm testing: each run has only some kinds of faults, of its own frequency each, and often aims them at a
+  few kinds of requests. Runs with everything at once would reach few states that need some luck.
+
+Source: Groce et al., "Swarm Testing" (2012).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consul_coord.models import SessionSpec
+from consul_coord.models.session import SERF_HEALTH
+from consul_coord.testing.simulation.dice import Dice
+from consul_coord.testing.simulation.shapes import SHAPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FATES = {
+    "request lost": "never arrives; the client hears nothing",
+    "request cut off": "never arrives; the connection breaks",
+    "connection refused": "never sent",
+    "reply lost": "applied; the client hears nothing",
+    "reply cut off": "applied; the connection breaks",
+    "late": "applied up to 40 s later, when the client has given up; it hears nothing",
+    "late and cut off": "applied up to 40 s later; the connection breaks at once",
+    "twice": "applied twice, as by a proxy that tries again; the second reply arrives",
+    "slow": "up to 3 s each way",
+    "no leader": "refused: 500, no cluster leader",
+    "rate limited": "refused: 429",
+    "unavailable": "refused: 503",
+    "failed after": "applied, and then 500: the leader went away",
+    "index back": "answered with the index 1",
+}
+"""What may become of one request, but for being served."""
+
+CHAOS = {
+    "pause": "a process stands still, and its clock goes on",
+    "suspend": "a process stands still with its timers, as its machine sleeps; its clock goes on",
+    "crash": "a process is gone at once, and after a while another one begins",
+    "cut": "nothing passes between a process and the agent",
+    "leader change": "a moment without a leader; all TTLs start afresh",
+    "leaderless": "no leader for longer than requests wait for one",
+    "agent restart": "connections break, and are refused for a while",
+    "destroy session": "an operator destroys a session",
+    "release key": "an operator releases the key from its session",
+    "delete key": "an operator deletes the key",
+    "delete contender": "an operator deletes a contender",
+    "overwrite": "an operator writes the key's value",
+    "restore": "an operator restores a snapshot, and destroys the sessions in it, as he should",
+    "check critical": "the node's health check fails for a moment",
+}
+"""What may happen at any time, apart from requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was drawn."""
+
+    seed: int
+    processes: int
+    users: int
+    """Users of locks in each process."""
+    keys: tuple[str, ...]
+    foreign: int
+    """Clients that contend for the keys and know of no queue, as Go's do."""
+    spec: SessionSpec
+    timeout: float
+    ttl_factor: float
+    skew: float
+    """By which part at most the processes' clocks run faster or slower than the server's."""
+    chaos_seconds: float
+    fates: Mapping[str, float]
+    """Each with its probability, for any request."""
+    hot: frozenset[str]
+    """Kinds of requests that faults are aimed at."""
+    hot_probability: float
+    chaos: Mapping[str, float]
+    """Each with the seconds between two of them, on average."""
+    patient: bool
+    """Whether the end waits for the last look of every clean-up, a minute later."""
+    spurious: bool
+    """Whether watches of absent keys answer early."""
+
+    def describe(self) -> str:
+        """Return it as a few lines of text."""
+        spec, checks = self.spec, list(self.spec.node_checks)
+        fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
+        chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
+        rows = (
+            f"seed {self.seed}: {self.processes} processes with {self.users} users each",
+            f"{self.foreign} foreign clients; keys {', '.join(self.keys)}",
+            f"sessions: TTL {spec.ttl} s (ends after {self.ttl_factor:g} x), lock-delay {spec.lock_delay} s",
+            f"sessions: {spec.behavior}, checks {checks}; clocks {self.skew:.1%} off at most",
+            f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
+            f"aimed at: {', '.join(sorted(self.hot)) or 'nothing'} ({self.hot_probability:.0%})",
+            f"and: {chaos or 'nothing else'}",
+        )
+        return "\n".join(rows)
+
+
+SAFE_SKEW = 0.045
+"""Less than a session's own allowance for drift."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a part of the runs is after: some faults that are sure to be there, on some requests."""
+
+    fates: tuple[str, ...] = ()
+    chaos: tuple[str, ...] = ()
+    hot: tuple[str, ...] = ()
+    """One of these kinds of requests is hit by them."""
+    short_leases: bool = False
+
+
+AIMS = (
+    Aim(),
+    Aim(),
+    Aim(fates=("late", "late and cut off"), hot=("barge", "join", "take", "unlock", "put", "guarded")),
+    Aim(fates=("late and cut off", "no leader"), hot=("barge", "take", "unlock")),
+    Aim(fates=("slow", "reply lost"), chaos=("cut",), hot=("renew",), short_leases=True),
+    Aim(fates=("reply lost", "reply cut off"), hot=("barge", "join", "take", "unlock", "create")),
+)
+"""One of them for each run."""
+
+
+def draw(seed: int) -> Plan:
+    """Return what a seed stands for."""
+    rng = Dice(seed, "plan")
+    aim = rng.choice(AIMS)
+    likely = {name: 1.0 if name in aim.fates else 0.05 if "late" in name else 0.35 for name in FATES}
+    fates = {name: 10 ** rng.uniform(-2.2, -1.0) for name, part in likely.items() if rng.chance(part)}
+    any_kind = rng.sample(SHAPES, rng.choice((0, 1, 2)))
+    chaos = {name: rng.uniform(3.0, 15.0) for name in CHAOS if rng.chance(1.0 if name in aim.chaos else 0.22)}
+    return Plan(
+        seed=seed,
+        processes=rng.choice((2, 2, 3, 3, 4)),
+        users=rng.choice((1, 1, 2, 3)),
+        keys=("jobs/a",) if rng.chance(0.8) else ("jobs/a", "jobs/b"),
+        foreign=int(rng.chance(0.25)),
+        spec=_spec(rng, short=aim.short_leases),
+        timeout=rng.choice((2.0, 5.0, 10.0)),
+        ttl_factor=1.0 if aim.short_leases else rng.choice((1.0, 2.0)),
+        skew=rng.choice((0.0, SAFE_SKEW)),
+        chaos_seconds=rng.uniform(6.0, 20.0),
+        fates=fates,
+        hot=frozenset(rng.sample(aim.hot, 1) if aim.hot else any_kind),
+        hot_probability=rng.uniform(0.1, 0.5),
+        chaos=chaos,
+        patient=rng.chance(0.04),
+        spurious=rng.chance(0.2),
+    )
+
+
+def _spec(rng: Dice, *, short: bool) -> SessionSpec:
+    if short:
+        return SessionSpec(ttl=2.0, lock_delay=0.0)
+    checked = rng.chance(0.15)
+    return SessionSpec(
+        ttl=rng.choice((2.0, 4.0, 8.0)),
+        lock_delay=rng.choice((2.0, 4.0)) if checked else rng.choice((0.0, 0.0, 1.0, 3.0, 6.0)),
+        behavior="delete" if rng.chance(0.25) else "release",
+        node_checks=(SERF_HEALTH,) if checked else (),
+    )

@@ -1,0 +1,228 @@
+"""One process: a clock, a host, the coordinator of one client, and its programs.
+
+Rules
+- A process that stands still takes no event; those that are due meanwhile come when it goes on, in any order.
+- A crash ends all programs at once; nothing of theirs reaches the world any more but the end of their
+  connections.
+- Calls are made as the clients make them: known to the coordinator, so that its closing ends them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from consul_coord.io import Interrupt
+from consul_coord.recipes import coordinator
+from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.reaper import Reaper
+from consul_coord.testing.simulation.clock import LocalClock
+from consul_coord.testing.simulation.driver import SimHost, SimIO
+from consul_coord.testing.simulation.network import Link
+from consul_coord.testing.simulation.program import SimTask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from consul_coord.events import Event as Happening
+    from consul_coord.io import IO
+    from consul_coord.recipes.reaper import Duty
+    from consul_coord.testing.simulation.dice import Dice
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.network import Network
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.scheduler import Event, Scheduler
+
+T = TypeVar("T")
+
+_WAKING = 0.0002
+"""Seconds, at most, until a program goes on that could."""
+_TIMER_SLACK = 0.002
+"""Seconds, at most, that a timer goes off late."""
+
+
+class Process:
+    """One client's process."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        scheduler: Scheduler,
+        network: Network,
+        judge: Judge,
+        plan: Plan,
+        rng: Dice,
+    ) -> None:
+        self.name = name
+        self.rng = rng
+        self.judge = judge
+        self.clock = LocalClock(
+            scheduler, rate=1.0 + rng.uniform(-plan.skew, plan.skew), offset=rng.uniform(1_000.0, 9_000.0)
+        )
+        self.host = SimHost(self, rng)
+        self.link = Link(network, name, self)
+        self.crashed = False
+        self.closed = False
+        self.awake_since = 0.0
+        """True time since which it has not stood still."""
+        self.slept = 0.0
+        """Seconds, in all, for which its timers stood still as well."""
+        self.fair = rng.chance(0.4)
+        self._scheduler = scheduler
+        self._stopped = False
+        self._kept: list[Event] = []
+        self._tasks: dict[SimTask, None] = {}
+        self.core = Coordinator(self.host, spec=plan.spec, timeout=plan.timeout)
+        self.reaper = WatchedReaper(self.core, judge)
+        self.core.reaper = self.reaper
+
+    # -- events
+
+    def admit(self, event: Event) -> bool:
+        """Return whether it takes an event now."""
+        if self._stopped and not self.crashed:
+            self._kept.append(event)
+        return not (self.crashed or self._stopped)
+
+    def soon(self, action: Callable[[], object]) -> Event:
+        """Have something happen as soon as the process comes to it."""
+        return self._scheduler.after(self.rng.uniform(0.0, _WAKING), action, gate=self)
+
+    def alarm(self, local: float, action: Callable[[], object]) -> Callable[[], None]:
+        """Have something happen when the process's clock shows ``local``; returns how to cancel that."""
+        alarm = _Alarm(self, self._scheduler, action)
+        alarm.set(max(self.clock.true(local), self._scheduler.now))
+        return alarm.cancel
+
+    def on_event(self, event: Happening) -> None:
+        """Tell the judge what the client reports."""
+        if not self.crashed:
+            self.judge.reported(self, event)
+
+    def on_failure(self, where: str, error: BaseException) -> None:
+        """Tell the judge of a bug."""
+        if not self.crashed:
+            self.judge.failed(self, where, error)
+
+    # -- fate
+
+    @property
+    def able(self) -> bool:
+        """Whether it does anything at present."""
+        return not (self.crashed or self._stopped)
+
+    def stop(self) -> None:
+        """Stand still."""
+        self._stopped = True
+
+    def resume(self, *, slept: float = 0.0) -> None:
+        """Go on; the timers stood still for ``slept`` seconds of it."""
+        if not self._stopped:
+            return
+        self._stopped = False
+        self.slept += slept
+        self.awake_since = self._scheduler.now
+        kept, self._kept = self._kept, []
+        for event in kept:
+            event.when = self._scheduler.now
+            self._scheduler.push(event)
+
+    def crash(self) -> None:
+        """Be no more."""
+        self.crashed = True
+        self._kept.clear()
+        for task in list(self._tasks):
+            task.abandon()
+        self._tasks.clear()
+
+    # -- programs
+
+    def spawn(self, program: Callable[[SimIO], Coroutine[Any, Any, object]], *, name: str) -> SimTask:
+        """Run a program in a task of its own."""
+        task = SimTask(self, name, on_failure=self.on_failure)
+        if self.crashed or self.closed:
+            task.done.set()
+            return task
+        self._tasks[task] = None
+        task.done.subscribe(lambda: self._tasks.pop(task, None))
+        task.start(program(SimIO(self, task)))
+        return task
+
+    async def call(
+        self,
+        task: SimTask,
+        program: Callable[[IO], Coroutine[Any, Any, T]],
+        *,
+        interrupt: Interrupt | None = None,
+        closing: bool = False,
+    ) -> T:
+        """Run a program in the calling task, as a client does; ``closing`` allows it on a closed one."""
+        interrupt = interrupt or Interrupt()
+        if not closing:
+            self.core.enter(interrupt)
+        try:
+            return await program(SimIO(self, task, interrupt))
+        finally:
+            self.core.leave(interrupt)
+
+    async def close(self, io: SimIO, *, timeout: float = 5.0) -> None:
+        """Close the client, as its user does."""
+        if self.core.begin_close():
+            await coordinator.close(io, self.core, deadline=io.now() + timeout)
+
+    def end(self) -> None:
+        """Let all be gone that is left, the run being over."""
+        self.closed = True
+        self.crash()
+
+
+class WatchedReaper(Reaper):
+    """A reaper that tells the judge what it does."""
+
+    def __init__(self, core: Coordinator, judge: Judge) -> None:
+        super().__init__(core)
+        self._judge = judge
+
+    def duties(self) -> list[Duty]:
+        """Return what is not done."""
+        return [entry.duty for entry in self._entries]
+
+    def add(self, duty: Duty, *, after: float = 0.0) -> None:
+        """Take on a duty."""
+        self._judge.counts.see(f"reaper: {type(duty).__name__}")
+        super().add(duty, after=after)
+
+    async def _do(self, io: IO, entry: Any, *, deadline: float) -> None:  # noqa: ANN401 - private there
+        self._judge.duty = type(entry.duty).__name__
+        await super()._do(io, entry, deadline=deadline)
+
+
+class _Alarm:
+    """A timer of a process: it stands still while the machine sleeps, and may go off a little late."""
+
+    __slots__ = ("_action", "_event", "_process", "_scheduler", "_slept", "_when")
+
+    def __init__(self, process: Process, scheduler: Scheduler, action: Callable[[], object]) -> None:
+        self._process = process
+        self._scheduler = scheduler
+        self._action = action
+        self._when = 0.0
+        self._slept = 0.0
+        self._event: Event | None = None
+
+    def set(self, when: float) -> None:
+        self._when = when
+        self._slept = self._process.slept
+        late = self._process.rng.uniform(0.0, _TIMER_SLACK)
+        self._event = self._scheduler.at(when + late, self._go_off, gate=self._process)
+
+    def cancel(self) -> None:
+        if self._event is not None:
+            self._event.cancel()
+
+    def _go_off(self) -> None:
+        slept = self._process.slept - self._slept
+        if slept > 0:
+            self.set(self._when + slept)
+        else:
+            self._action()

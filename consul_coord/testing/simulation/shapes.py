@@ -1,0 +1,93 @@
+"""What a request is for, told from its form alone: so that faults, checks and traces can name it.
+
+Rules
+- A transaction is known by its verbs, any other request by method, path and parameters.
+- What no row names is ``other``: nothing here needs to know every request.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Request
+
+_BY_VERBS = {
+    ("check-not-exists", "lock"): "barge",
+    ("lock",): "barge",
+    ("lock", "get", "get-tree"): "join",
+    ("lock", "get-tree"): "join",
+    ("get", "get-tree"): "look",
+    ("get-tree",): "look",
+    ("check-index", "lock", "delete"): "take",
+    ("check-session", "delete"): "adopt",
+    ("check-index", "unlock"): "unlock",
+    ("check-index", "unlock", "get-tree"): "unlock",
+    ("check-session", "lock"): "put",
+    ("check-session", "check-index", "set"): "guarded",
+}
+_BY_PATH = (
+    ("PUT", "/v1/session/create", "create"),
+    ("PUT", "/v1/session/renew/", "renew"),
+    ("PUT", "/v1/session/destroy/", "destroy"),
+    ("GET", "/v1/session/info/", "watch-session"),
+    ("DELETE", "/v1/kv/", "delete"),
+)
+_BY_PARAM = (
+    ("GET", "index", "watch"),
+    ("PUT", "acquire", "acquire"),
+    ("PUT", "release", "release"),
+)
+_KV = "/v1/kv/"
+
+SHAPES = (
+    *dict.fromkeys((*_BY_VERBS.values(), *(row[2] for row in (*_BY_PATH, *_BY_PARAM)))),
+    "read",
+    "other",
+)
+"""Every name there is."""
+
+LOCKING = frozenset({"barge", "take", "adopt", "acquire"})
+"""Those that may change who has the key itself, to somebody's favour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a request is for, and which key or session it names first."""
+
+    name: str
+    about: str
+    session: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.about}"
+
+
+def shape_of(request: Request) -> Shape:
+    """Return what a request is for."""
+    if request.path == "/v1/txn":
+        return _transaction(json.loads(request.body or b"[]"))
+    for method, path, name in _BY_PATH:
+        if request.method == method and request.path.startswith(path):
+            return Shape(name, request.path.removeprefix(path))
+    params = dict(request.params)
+    if request.path.startswith(_KV):
+        key = request.path.removeprefix(_KV)
+        for method, param, name in _BY_PARAM:
+            if request.method == method and param in params:
+                session = params[param] if method == "PUT" else ""
+                return Shape(name, key, session)
+        if request.method == "GET":
+            return Shape("read", key)
+    return Shape("other", request.path)
+
+
+def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
+    fields = [op["KV"] for op in ops]
+    name = _BY_VERBS.get(tuple(op["Verb"] for op in fields), "other")
+    session = next((op["Session"] for op in fields if op.get("Session")), "")
+    # What a barge checks is its contender; what it is about is the key that it locks.
+    about = next((op["Key"] for op in fields if op["Verb"] == "lock"), fields[0]["Key"])
+    return Shape(name, about, session)

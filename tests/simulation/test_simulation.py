@@ -1,0 +1,75 @@
+"""The simulator itself: one seed is one run, failures tell their story, and rare branches are reached."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from consul_coord.testing import Simulation, SimulationFailed
+from consul_coord.testing.simulation import Counts
+from tests.simulation.mutations import MUTATIONS
+
+SEEDS = 1_000
+"""Run by every build; a longer run takes another range."""
+LONG_RUN = range(100_000, 120_000)
+
+_DIGEST = "from consul_coord.testing import Simulation; print(Simulation(seed={}).run().trace.digest())"
+
+
+@pytest.mark.parametrize("seed", [3, 58])
+def test_the_same_seed_gives_the_same_run(seed: int) -> None:
+    first, second = Simulation(seed=seed).run(), Simulation(seed=seed).run()
+    assert first.trace.digest() == second.trace.digest()
+    assert (first.events, first.seconds) == (second.events, second.seconds)
+    assert first.trace.digest() != Simulation(seed=seed + 1).run().trace.digest()
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1"])
+def test_a_run_does_not_depend_on_the_order_of_sets(hash_seed: str) -> None:
+    there = subprocess.run(
+        [sys.executable, "-c", _DIGEST.format(7)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+        env={"PYTHONHASHSEED": hash_seed},
+    )
+    assert there.stdout.strip() == Simulation(seed=7).run().trace.digest()
+
+
+def test_a_broken_rule_is_told_with_its_seed_and_its_story() -> None:
+    (planted,) = (mutation for mutation in MUTATIONS if mutation.name == "threads do not queue")
+    with planted.planted():
+        seed = next(seed for seed in range(100) if Simulation(seed=seed).outcome().violation is not None)
+        with pytest.raises(SimulationFailed) as failed:
+            Simulation(seed=seed).run()
+    text = str(failed.value)
+    assert f"seed {seed}" in text
+    assert "exclusion" in text
+    assert "holds jobs/a" in text
+    assert Simulation(seed=seed).run().violation is None
+
+
+def run_all(seeds: range) -> tuple[Counts, int]:
+    """Run many seeds; return what was seen, and the fewest events of a run. Raises at a broken rule."""
+    counts, fewest = Counts(), sys.maxsize
+    for seed in seeds:
+        outcome = Simulation(seed=seed).run()
+        counts.add(outcome.counts)
+        fewest = min(fewest, outcome.events)
+    return counts, fewest
+
+
+@pytest.mark.timeout(300)
+def test_no_rule_is_broken_and_every_rare_branch_is_reached() -> None:
+    counts, fewest = run_all(range(SEEDS))
+    assert counts.missing() == []
+    assert fewest >= 200
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7_200)
+def test_no_rule_is_broken_in_a_long_run() -> None:
+    run_all(LONG_RUN)
