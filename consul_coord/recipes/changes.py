@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from consul_coord.io import Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 
 class Changes:
@@ -25,7 +25,7 @@ class Changes:
         self._watchers: dict[Signal, None] = {}
 
     @contextmanager
-    def watching(self) -> Iterator[Signal]:
+    def watching(self) -> Generator[Signal]:
         """Give a signal that the next change raises."""
         signal = Signal()
         self._watchers[signal] = None

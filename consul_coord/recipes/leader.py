@@ -50,7 +50,11 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 async def leader(io: IO, core: Coordinator, key: str) -> LeaderInfo | None:
     """Return who leads, as the servers' leader has it, or None."""
     deadline = io.now() + core.timeout
-    return await _read(lambda call: perform(io, call, deadline=deadline, attempt=core.timeout), key)
+
+    async def ask(call: Call[T], /) -> T:
+        return await perform(io, call, deadline=deadline, attempt=core.timeout)
+
+    return await _read(ask, key)
 
 
 async def _read(ask: Ask, key: str) -> LeaderInfo | None:

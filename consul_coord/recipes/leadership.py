@@ -17,13 +17,13 @@ from consul_coord.recipes import hold_ops
 from consul_coord.recipes.hold_view import HoldView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from consul_coord.recipes.hold import HoldCore
 
 
 @contextmanager
-def told_as_leadership() -> Iterator[None]:
+def told_as_leadership() -> Generator[None]:
     """Let a LockLost that is raised inside come out as LeadershipLost."""
     try:
         yield

@@ -88,7 +88,9 @@ class LeaderElection:
             retry_wait=retry_wait,
             priority_delay=priority_delay,
             health_interval=health_interval,
-            on_elected=None if on_elected is None else lambda *lead: on_elected(self._view(*lead)),
+            on_elected=None
+            if on_elected is None
+            else lambda candidacy, hold: on_elected(self._view(candidacy, hold)),
             on_lost=on_lost,
             on_change=on_change,
             health=health,
