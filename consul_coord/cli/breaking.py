@@ -100,4 +100,4 @@ def _text(key: str, holder: Holder) -> str:
 
 def _fields(key: str, holder: Holder) -> dict[str, object]:
     members = dataclasses.asdict(holder)
-    return {"key": key} | tables.fields_of(members.pop("value")) | members
+    return {"key": key, **tables.fields_of(members.pop("value")), **members}

@@ -94,4 +94,4 @@ def _rows(place: Place) -> list[tuple[str, ...]]:
 
 def _held_fields(held: Held) -> dict[str, object]:
     members = dataclasses.asdict(held)
-    return tables.fields_of(members.pop("value")) | members
+    return {**tables.fields_of(members.pop("value")), **members}

@@ -41,6 +41,7 @@ MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "server": frozenset({"models", "errors", "clock"}),
     "cli": _TOP,  # one of its commands runs the simulator
     "testing": _TOP - {"cli"},
+    "observability": frozenset({"events", "models", "_version"}),
     "__main__": frozenset({"cli"}),
     "(facade)": _WORLDS - {"http", "recipes", "host", "base_client"},
 }

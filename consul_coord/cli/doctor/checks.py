@@ -36,7 +36,7 @@ from consul_coord.http.messages import Call, Request, Retry
 from consul_coord.recipes import slots, waitqueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from consul_coord import AgentInfo, Client
     from consul_coord.http.messages import Response
@@ -151,9 +151,8 @@ def _version(case: Examination) -> Iterator[Finding]:
 def _settings(response: Response) -> dict[str, Any]:
     if response.status != _OK:
         raise failure(_SELF.request, response)
-    found = json.loads(response.body)
-    settings = found.get("DebugConfig") if isinstance(found, dict) else None
-    return settings if isinstance(settings, dict) else {}
+    settings: Any = json.loads(response.body).get("DebugConfig")
+    return settings or {}
 
 
 _SELF: Call[dict[str, Any]] = Call(Request("GET", "/v1/agent/self", retry=Retry.READ), _settings)
@@ -283,7 +282,7 @@ def _denied(case: Examination, *impossible: TxnOp) -> bool:
 
 
 @contextmanager
-def _tried(case: Examination, directory: str, flags: int) -> Iterator[bool]:
+def _tried(case: Examination, directory: str, flags: int) -> Generator[bool]:
     """Lock a key of a directory, for the time of the block; gives whether that is permitted."""
     key = f"{directory}doctor-{uuid.uuid4()}"
     try:

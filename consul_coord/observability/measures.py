@@ -1,0 +1,129 @@
+"""What is measured, and what each event adds to it: pure, and the same for every collector.
+
+Rules
+- ``MEASURES`` is the whole list. A *counter* only grows, a *level* goes up and down, a *histogram* gathers
+  durations in seconds.
+- No measure is told apart by keys, sessions or fences, which are without number; a user who knows his keys
+  may have them ``grouped``.
+- How long something was held is taken between its events, on the clock of who collects: it is off by how late
+  they come, some milliseconds as a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from consul_coord import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+Grouping: TypeAlias = "Callable[[str], str]"
+"""Gives the group that a key is counted in."""
+
+GROUP = "group"
+"""The label of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One thing that is measured."""
+
+    name: str
+    kind: Literal["counter", "level", "histogram"]
+    text: str
+    labels: tuple[str, ...] = ()
+    of_key: bool = True
+    """Whether it is about a key, so that it can be grouped."""
+
+
+EVENTS = Measure("events", "counter", "Events of each kind.", ("event",), of_key=False)
+WAIT = Measure("acquire.wait", "histogram", "Time from asking to having.")
+WAITING = Measure(
+    "acquire.waiting", "counter", "Waits begun or changed, by what stood in the way.", ("blocker",)
+)
+HOLDS = Measure("holds", "level", "Holds at present.")
+HELD = Measure("hold.duration", "histogram", "How long was held what has ended.", ("end",))
+LOST = Measure("lost", "counter", "Holds that ended without being released, by reason.", ("reason",))
+RELEASED = Measure("released", "counter", "Releases, by outcome.", ("outcome",))
+LEADING = Measure("leading", "level", "Leaderships at present.")
+RENEWALS = Measure("renewals", "counter", "Leases extended.", of_key=False)
+RENEWAL_FAILURES = Measure("renewal.failures", "counter", "Renewals that failed.", of_key=False)
+RETRIES = Measure("retries", "counter", "Requests sent again.", ("method",), of_key=False)
+
+MEASURES = (
+    *(EVENTS, WAIT, WAITING, HOLDS, HELD, LOST, RELEASED, LEADING),
+    *(RENEWALS, RENEWAL_FAILURES, RETRIES),
+)
+
+_Labels: TypeAlias = "Mapping[str, str]"
+_Hold: TypeAlias = tuple[str, str, int]
+"""Key, session and fence: what tells holds apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What an event adds to a measure."""
+
+    measure: Measure
+    amount: float
+    labels: _Labels
+    key: str | None = None
+
+
+class Book:
+    """Keeps what has begun and not ended, and says what each event adds. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._held: dict[_Hold, float] = {}
+        self._leading: set[_Hold] = set()
+
+    def read(self, event: events.Event, now: float) -> Iterator[Reading]:
+        """Yield what an event adds; ``now`` in seconds, on any clock that never goes back."""
+        yield Reading(EVENTS, 1, {"event": type(event).__name__.lower()})
+        match event:
+            case events.Waiting(key, blocker):
+                yield Reading(WAITING, 1, {"blocker": blocker.kind}, key)
+            case events.Acquired(key, session, fence, waited):
+                self._held[key, session, fence] = now
+                yield Reading(WAIT, waited, {}, key)
+                yield Reading(HOLDS, 1, {}, key)
+            case events.Elected(key, session, term):
+                self._leading.add((key, session, term))
+                yield Reading(LEADING, 1, {}, key)
+            case events.Lost(key, session, fence, reason):
+                yield Reading(LOST, 1, {"reason": reason.value}, key)
+                yield from self._ended((key, session, fence), now, "lost")
+            case events.Released(key, session, fence, outcome):
+                yield Reading(RELEASED, 1, {"outcome": outcome.value}, key)
+                yield from self._ended((key, session, fence), now, "released")
+            case events.Renewed():
+                yield Reading(RENEWALS, 1, {})
+            case events.Jeopardy():
+                yield Reading(RENEWAL_FAILURES, 1, {})
+            case events.Retried(method):
+                yield Reading(RETRIES, 1, {"method": method})
+            case _:
+                pass
+
+    def _ended(self, hold: _Hold, now: float, end: str) -> Iterator[Reading]:
+        since = self._held.pop(hold, None)
+        if since is not None:  # else it was told before: a release whose outcome came later
+            yield Reading(HOLDS, -1, {}, hold[0])
+            yield Reading(HELD, now - since, {"end": end}, hold[0])
+        if hold in self._leading:
+            self._leading.remove(hold)
+            yield Reading(LEADING, -1, {}, hold[0])
+
+
+def labels_of(measure: Measure, group: Grouping | None) -> tuple[str, ...]:
+    """Return the names of a measure's labels."""
+    return (*measure.labels, GROUP) if group is not None and measure.of_key else measure.labels
+
+
+def labels_for(reading: Reading, group: Grouping | None) -> dict[str, str]:
+    """Return the labels of a reading with their values."""
+    if group is None or reading.key is None:
+        return dict(reading.labels)
+    return {**reading.labels, GROUP: group(reading.key)}
