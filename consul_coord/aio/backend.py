@@ -33,6 +33,14 @@ def current_task() -> object:
     return trio.lowlevel.current_task()
 
 
+def has_ended(task: object) -> bool:
+    """Return whether a task, as ``current_task`` gave it, has ended."""
+    done = getattr(task, "done", None)
+    if done is not None:
+        return bool(done())
+    return getattr(getattr(task, "coro", None), "cr_frame", None) is None
+
+
 def current_waker() -> Callable[[Callable[[], object]], None]:
     """Return how to have the running loop call a function soon, from any thread.
 

@@ -56,14 +56,15 @@ class Body:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if backend.current_task() is not self._task:
-            raise _misused(self._hold.key) from error
+            raise misused(self._hold.key) from error
         try:
             return bool(self._scope.__exit__(kind, error, trace))
         except RuntimeError as misuse:
-            raise _misused(self._hold.key) from misuse
+            raise misused(self._hold.key) from misuse
 
 
-def _misused(key: str) -> RuntimeError:
+def misused(key: str) -> RuntimeError:
+    """Return the error for a block that was not left where it was entered."""
     return RuntimeError(
         f"the 'async with' block on {key!r} was left in another task than it was entered in, or not in order "
         "(around a 'yield', perhaps): its cancellation at a loss can't work there. "

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from consul_coord.aio import backend
-from consul_coord.aio.body import Body
+from consul_coord.aio.body import Body, misused
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS
@@ -103,7 +103,14 @@ class AsyncLock:
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._client.core
-        hold = await self._client.call(lambda io: recipe.try_acquire(io, core, self._lock))
+        interrupt = Interrupt()
+        self._lock.enter(interrupt)
+        try:
+            hold = await self._client.call(
+                lambda io: recipe.try_acquire(io, core, self._lock), interrupt=interrupt
+            )
+        finally:
+            self._lock.leave(interrupt)
         return None if hold is None else AsyncHold(self._client, core, hold)
 
     async def release(self) -> ReleaseOutcome:
@@ -133,14 +140,26 @@ class AsyncLock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Left in another task: whichever block it is, it ends, and says what is wrong.
-        task = backend.current_task()
-        owner = task if task in self._entered else next(iter(self._entered))
+        owner = self._owner_of_block()
         entered = self._entered[owner]
         body = entered.pop()
         if not entered:
             del self._entered[owner]
         await body.leave(kind, error, trace)
+
+    def _owner_of_block(self) -> object:
+        """Return whose block is left here: this task's or, by misuse, that of the task which entered it.
+
+        That one has ended, or is the only one. Raises RuntimeError when it can't be told.
+        """
+        task = backend.current_task()
+        if task in self._entered:
+            return task
+        ended = [owner for owner in self._entered if backend.has_ended(owner)]
+        owners = ended or list(self._entered)
+        if len(owners) == 1:
+            return owners[0]
+        raise misused(self.key)
 
     async def run(self, fn: Callable[[AsyncHold], Awaitable[T]], *, timeout: float | None = None) -> T:
         """Await ``fn(hold)`` while holding the lock, and return what it returns.

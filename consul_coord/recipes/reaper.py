@@ -213,12 +213,12 @@ class Reaper:
             entry.due = io.now() + again
 
     async def finish(self, io: IO, *, deadline: float) -> None:
-        """Try each duty once more, now.
+        """Try each duty once more, now: the client closes.
 
-        The client closes. Sweeps are settled by the destroying of their sessions.
+        Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then.
         """
         for entry in sorted(self._entries, key=lambda one: isinstance(one.duty, DestroySession)):
+            if io.now() < deadline:
+                await self._do(io, entry, deadline=min(deadline, io.now() + self._core.timeout))
             if isinstance(entry.duty, Sweep):
                 self._entries.pop(entry, None)
-            elif io.now() < deadline:
-                await self._do(io, entry, deadline=min(deadline, io.now() + self._core.timeout))

@@ -48,7 +48,8 @@ WATCH_SLICE = 1.0
 
 Timers stand still while a machine is suspended.
 """
-EARLY = 0.005
+EARLY = 0.05
+EARLY_PART = 0.02
 """A lease is declared over this many seconds before it is, so that the news is not later than the fact."""
 TRIES_PER_LEASE = 4
 """A renewal may take this part of the lease at most."""
@@ -232,7 +233,7 @@ async def keep(io: IO, core: Coordinator, kept: KeptSession) -> None:
     retry_at = lease.sent_at
     while lease.ended_by is None:
         now = io.now()
-        over = lease.valid_until - EARLY
+        over = lease.valid_until - min(EARLY, EARLY_PART * lease.longest)
         due = max(lease.renew_at, retry_at)
         if now >= over:
             core.end_session(kept, LossReason.EXPIRED)

@@ -103,7 +103,12 @@ class Lock:
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._client.core
-        hold = self._client.call(lambda io: recipe.try_acquire(io, core, self._lock))
+        interrupt = Interrupt()
+        self._lock.enter(interrupt)
+        try:
+            hold = self._client.call(lambda io: recipe.try_acquire(io, core, self._lock), interrupt=interrupt)
+        finally:
+            self._lock.leave(interrupt)
         return None if hold is None else Hold(self._client, core, hold)
 
     def release(self) -> ReleaseOutcome:

@@ -149,7 +149,7 @@ def test_it_is_over_at_the_deadline_not_later(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, *[unreachable()] * 200)
     bench.keep()
     deadline = 1000.0 + 0.95 * TTL
-    assert deadline - 0.006 <= bench.io.time <= deadline
+    assert deadline - 0.051 <= bench.io.time <= deadline
     assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.EXPIRED)
     assert all(sent < deadline for sent in bench.io.sent_at)
 
@@ -158,7 +158,7 @@ def test_a_silent_agent_does_not_delay_the_end(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, *[renewed()] * 10, takes=3600.0)
     bench.keep()
     deadline = 1000.0 + 0.95 * TTL
-    assert deadline - 0.006 <= bench.io.time <= deadline
+    assert deadline - 0.051 <= bench.io.time <= deadline
     assert bench.hold.lost.is_set()
     assert len(bench.io.requests) >= 3, "one hanging renewal left no time for another"
 
