@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from consul_coord.errors import AcquireCancelled, AcquireTimeout, KeyConflict, NotHeld
+from consul_coord.errors import AcquireTimeout, KeyConflict, NotHeld
 from consul_coord.events import Acquired
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
@@ -20,9 +20,10 @@ from consul_coord.recipes.contend import Attempt
 from consul_coord.recipes.hold_ops import check
 from consul_coord.recipes.multilock import ManyKeysAttempt
 from consul_coord.recipes.unlock import check_value, unlock
+from consul_coord.recipes.waiting_calls import WaitingCalls
 
 if TYPE_CHECKING:
-    from consul_coord.io import IO, Interrupt
+    from consul_coord.io import IO
     from consul_coord.models import KVPair, SessionSpec
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
@@ -59,19 +60,19 @@ class AttemptLike(Protocol):
         ...
 
 
-class LockCore:
+class LockCore(WaitingCalls):
     """What one lock object has besides its plan.
 
     Its sessions, its waiting calls, and its holds by thread or task.
     """
 
     def __init__(self, plan: LockPlan) -> None:
+        super().__init__(plan.key)
         for key in plan.keys:
             check_key(key)
         check_value(plan.keys, plan.value)
         self.plan = plan
         self._source: tuple[Coordinator, SessionSource] | None = None
-        self._waiting: dict[Interrupt, None] = {}
         self._held: dict[object, HoldCore] = {}
 
     def attempt(self, io: IO, core: Coordinator, *, timeout: float | None) -> AttemptLike:
@@ -85,19 +86,6 @@ class LockCore:
             self._source = (core, core.source(self.plan.session))
         return self._source[1]
 
-    def enter(self, interrupt: Interrupt) -> None:
-        """Let ``cancel`` end a call that is about to wait."""
-        self._waiting[interrupt] = None
-
-    def leave(self, interrupt: Interrupt) -> None:
-        """Forget a call that has ended."""
-        self._waiting.pop(interrupt, None)
-
-    def cancel(self) -> None:
-        """End the waiting calls with AcquireCancelled."""
-        for interrupt in list(self._waiting):
-            interrupt.fire(self._cancelled)
-
     def check_flags(self, pair: KVPair) -> None:
         """Raise KeyConflict when a key that exists is not a lock of ours."""
         if pair.flags != self.plan.flags and pair.flags not in self.plan.accept_flags:
@@ -106,9 +94,6 @@ class LockCore:
                 f"Use another key or, if it is meant, accept_flags=({pair.flags:#x},)"
             )
             raise KeyConflict(message, key=pair.key, flags=pair.flags)
-
-    def _cancelled(self) -> AcquireCancelled:
-        return AcquireCancelled(f"waiting for {self.plan.key!r} was cancelled", key=self.plan.key)
 
     def keep(self, owner: object, hold: HoldCore) -> None:
         """Remember a hold as its owner's; those of owners long gone are forgotten by and by."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -243,3 +245,31 @@ def test_when_sessions_are_destroyed_the_old_holder_of_the_last_slot_is_told_soo
         assert [permit.is_held for permit in permits] == [False] * turn + [True]
     assert [permit.fence for permit in permits] == sorted({permit.fence for permit in permits})
     permits[-1].release()
+
+
+FORKS = """
+import os, sys
+from consul_coord import Client, Semaphore
+
+client = Client(address=sys.argv[1])
+semaphore = Semaphore(client, sys.argv[2], 2)
+permit = semaphore.acquire(timeout=10)
+child = os.fork()
+if child == 0:
+    told = permit.reason == "forked" and permit.release() == "already_lost"
+    with semaphore.hold(timeout=10) as own:
+        apart = own.session != permit.session and own.verify()
+    client.close()
+    os._exit(0 if told and apart else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert permit.verify()
+assert permit.release() == "released"
+client.close()
+"""
+
+
+def test_a_forked_child_has_lost_what_it_inherited_and_starts_afresh(place: Place) -> None:
+    command = [sys.executable, "-c", FORKS, place.site.address, place.prefix]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    assert done.returncode == 0, done.stderr
+    assert place.contenders() == []
