@@ -8,7 +8,6 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -95,13 +94,18 @@ class App:
         return self._gzip and "gzip" in request.headers.get("accept-encoding", "")
 
     async def _later(self, late: Late, receive: Receive) -> Reply | None:
-        gone = asyncio.ensure_future(_gone(receive))
+        async def wake_when_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            late.came.set()
+
+        stop = late.loop.start(wake_when_gone)
         try:
-            await asyncio.wait((late.reply, gone), return_when=asyncio.FIRST_COMPLETED)
-            return late.reply.result() if late.reply.done() else None
+            await late.came.wait()
         finally:
-            gone.cancel()
+            stop()
             self._host.withdraw(late)
+        return late.reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +180,6 @@ _WAYS: dict[Effect, Callable[[_Outcome], Awaitable[None]]] = {
     Effect.GARBAGE: _garbled,
     Effect.INDEX_BACK: _with_low_index,
 }
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _body(receive: Receive) -> bytes:

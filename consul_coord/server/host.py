@@ -6,35 +6,51 @@ Rules
 - On a stepped clock an alarm runs the timers in the thread that moves the clock; when ``advance`` returns,
   everything that was due has happened. On any other clock a timer of the event loop that serves requests does
   it.
-- A late reply is delivered to the event loop that waits for it, whichever thread caused it.
+- A late reply is delivered to the event loop that waits for it, asyncio's or trio's, whichever thread caused
+  it.
+- When thousands of things fall due at once on a clock that moves by itself, they are done in slices, with
+  requests served in between: a request may then meet a session that is just about to end.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import anyio
+
 from consul_coord.clock import SteppedClock
+from consul_coord.server.loops import running_loop
 from consul_coord.server.wire import Blocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.clock import Alarm, Clock
+    from consul_coord.server.loops import Loop
     from consul_coord.server.service import Service
     from consul_coord.server.wire import Reply, Request
 
 T = TypeVar("T")
 
+_SLICE = 50
+"""How many timers run in one go on a clock that moves by itself."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Late:
-    """A reply that is yet to come."""
+    """A reply that is yet to come, and whose coming is told in the loop that waits for it."""
 
     ticket: int
-    reply: asyncio.Future[Reply]
+    loop: Loop
+    reply: Reply | None = None
+    came: anyio.Event = field(default_factory=anyio.Event)
+
+    def deliver(self, reply: Reply) -> None:
+        """Bring the reply; from any thread."""
+        self.reply = reply
+        self.loop.call_soon(self.came.set)
 
 
 class Host:
@@ -44,7 +60,8 @@ class Host:
         self.service = service
         self.clock = clock
         self._lock = threading.RLock()
-        self._late: dict[int, asyncio.Future[Reply]] = {}
+        self._late: dict[int, Late] = {}
+        self._slice = None if isinstance(clock, SteppedClock) else _SLICE
         self._wakeup: _Wakeup = (
             _Alarmed(clock, self._wake) if isinstance(clock, SteppedClock) else _Looped(clock, self._wake)
         )
@@ -52,10 +69,12 @@ class Host:
     def begin(self, request: Request) -> Reply | Late:
         """Answer a request, or return what to wait for; must be called in an event loop."""
         with self._lock:
-            outcome: Reply | Blocked | Late = self.service.handle(request, self.clock.now())
+            outcome: Reply | Blocked | Late = self.service.handle(
+                request, self.clock.now(), timers=self._slice
+            )
             if isinstance(outcome, Blocked):
-                outcome = Late(outcome.ticket, asyncio.get_running_loop().create_future())
-                self._late[outcome.ticket] = outcome.reply
+                outcome = Late(outcome.ticket, _required_loop())
+                self._late[outcome.ticket] = outcome
             self._settle()
         return outcome
 
@@ -68,11 +87,10 @@ class Host:
     async def sleep(self, seconds: float) -> None:
         """Wait by the server's clock."""
         if not isinstance(self.clock, SteppedClock):
-            await asyncio.sleep(seconds)
+            await anyio.sleep(seconds)
             return
-        loop = asyncio.get_running_loop()
-        over = asyncio.Event()
-        alarm = self.clock.alarm(self.clock.now() + seconds, lambda: loop.call_soon_threadsafe(over.set))
+        loop, over = _required_loop(), anyio.Event()
+        alarm = self.clock.alarm(self.clock.now() + seconds, lambda: loop.call_soon(over.set))
         try:
             await over.wait()
         finally:
@@ -99,25 +117,22 @@ class Host:
 
     def _wake(self) -> None:
         with self._lock:
-            self.service.run_timers(self.clock.now())
+            self.service.run_timers(self.clock.now(), most=self._slice)
             self._settle()
 
     def _settle(self) -> None:
         for ticket, reply in self.service.ready():
-            future = self._late.pop(ticket, None)
-            if future is not None:
-                _deliver(future, reply)
+            late = self._late.pop(ticket, None)
+            if late is not None:
+                late.deliver(reply)
         self._wakeup.at(self.service.next_timer())
 
 
-def _deliver(future: asyncio.Future[Reply], reply: Reply) -> None:
-    def fulfil() -> None:
-        if not future.done():
-            future.set_result(reply)
-
-    loop = future.get_loop()
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(fulfil)
+def _required_loop() -> Loop:
+    loop = running_loop()
+    if loop is None:
+        raise RuntimeError("requests are served in an event loop, asyncio's or trio's")
+    return loop
 
 
 class _Wakeup(Protocol):
@@ -163,41 +178,29 @@ class _Looped:
         self._clock = clock
         self._wake = wake
         self._when: float | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._loop: Loop | None = None
+        self._cancel: Callable[[], object] | None = None
 
     def at(self, when: float | None) -> None:
-        loop = _running_loop()
+        loop = running_loop()
         if loop is None:
-            self._hand_over()
-        elif when != self._when or loop is not self._loop:
-            self._cancel_here(loop)
+            if self._loop is not None:
+                self._loop.call_soon(self._wake)
+        elif when != self._when or loop != self._loop:
+            self._cancel_in(loop)
             self._loop = loop
             if when is not None:
                 self._when = when
-                self._timer = loop.call_later(max(0.0, when - self._clock.now()), self._go_off)
+                self._cancel = loop.call_later(max(0.0, when - self._clock.now()), self._go_off)
 
     def cancel(self) -> None:
-        if self._timer is not None and self._loop is _running_loop():
-            self._timer.cancel()
-        self._when = self._timer = None
+        self._cancel_in(running_loop())
 
-    def _cancel_here(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._timer is not None and self._loop is loop:
-            self._timer.cancel()
-        self._when = self._timer = None
-
-    def _hand_over(self) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+    def _cancel_in(self, loop: Loop | None) -> None:
+        if self._cancel is not None and self._loop == loop:
+            self._cancel()
+        self._when = self._cancel = None
 
     def _go_off(self) -> None:
-        self._when = self._timer = None
+        self._when = self._cancel = None
         self._wake()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

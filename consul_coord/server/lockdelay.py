@@ -16,18 +16,20 @@ _SWEEP_AT = 1_024
 class LockDelays:
     """When each key may be locked again."""
 
-    __slots__ = ("_cap", "_ends")
+    __slots__ = ("_cap", "_ends", "_sweep_at")
 
     def __init__(self, cap: float) -> None:
         self._cap = cap
         self._ends: dict[str, float] = {}
+        self._sweep_at = _SWEEP_AT
 
     def start(self, key: str, nanoseconds: int, now: float) -> None:
         """Refuse locks of ``key`` for the given time from ``now``."""
         if nanoseconds <= 0:
             return
-        if len(self._ends) >= _SWEEP_AT:
-            self._ends = {name: end for name, end in self._ends.items() if end > now}
+        if len(self._ends) >= self._sweep_at:
+            self._ends = self.running(now)
+            self._sweep_at = max(_SWEEP_AT, 2 * len(self._ends))  # a storm must not sweep at each start
         self._ends[key] = now + min(nanoseconds / SECOND, self._cap)
 
     def active(self, key: str, now: float) -> bool:

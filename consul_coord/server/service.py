@@ -4,7 +4,7 @@ Rules
 - ``handle(request, now)`` answers with a ``Reply``, or with ``Blocked``: the reply then comes from
   ``ready()`` under the same ticket, after whichever later call caused it. Ask ``ready()`` after every call.
 - ``next_timer()`` tells when ``run_timers(now)`` has something to do: a TTL, a blocking query's end. Whatever
-  was due before a request arrives happens before it.
+  was due before a request arrives happens before it, unless whoever drives this sets a limit.
 - A read blocks when it names an index and the answer's index is not above it; up to a sixteenth of its wait
   is added at random. It is looked at again when what it watches changes; an index above all others therefore
   waits its full time.
@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING
 
 from consul_coord.server import routes
@@ -47,9 +48,9 @@ class Service:
         self._tickets = itertools.count(1)
         self._ready: list[tuple[int, Reply]] = []
 
-    def handle(self, request: Request, now: float) -> Reply | Blocked:
-        """Answer a request, or let it wait."""
-        self.run_timers(now)
+    def handle(self, request: Request, now: float, *, timers: int | None = None) -> Reply | Blocked:
+        """Answer a request, or let it wait; ``timers`` limits what is done first of what was due."""
+        self.run_timers(now, most=timers)
         outcome = self._answer(request, now)
         self.publish(now)
         if isinstance(outcome, Reply):
@@ -77,13 +78,15 @@ class Service:
         times = [when for when in (self.state.next_timer(), self._waiting.earliest()) if when is not None]
         return min(times, default=None)
 
-    def run_timers(self, now: float) -> None:
-        """Let everything happen that was due by ``now``, in order."""
-        while (when := self.next_timer()) is not None and when <= now:
-            self.state.run_timers(when)
+    def run_timers(self, now: float, *, most: int | None = None) -> None:
+        """Let everything happen that was due by ``now``, in order; ``most`` of it, if that is given."""
+        left = math.inf if most is None else most
+        while left > 0 and (when := self.next_timer()) is not None and when <= now:
+            left -= self.state.run_timers(when, most=left)
             self.publish(when)
-            while (ended := self._waiting.expire(when)) is not None:
+            while left > 0 and (ended := self._waiting.expire(when)) is not None:
                 self._ready.append(ended)
+                left -= 1
 
     def dismiss(self, now: float) -> None:
         """Answer every waiting request with what there is, as an agent does that is being stopped."""

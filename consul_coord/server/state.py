@@ -332,9 +332,10 @@ class ConsulState:
         """Return when something next happens by itself, or None."""
         return self._timers.earliest()
 
-    def run_timers(self, now: float) -> None:
-        """Let everything happen that was due by ``now``, in order, each at its own time."""
-        while (due := self._timers.pop(now)) is not None:
+    def run_timers(self, now: float, *, most: float = math.inf) -> int:
+        """Let what was due by ``now`` happen, in order, each at its own time; return how much that was."""
+        done = 0
+        while done < most and (due := self._timers.pop(now)) is not None:
             when, (kind, name) = due
             if kind == "session":
                 self._expire_session(name, when)
@@ -342,6 +343,8 @@ class ConsulState:
                 self._expire_check(name, when)
             else:
                 self._reap(name)
+            done += 1
+        return done
 
     def _expire_session(self, session: str, now: float) -> None:
         if session in self.store.sessions.rows:
