@@ -70,7 +70,11 @@ class Coordinator:
 
     def source(self, spec: SessionSpec | str | None) -> SessionSource:
         """Return where a recipe gets its session from: the shared one for None."""
-        return self.shared if spec is None else sessions.OwnSource(self, spec)
+        if spec is None:
+            return self.shared
+        # A session given by its id has an owner elsewhere, perhaps in this very client.
+        kind = sessions.SessionSource if isinstance(spec, str) else sessions.OwnSource
+        return kind(self, spec)
 
     def adopt_session(self, kept: KeptSession) -> None:
         """Take a session into care: it is renewed from now on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, InvalidArgument, TxnFailed
+from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import perform
@@ -33,6 +33,14 @@ def check(hold: HoldCore, now: float) -> None:
         raise lost_error(hold, reason)
 
 
+def _check_open(hold: HoldCore, now: float) -> None:
+    """Raise LockLost when the hold is lost, NotHeld when it was released."""
+    check(hold, now)
+    if hold.released:
+        message = f"the hold of {hold.key!r} (fence {hold.fence}) was released: acquire the lock anew"
+        raise NotHeld(message, key=hold.key, session=hold.session)
+
+
 async def ensure(io: IO, core: Coordinator, hold: HoldCore, *, seconds: float) -> None:
     """Renew the session when less than ``seconds`` of the lease are left.
 
@@ -44,7 +52,7 @@ async def ensure(io: IO, core: Coordinator, hold: HoldCore, *, seconds: float) -
             f"ensure({seconds:g}): this session's lease is {hold.lease.longest:g} s at most; use a longer ttl"
         )
         raise InvalidArgument(message)
-    check(hold, io.now())
+    _check_open(hold, io.now())
     if hold.lease.remaining(io.now()) >= seconds:
         return
     kept = core.session_of(hold)
@@ -74,7 +82,7 @@ async def put(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> None:
 
     The fence stays. Raises LockLost when it is not held any more.
     """
-    check(hold, io.now())
+    _check_open(hold, io.now())
     check_value((hold.key,), value)
     kept = hold.tenure.kept_as(value)
     # "lock" by the holder replaces the value and keeps the LockIndex, which "set" would reset.
