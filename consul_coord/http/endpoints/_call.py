@@ -85,7 +85,8 @@ def write_request(
     needed: tuple[str, ...] = (),
 ) -> Request:
     """Return a request that changes something."""
-    params = (*params, *_where(options or WriteOptions()))
+    if options is not None:
+        params = (*params, *_where(options))
     return Request(method, path, params=params, body=body, retry=retry, needed=needed)
 
 

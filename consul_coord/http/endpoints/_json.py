@@ -1,7 +1,7 @@
 """Reading JSON from anybody.
 
 Every accessor returns the type that it promises, or raises ShapeError, which names the field. A field that is
-null counts as missing. Integers are exact and within 64 bits; ``true`` is no integer.
+null counts as missing. Integers are exact and within 64 bits; ``true`` is no integer. A body has to be UTF-8.
 """
 
 from __future__ import annotations
@@ -40,10 +40,15 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ShapeError(message)
 
 
+# Made once: the module's functions would make a new one for each call that has options.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 def parse(body: bytes) -> object:
     """Return a body's JSON value."""
     try:
-        return cast("object", json.loads(body, parse_constant=_refuse_constant))
+        return cast("object", _DECODER.decode(body.decode()))
     except ShapeError:
         raise
     except (ValueError, RecursionError) as error:
@@ -53,7 +58,7 @@ def parse(body: bytes) -> object:
 
 def dump(value: object) -> bytes:
     """Return a value as compact JSON in ASCII."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _wrong(what: str, wanted: str, value: object) -> ShapeError:

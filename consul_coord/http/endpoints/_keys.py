@@ -13,6 +13,7 @@ Rules, from what Consul does with the path of a request
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -38,6 +39,7 @@ _FAULTS: tuple[tuple[Callable[[str], bool], str, str], ...] = (
 )
 
 
+@lru_cache(maxsize=4096)
 def _fault(text: str) -> str | None:
     """Return why Consul would not take this in a path, and the way out; None when it would."""
     if not text.isprintable():

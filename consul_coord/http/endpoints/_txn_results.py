@@ -11,6 +11,9 @@ Rules
 - A ``get-tree`` has an entry for every readable key that an operation before it left in place. What is left
   open goes to the earlier operation.
 - Should no such matching exist, one is accepted in which single-key operations and trees may lack entries.
+
+Nearly always each operation takes the next entry, and a tree all that are left: nothing is searched then.
+Strings compare by code points, which is the order of their UTF-8 bytes, and so Consul's.
 """
 
 from __future__ import annotations
@@ -36,12 +39,51 @@ _LEAVES_KEY: frozenset[Verb] = frozenset(
 
 def assign(ops: Sequence[TxnOp], pairs: Sequence[KVPair]) -> tuple[tuple[KVPair, ...], ...]:
     """Return the entries of each operation; raise ShapeError when they can't belong to these operations."""
+    pairs = tuple(pairs)
+    found = _in_turn(ops, pairs) or _search(ops, pairs)
+    if found is None:
+        message = f"the reply's {len(pairs)} results do not belong to the {len(ops)} operations sent"
+        raise ShapeError(message)
+    return found
+
+
+def _in_turn(ops: Sequence[TxnOp], pairs: tuple[KVPair, ...]) -> tuple[tuple[KVPair, ...], ...] | None:
+    """Return the entries if each operation takes the next one, and a tree all that are left; else None.
+
+    The search would find the same: with its key among the entries no single-key operation may go without, and
+    a tree leaves none but to later ones.
+    """
+    found: list[tuple[KVPair, ...]] = []
+    start = 0
+    for op in ops:
+        end = start
+        if op.verb == _TREE:
+            end = len(pairs)
+            if not _is_tree(op.key, pairs[start:]):
+                return None
+        elif op.verb not in _SILENT:
+            if start == len(pairs) or pairs[start].key != op.key:
+                return None
+            end = start + 1
+        found.append(pairs[start:end])
+        start = end
+    return tuple(found) if start == len(pairs) else None
+
+
+def _is_tree(prefix: str, pairs: tuple[KVPair, ...]) -> bool:
+    """Return whether these may be all the entries of one tree."""
+    return all(pair.key.startswith(prefix) for pair in pairs) and all(
+        before.key < after.key for before, after in pairwise(pairs)
+    )
+
+
+def _search(ops: Sequence[TxnOp], pairs: tuple[KVPair, ...]) -> tuple[tuple[KVPair, ...], ...] | None:
+    """Return the entries of each operation, whatever their order; None when there is no matching at all."""
     for strict in (True, False):
         ends = _Matcher(ops, pairs, strict=strict).ends()
         if ends is not None:
-            return tuple(tuple(pairs[start:end]) for start, end in pairwise([0, *ends]))
-    message = f"the reply's {len(pairs)} results do not belong to the {len(ops)} operations sent"
-    raise ShapeError(message)
+            return tuple(pairs[start:end] for start, end in pairwise([0, *ends]))
+    return None
 
 
 class _Matcher:
@@ -55,8 +97,8 @@ class _Matcher:
     def __init__(self, ops: Sequence[TxnOp], pairs: Sequence[KVPair], *, strict: bool) -> None:
         self._ops = ops
         self._strict = strict
-        self._names = [_in_order(pair.key) for pair in pairs]
-        self._readable = frozenset(pair.key for pair in pairs)
+        self._names = [pair.key for pair in pairs]
+        self._readable = frozenset(self._names)
         self._rises_until = _rises_until(self._names)
         self._present = [
             self._certain(at) if op.verb == _TREE else frozenset[str]() for at, op in enumerate(ops)
@@ -89,20 +131,20 @@ class _Matcher:
         elif verb == _TREE:
             yield from self._tree_choices(op, start)
         else:
-            if start < len(self._names) and self._names[start] == _in_order(key):
+            if start < len(self._names) and self._names[start] == key:
                 yield start + 1
             if not (self._strict and key in self._readable):
                 yield start
 
     def _tree_choices(self, op: int, start: int) -> Iterator[int]:
-        longest = self._tree_end(_in_order(self._ops[op].key), start)
+        longest = self._tree_end(self._ops[op].key, start)
         ends = {longest, *(self._find(key, start, longest) for key in self._named_later[op])}
         for end in sorted(ends, reverse=True):
             whole = all(self._find(key, start, end) < end for key in self._present[op])
             if whole or not self._strict:
                 yield end
 
-    def _tree_end(self, prefix: bytes, start: int) -> int:
+    def _tree_end(self, prefix: str, start: int) -> int:
         if start == len(self._names):
             return start
         # Sorted, the names with one prefix stand together.
@@ -116,9 +158,8 @@ class _Matcher:
 
     def _find(self, key: str, start: int, end: int) -> int:
         """Return where a key stands within a rising part of the names; its end when it does not."""
-        name = _in_order(key)
-        at = bisect_left(self._names, name, start, end)
-        return at if at < end and self._names[at] == name else end
+        at = bisect_left(self._names, key, start, end)
+        return at if at < end and self._names[at] == key else end
 
     def _certain(self, op: int) -> frozenset[str]:
         """Return the readable keys below a tree that surely existed then."""
@@ -136,12 +177,7 @@ def _concerns(op: TxnOp, key: str) -> bool:
     return key.startswith(op.key) if op.verb == "delete-tree" else op.verb != _TREE and op.key == key
 
 
-def _in_order(key: str) -> bytes:
-    """Return a key as Consul sorts it."""
-    return key.encode(errors="surrogatepass")
-
-
-def _rises_until(names: Sequence[bytes]) -> list[int]:
+def _rises_until(names: Sequence[str]) -> list[int]:
     """Return, for each place, where the names that rise strictly from there on end."""
     ends = list(range(1, len(names) + 1))
     for at in range(len(names) - 2, -1, -1):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from consul_coord.errors import ValueTooLarge
 from consul_coord.http.endpoints import _call, _json, _keys
 from consul_coord.http.messages import Retry
 from consul_coord.models import KVPair
-from consul_coord.models._validate import as_bytes, uint64
+from consul_coord.models._validate import UINT64_MAX, as_bytes, uint64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +21,16 @@ T = TypeVar("T")
 
 _ROOT = "/v1/kv/"
 _RECURSE = ("recurse", "")
+_NO_VALUE = (None, "")
 _BOOLEAN = _call.answer(_json.boolean)
 
 
 def pair(what: str, value: object) -> KVPair:
     """Read one key; also as transactions show it."""
+    return _plain_pair(value) or _any_pair(what, value)
+
+
+def _any_pair(what: str, value: object) -> KVPair:
     fields = _json.Fields.of(what, value)
     return KVPair(
         fields.get("Key", _json.text),
@@ -36,6 +41,28 @@ def pair(what: str, value: object) -> KVPair:
         modify_index=fields.get("ModifyIndex", _json.integer),
         lock_index=fields.get("LockIndex", _json.integer, 0),
     )
+
+
+def _plain_pair(value: object) -> KVPair | None:
+    """Read a key without a value, as writes show it, if each field is just as agents send it; else None."""
+    if type(value) is not dict:
+        return None
+    get = cast("dict[str, object]", value).get
+    key, flags, session, created = get("Key"), get("Flags"), get("Session", ""), get("CreateIndex")
+    modified, locked = get("ModifyIndex"), get("LockIndex")
+    if (
+        type(key) is str
+        and type(session) is str
+        and type(flags) is int
+        and type(created) is int
+        and type(modified) is int
+        and type(locked) is int
+        and min(flags, created, modified, locked) >= 0
+        and max(flags, created, modified, locked) <= UINT64_MAX
+        and get("Value") in _NO_VALUE
+    ):
+        return KVPair(key, b"", flags, session or None, created, modified, locked)
+    return None
 
 
 def _pairs(what: str, value: object) -> tuple[KVPair, ...]:

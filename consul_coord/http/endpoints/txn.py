@@ -78,7 +78,7 @@ def _request(ops: Sequence[TxnOp], options: ReadOptions | WriteOptions | None, r
     _check_size("operations", len(ops), OPS_LIMIT)
     body = _json.dump([{"KV": _encode(op)} for op in ops])
     _check_size("bytes", len(body), _call.BODY_LIMIT)
-    needed = tuple(dict.fromkeys(_needed(op) for op in ops))
+    needed = tuple({_needed(op): None for op in ops})
     if not isinstance(options, ReadOptions):
         return _call.write_request("PUT", _PATH, options, body=body, retry=retry, needed=needed)
     if options.index or options.near is not None:
@@ -96,17 +96,17 @@ def _check_size(what: str, size: int, limit: int) -> None:
 
 def _encode(op: TxnOp) -> dict[str, object]:
     check = _keys.check_prefix if op.verb in _ON_PREFIX else _keys.check_key
+    fields: dict[str, object] = {"Verb": op.verb, "Key": check(op.key)}
     if op.value is not None:
         _check_size("bytes in one value", len(op.value), _call.BODY_LIMIT)
-    fields = {
-        "Verb": op.verb,
-        "Key": check(op.key),
-        "Value": None if op.value is None else base64.b64encode(op.value).decode(),
-        "Flags": op.flags or None,
-        "Index": op.index,
-        "Session": op.session,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+        fields["Value"] = base64.b64encode(op.value).decode()
+    if op.flags:
+        fields["Flags"] = op.flags
+    if op.index is not None:
+        fields["Index"] = op.index
+    if op.session is not None:
+        fields["Session"] = op.session
+    return fields
 
 
 def _needed(op: TxnOp) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from consul_coord.errors import DecodeError, NotFound
-from consul_coord.http.endpoints import agent, catalog, health, kv, query, session, status
+from consul_coord.http.endpoints import _json, agent, catalog, health, kv, query, session, status
+from consul_coord.http.endpoints._json import ShapeError
 from consul_coord.http.messages import Call, Response
 from consul_coord.models import (
     AgentInfo,
@@ -21,6 +24,9 @@ from consul_coord.models import (
     Service,
     Session,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SID = "adf4238a-882b-9ddc-4a9d-5b6758e4159e"
 HEADERS = {
@@ -54,6 +60,66 @@ def read_value(call: Call[Result[Any]], value: Any) -> Any:
 def test_key_with_everything() -> None:
     expected = KVPair("k", b"\x00\xff", 2**64 - 1, SID, create_index=9, modify_index=2**63, lock_index=1)
     assert read(kv.get("k"), [PAIR]) == Result(expected, 2**64 - 1, known_leader=True, last_contact=5.017)
+
+
+ODD: tuple[object, ...] = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    2**64 - 1,
+    2**64,
+    -1,
+    0.0,
+    1e300,
+    "",
+    "AA==",
+    "A",
+    SID,
+    [],
+    {},
+)
+JSON = st.recursive(
+    st.sampled_from(ODD) | st.integers(-(2**65), 2**65) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(sorted(PAIR)), inner),
+    max_leaves=4,
+)
+PLAIN = {"Key": "k", "Flags": 0, "Value": None, "CreateIndex": 9, "ModifyIndex": 9, "LockIndex": 1}
+
+
+def told(reader: Callable[[str, object], KVPair], value: object) -> str:
+    """Return what a reader makes of a value, exact types included, or what it says is wrong."""
+    try:
+        return repr(reader("it", value))
+    except ShapeError as error:
+        return str(error)
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(PAIR)), JSON, max_size=3),
+    st.sets(st.sampled_from(sorted(PAIR)), max_size=2),
+)
+def test_a_plain_key_is_read_as_any_other(changes: dict[str, Any], missing: set[str]) -> None:
+    value = {name: field for name, field in {**PLAIN, **changes}.items() if name not in missing}
+    assert told(kv.pair, value) == told(kv._any_pair, value)
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_a_plain_key_with_one_odd_field(name: str) -> None:
+    for field in ODD:
+        value = PLAIN | {name: field}
+        assert told(kv.pair, value) == told(kv._any_pair, value)
+
+
+@given(JSON)
+def test_what_may_be_no_key_at_all(value: object) -> None:
+    assert told(kv.pair, value) == told(kv._any_pair, value)
+
+
+@pytest.mark.parametrize("change", [{}, {"Session": SID}, {"Value": ""}, {"Flags": 2**64 - 1}])
+def test_what_agents_send_for_a_write_is_plain(change: dict[str, Any]) -> None:
+    assert kv._plain_pair(PLAIN | change) == kv._any_pair("it", PLAIN | change)
 
 
 def test_key_with_the_least() -> None:
@@ -237,3 +303,11 @@ def test_leader(reply: str, leader: str | None) -> None:
 
 def test_peers() -> None:
     assert read(status.peers(), ["a:8300"]) == ("a:8300",)
+
+
+@pytest.mark.parametrize(
+    "body", ['"é"'.encode("utf-16"), '"é"'.encode("latin-1"), b'\xef\xbb\xbf""', b'"\xed\xa0\x80"']
+)
+def test_a_body_that_is_not_utf_8(body: bytes) -> None:
+    with pytest.raises(ShapeError, match="not JSON"):
+        _json.parse(body)

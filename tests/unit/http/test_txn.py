@@ -256,6 +256,32 @@ def test_many_trees_take_no_time() -> None:
         keys([TxnOp.get_tree("a/")] * 64, *names, "b")
 
 
+def as_pairs(*names: str) -> tuple[KVPair, ...]:
+    return tuple(KVPair(name, create_index=at) for at, name in enumerate(names))
+
+
+REPLIES_IN_TURN: dict[str, tuple[tuple[TxnOp, ...], tuple[str, ...]]] = {
+    "barge": ((TxnOp.check_not_exists("k/.wait/s"), TxnOp.lock("k", "s")), ("k",)),
+    "unlock": (
+        (TxnOp.check_index("k", 7), TxnOp.unlock("k", "s"), TxnOp.get_tree("k/.wait/")),
+        ("k", "k", "k/.wait/r", "k/.wait/s"),
+    ),
+    "unlock without a queue": ((TxnOp.unlock("k", "s"), TxnOp.get_tree("k/.wait/")), ("k",)),
+    "take": (
+        (TxnOp.check_index("k/.wait/s", 7), TxnOp.lock("k", "s"), TxnOp.delete("w")),
+        ("k/.wait/s", "k"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("ops", "names"), REPLIES_IN_TURN.values(), ids=REPLIES_IN_TURN)
+def test_the_usual_replies_need_no_search(ops: tuple[TxnOp, ...], names: tuple[str, ...]) -> None:
+    pairs = as_pairs(*names)
+    found = _txn_results._in_turn(ops, pairs)
+    assert found is not None
+    assert found == _txn_results._search(ops, pairs)
+
+
 KEYS = st.sampled_from(["a", "a/", "a/b", "a/c", "b", "é"])
 PREFIXES = st.sampled_from(["", "a", "a/", "b", "c"])
 OPS = st.one_of(
@@ -292,6 +318,22 @@ def run(ops: list[TxnOp], store: set[str]) -> list[list[str]] | None:
         found = sorted(below, key=str.encode) if op.verb == "get-tree" else [op.key]
         entries.append([] if silent else found)
     return entries
+
+
+@given(st.lists(OPS, min_size=1, max_size=5), st.lists(KEYS, max_size=3), st.integers(0, 5))
+def test_what_is_taken_in_turn_is_what_the_search_finds(ops: list[TxnOp], more: list[str], at: int) -> None:
+    alone = [op.key for op in ops if op.verb in {"set", "lock", "get", "check-index", "cas"}]
+    for names in (alone, [*alone, *more], [*alone, *sorted({*more})], [*alone[:at], *more, *alone[at:]]):
+        pairs = as_pairs(*names)
+        in_turn = _txn_results._in_turn(ops, pairs)
+        assert in_turn is None or in_turn == _txn_results._search(ops, pairs)
+
+
+@given(st.text(), st.text(), st.text())
+def test_strings_are_in_consuls_order(one: str, other: str, prefix: str) -> None:
+    bytes_of = [text.encode(errors="surrogatepass") for text in (one, other, prefix)]
+    assert (one < other) == (bytes_of[0] < bytes_of[1])
+    assert one.startswith(prefix) == bytes_of[0].startswith(bytes_of[2])
 
 
 @given(st.lists(OPS, min_size=1, max_size=8), st.sets(KEYS), st.sets(KEYS))
