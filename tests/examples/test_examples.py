@@ -1,0 +1,90 @@
+"""Every example, run as its reader would: it ends in time, says what it should, and leaves no session."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import consul_coord
+from consul_coord import Client
+from consul_coord.server import ReferenceServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(consul_coord.__file__).parent.parent / "examples"
+PATIENCE = 40.0
+"""Seconds that an example may take."""
+
+SAYS: dict[str, tuple[str, ...]] = {
+    "async_workers": (r"6 additions, at most [12] readers at a time",),
+    "config_by_leader": (r"leader, term \d+: rate 10", r"reader: rate 20", r"the last rate is 30"),
+    "cron_on_one_node": (r"node-\d: running .*, fence \d+", r"node-\d: done already", r"ran 1 time\(s\)"),
+    "fastapi_leader": (
+        r"'leader': 'instance-1', 'here': True, 'healthy': True",
+        r"'accepted': True, 'term': \d+",
+    ),
+    "fenced_register": (
+        r"refused: fence \d+ after \d+",
+        r"the register says: from the second",
+        r"lost it: released_by_other",
+    ),
+    "guarded_writes": (
+        r"counted to 1\ncounted to 2\nthe other counted to 3\n",
+        r"refused: (stale_index|not_holder)",
+        r"the counter says 3",
+    ),
+    "leader_with_followers": (r"follower: 10\.0\.0\.\d:80 leads, term \d+", r"followed 3 leaders"),
+    "rate_limited_api": (r"9 answers, at most [1-3] at a time",),
+    "singleton_worker": (r"worker-\d does task-1\nworker-\d does task-2\n", r"0 task\(s\) left"),
+}
+"""What each prints, as regular expressions."""
+
+LOGS: dict[str, str] = dict.fromkeys(("fenced_register", "guarded_writes"), r"lost key=.* reason=released_by_other\n")
+"""What those log that lose a lock."""
+
+
+@pytest.fixture(scope="module")
+def reference_address() -> Iterator[str]:
+    with ReferenceServer() as server:
+        yield server.address
+
+
+@pytest.fixture(params=["reference server", "real agent"])
+def address(request: pytest.FixtureRequest) -> str:
+    name = {"reference server": "reference_address", "real agent": "agent_address"}[request.param]
+    found: str = request.getfixturevalue(name)
+    return found
+
+
+def test_every_example_is_run_and_listed() -> None:
+    files = {path.stem for path in FOLDER.glob("*.py")}
+    assert files == SAYS.keys()
+    listed = set(re.findall(r"\((\w+)\.py\)", (FOLDER / "README.md").read_text(encoding="utf-8")))
+    assert listed == files
+
+
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_it_runs_ends_and_says_what_it_should(name: str, address: str) -> None:
+    with Client(address=address) as client:
+        before = {session.id for session in client.session.list().value}
+        settings = {key: value for key, value in os.environ.items() if not key.startswith("CONSUL_")}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(FOLDER / f"{name}.py")],
+            env=settings | {"CONSUL_HTTP_ADDR": address},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert re.fullmatch(LOGS.get(name, ""), done.stderr), done.stderr
+        for pattern in SAYS[name]:
+            assert re.search(pattern, done.stdout), f"no {pattern!r} in {done.stdout!r}"
+        assert {session.id for session in client.session.list().value} <= before
