@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
+from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
-from consul_coord.http.messages import Retry
-from consul_coord.http.retry import perform
+from consul_coord.http.failures import outcome_unknown, retryable
+from consul_coord.http.retry import perform, send_once
 from consul_coord.models import ReadOptions, TxnOp
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.hold import lost_error
@@ -20,6 +21,7 @@ from consul_coord.recipes.unlock import check_value
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
+    from consul_coord.models import KVPair
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
 
@@ -85,20 +87,46 @@ async def put(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> None:
     _check_open(hold, io.now())
     check_value((hold.key,), value)
     kept = hold.tenure.kept_as(value)
-    # "lock" by the holder replaces the value and keeps the LockIndex, which "set" would reset.
-    ops = (
-        TxnOp.check_session(hold.key, hold.session),
-        TxnOp.lock(hold.key, hold.session, value=kept, flags=hold.flags),
-    )
     hold.writing = True
     try:
-        call = txn.txn(*ops, retry=Retry.IDEMPOTENT)
-        result = await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)
         # Before the announcement ends: a watch in another thread would take the write for a stranger's.
-        hold.written(result[1][0], kept)
-    except TxnFailed:
-        await core.monitor.make_sure(io, hold)
-        check(hold, io.now())
-        raise
+        hold.written(await _write(io, core, hold, kept), kept)
     finally:
         hold.writing = False
+
+
+async def _write(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> KVPair:
+    """Write at the index of the last write known, so that a late copy never writes under a later hold.
+
+    If somebody else has written meanwhile, the key is read, and written at the index found.
+    """
+    deadline = io.now() + core.timeout
+    index, failures, moved, uncertain = hold.last_index, 0, 0, False
+    while True:
+        # "lock" by the holder replaces the value and keeps the LockIndex, which "set" would reset.
+        lock = TxnOp.lock(hold.key, hold.session, value=value, flags=hold.flags)
+        try:
+            result = await send_once(io, txn.txn(TxnOp.check_index(hold.key, index), lock), deadline=deadline)
+            return result[1][0]
+        except TxnFailed:
+            call = kv.get(hold.key, options=_CONSISTENT)
+            pair = (await perform(io, call, deadline=deadline, attempt=core.timeout)).value
+            if pair is None or pair.session != hold.session:
+                await core.monitor.make_sure(io, hold)
+                check(hold, io.now())
+                raise
+            if uncertain and (pair.value, pair.flags) == (value, hold.flags):
+                return pair  # an earlier try got through, though not its answer
+            if pair.modify_index == index:
+                raise  # it is as we left it, and still not to be written
+            index = pair.modify_index
+            moved += 1
+            if moved > 1:  # once is somebody's write, more is a writer at work
+                await io.sleep(delay(moved, io.random()))
+        except ConsulCoordError as error:
+            failures += 1
+            pause = delay(failures, io.random())
+            if not retryable(error) or io.now() + pause >= deadline:
+                raise
+            uncertain = uncertain or outcome_unknown(error)
+            await io.sleep(pause)

@@ -305,8 +305,8 @@ def test_a_write_is_announced_until_its_index_is_known(bench: Bench, monkeypatch
 
 
 def test_a_write_that_is_refused_ends_a_hold_that_is_gone(bench: Bench) -> None:
-    bench.io.expect("PUT", "/v1/txn", txn_failed((0, "failed session check for key")))
-    bench.io.expect("GET", KEY, pairs(entry("k", session=OTHER, index=21)))
+    bench.io.expect("PUT", "/v1/txn", txn_failed((0, "failed index check for key")))
+    bench.io.expect("GET", KEY, *[pairs(entry("k", session=OTHER, index=21))] * 2)
     bench.io.expect("PUT", RENEW, renewed())
     with pytest.raises(Exception, match="another session holds the key now"):
         bench.io.run(hold_ops.put(bench.io, bench.core, bench.hold, b"new"))
