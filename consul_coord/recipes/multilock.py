@@ -9,7 +9,8 @@ Rules
 - Who is refused watches the key that was in the way, and tries again when it is free. There is no queue and
   no promise of order: a taker of many keys may be passed by takers of one.
 - The hold stands on all its keys: the loss of one is its loss, and what is still locked is then given back.
-- A try without an answer may have locked everything: each key's turn goes to the reaper, who finds out.
+- A try without an answer may have locked everything, or will: each key's turn goes to the reaper, who finds
+  out, and who looks at the keys again for a while.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
-from consul_coord.models import Blocker, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.models import Blocker, LossReason, ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes.contend import FIRST_PAUSE, LONGEST_PAUSE, SPREAD, WAIT
 from consul_coord.recipes.hold import reason_of
 from consul_coord.recipes.local_queue import Turn
-from consul_coord.recipes.reaper import Unlock, Withdraw
+from consul_coord.recipes.reaper import SWEEPS, Sweep, Unlock, Withdraw
 from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.tenure import Ending, KeyWatch
 from consul_coord.recipes.timeouts import deadline_of
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from consul_coord.errors import AcquireTimeout
     from consul_coord.io import IO
-    from consul_coord.models import BlockerKind, KVPair, LossReason
+    from consul_coord.models import BlockerKind, KVPair
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.lock import LockCore
@@ -57,6 +58,10 @@ def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
         message = f"keys must be a sequence of 1 to {MOST_KEYS} different keys, not {keys!r}"
         raise InvalidArgument(message)
     return tuple(sorted(set(keys)))
+
+
+_OF_ONE_KEY = {LossReason.KEY_DELETED, LossReason.RELEASED_BY_OTHER, LossReason.TAKEN_OVER}
+"""Losses that leave the other keys locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,8 @@ class LockedKeys:
             ending = Ending(ReleaseOutcome.RELEASED)
         except TxnFailed:
             ending = await self._one_by_one(io, duties, deadline)
-        self.lost(core, hold)
+        for turn in self._turns(hold):
+            core.queues.leave(turn)
         return ending
 
     async def _one_by_one(self, io: IO, duties: Sequence[Unlock], deadline: float) -> Ending:
@@ -138,9 +144,16 @@ class LockedKeys:
             core.reaper.add(duty)
 
     def lost(self, core: Coordinator, hold: HoldCore) -> None:
-        """Let others have the keys' turns."""
-        for turn in (hold.turn, *(member.turn for member in self._members)):
-            core.queues.leave(turn)
+        """Let others have the keys: at once, or when the reaper has unlocked what is still locked."""
+        session_goes_on = hold.look(core.host.now())[1] in _OF_ONE_KEY
+        for turn in self._turns(hold):
+            if session_goes_on:
+                core.reaper.add(Withdraw(turn.key, hold.session, hold.flags, turn))
+            else:
+                core.queues.leave(turn)
+
+    def _turns(self, hold: HoldCore) -> tuple[Turn, ...]:
+        return (hold.turn, *(member.turn for member in self._members))
 
     def _duties(self, hold: HoldCore) -> tuple[Unlock, ...]:
         others = (
@@ -173,9 +186,19 @@ class ManyKeysAttempt:
         self._blocking_index = 0
         self._turns: tuple[Turn, ...] = ()
         self._told: BlockerKind | None = None
+        self._unanswered: set[str] = set()
+        """Sessions for which a try has got no answer."""
 
     async def run(self) -> HoldCore:
         """Lock all keys, or raise why not, leaving nothing behind."""
+        try:
+            return await self._contend()
+        finally:
+            for session in self._unanswered:
+                for key in self.keys:
+                    self.core.reaper.add(Sweep(key, session, self.plan.flags), after=SWEEPS[0])
+
+    async def _contend(self) -> HoldCore:
         failures: Counter[str] = Counter()
         if self.once:
             self.deadline = self.io.now() + self.core.timeout
@@ -214,6 +237,8 @@ class ManyKeysAttempt:
             unanswered = bool(self.session)
             raise
         finally:
+            if unanswered and self.session:
+                self._unanswered.add(self.session)
             if hold is None:
                 self._give_up_turns(to_reaper=unanswered)
         return hold
@@ -293,8 +318,8 @@ class ManyKeysAttempt:
         number = error.failures[0].op_index
         key = self.keys[number] if number < len(self.keys) else self.keys[0]
         kind = blocked_by(self.core, kept, key, error)
+        self._blocking_key, self._blocking_index = key, 0
         if kind == "held":
-            self._blocking_key, self._blocking_index = key, 0
             self._block("held")
             await self._is_free(key, limit)
         elif kind is not None:
