@@ -22,6 +22,7 @@ from consul_coord import (
     ReleaseOutcome,
 )
 from tests.lock.conftest import spec
+from tests.lock.test_async import eventually as eventually_so
 from tests.support.sites import eventually
 
 if TYPE_CHECKING:
@@ -199,9 +200,7 @@ async def test_tasks_take_it_again_and_wait_for_each_other(site: Site) -> None:
                 group.start_soon(other)
                 async with lock as inner:
                     assert inner.fence == outer.fence
-                    with anyio.fail_after(5):
-                        while len(client.core.queues._queues[site.key]) < 2:
-                            await anyio.sleep(0.001)
+                    await eventually_so(lambda: len(client.core.queues._queues[site.key]) == 2)
                 order.append("inner left")
                 again = await lock.acquire(timeout=5)
                 await again.release()
