@@ -33,16 +33,17 @@ from consul_coord.errors import (
     RequestTimeout,
     TxnFailed,
 )
-from consul_coord.events import FencesRestarted, Waiting
+from consul_coord.events import FencesRestarted
 from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
-from consul_coord.models import Blocker, ReadOptions, TxnOp
+from consul_coord.models import ReadOptions, TxnOp
 from consul_coord.recipes import waitqueue
 from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.obstructed import Obstructed
 from consul_coord.recipes.reaper import SWEEPS, RemoveContender, Sweep, Withdraw
 from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.timeouts import deadline_of
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.io import IO
-    from consul_coord.models import BlockerKind, KVPair, Result, TxnResult
+    from consul_coord.models import KVPair, Result, TxnResult
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.lock import LockCore
@@ -73,7 +74,7 @@ WATCH_PACE = Pace(interval=0.01, burst=20)
 """How fast watches may follow each other: enough for a head that is passed by newcomers again and again."""
 
 
-class Attempt:
+class Attempt(Obstructed):
     """One call of ``acquire``."""
 
     def __init__(self, io: IO, core: Coordinator, lock: LockCore, *, timeout: float | None) -> None:
@@ -92,10 +93,7 @@ class Attempt:
         self.may_barge = not lock.plan.fair
         self.unanswered: set[str] = set()
         """Sessions for which a request that could lock something has got no answer."""
-        self.blocker = Blocker("unreachable")
-        self.cause: ConsulCoordError | None = None
         self._pace = WATCH_PACE
-        self._told: tuple[BlockerKind, int | None] | None = None
 
     # -- the whole attempt
 
@@ -437,19 +435,10 @@ class Attempt:
         if kind is not None:
             self._block(kind, cause=error if kind == "unreachable" else None)
 
-    def _block(
-        self,
-        kind: BlockerKind,
-        *,
-        session: str | None = None,
-        position: int | None = None,
-        cause: ConsulCoordError | None = None,
-    ) -> None:
-        self.blocker = Blocker(kind, session, position)
-        self.cause = cause
-        if self._told != (kind, position):
-            self._told = (kind, position)
-            self.io.emit(Waiting(self.plan.key, self.blocker))
+    @property
+    def wanted(self) -> str:
+        """What is wanted, as the user named it."""
+        return self.plan.key
 
     def _timeout(self) -> AcquireTimeout:
         return timed_out(self.plan.key, self.session, self.blocker, self.cause)

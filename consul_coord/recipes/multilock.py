@@ -21,16 +21,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, TxnFailed
-from consul_coord.events import Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
-from consul_coord.models import Blocker, LossReason, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes.contend import FIRST_PAUSE, LONGEST_PAUSE, SPREAD, WAIT
 from consul_coord.recipes.hold import reason_of
 from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.obstructed import Obstructed
 from consul_coord.recipes.reaper import SWEEPS, Sweep, Unlock, Withdraw
 from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.tenure import Ending, KeyWatch
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from consul_coord.errors import AcquireTimeout
     from consul_coord.io import IO
-    from consul_coord.models import BlockerKind, KVPair
+    from consul_coord.models import KVPair
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.lock import LockCore
@@ -167,7 +167,7 @@ def _loss(session: str, pair: KVPair | None) -> LossReason | None:
     return None if pair is not None and pair.session == session else reason_of(pair)
 
 
-class ManyKeysAttempt:
+class ManyKeysAttempt(Obstructed):
     """One call of ``acquire`` of a MultiLock."""
 
     def __init__(self, io: IO, core: Coordinator, lock: LockCore, *, timeout: float | None) -> None:
@@ -180,12 +180,9 @@ class ManyKeysAttempt:
         self.once = timeout == 0
         self.deadline = deadline_of(io, timeout)
         self.session = ""
-        self.blocker = Blocker("unreachable")
-        self.cause: ConsulCoordError | None = None
         self._blocking_key = self.keys[0]
         self._blocking_index = 0
         self._turns: tuple[Turn, ...] = ()
-        self._told: BlockerKind | None = None
         self._unanswered: set[str] = set()
         """Sessions for which a try has got no answer."""
 
@@ -368,19 +365,10 @@ class ManyKeysAttempt:
                 self._block("unreachable", cause=error)
         await self.io.sleep(self.io.random() * SPREAD)
 
-    def _block(
-        self,
-        kind: BlockerKind,
-        *,
-        session: str | None = None,
-        position: int | None = None,
-        cause: ConsulCoordError | None = None,
-    ) -> None:
-        self.blocker = Blocker(kind, session, position)
-        self.cause = cause
-        if self._told != kind:
-            self._told = kind
-            self.io.emit(Waiting(self._blocking_key, self.blocker))
+    @property
+    def wanted(self) -> str:
+        """What is wanted, as the user named it."""
+        return self._blocking_key
 
     def _timeout(self) -> AcquireTimeout:
         return timed_out(self._blocking_key, self.session, self.blocker, self.cause)

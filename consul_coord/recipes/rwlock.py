@@ -23,7 +23,6 @@ from consul_coord.errors import (
     TransportError,
     TxnFailed,
 )
-from consul_coord.events import Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
@@ -31,7 +30,6 @@ from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import perform, send_once
 from consul_coord.models import (
-    Blocker,
     Contender,
     Holder,
     LossReason,
@@ -45,6 +43,7 @@ from consul_coord.recipes.contend import FIRST_PAUSE, GIVE_UP_BUDGET, LONGEST_PA
 from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.lock import LockCore
 from consul_coord.recipes.locked_key import watch_of
+from consul_coord.recipes.obstructed import Obstructed
 from consul_coord.recipes.reaper import RemoveContender
 from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.rwqueue import Behind, Enter
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
     from consul_coord.errors import AcquireTimeout
     from consul_coord.io import IO
-    from consul_coord.models import BlockerKind, KVPair, TxnResult
+    from consul_coord.models import KVPair, TxnResult
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.lock import LockPlan
@@ -126,7 +125,7 @@ def sides(plan: LockPlan) -> tuple[SideCore, SideCore]:
     return read, write
 
 
-class RwAttempt:
+class RwAttempt(Obstructed):
     """One call of ``acquire`` of one side."""
 
     def __init__(self, io: IO, core: Coordinator, side: SideCore, *, timeout: float | None) -> None:
@@ -140,10 +139,7 @@ class RwAttempt:
         self.session: SlotSession | None = None
         self.own: KVPair | None = None
         """Our contender as last seen; None when the present session has not joined."""
-        self.blocker = Blocker("unreachable")
-        self.cause: ConsulCoordError | None = None
         self._pace = WATCH_PACE
-        self._told: tuple[BlockerKind, int | None] | None = None
 
     async def run(self) -> HoldCore:
         """Get in, or raise why not, leaving nothing behind."""
@@ -276,19 +272,10 @@ class RwAttempt:
         hold.fence = own.create_index
         return hold
 
-    def _block(
-        self,
-        kind: BlockerKind,
-        *,
-        session: str | None = None,
-        position: int | None = None,
-        cause: ConsulCoordError | None = None,
-    ) -> None:
-        self.blocker = Blocker(kind, session, position)
-        self.cause = cause
-        if self._told != (kind, position):
-            self._told = (kind, position)
-            self.io.emit(Waiting(self.side.name, self.blocker))
+    @property
+    def wanted(self) -> str:
+        """What is wanted, as the user named it."""
+        return self.side.name
 
     def _timeout(self) -> AcquireTimeout:
         session = "" if self.session is None else self.session.id

@@ -33,15 +33,15 @@ from consul_coord.errors import (
     SemaphoreLimitConflict,
     TxnFailed,
 )
-from consul_coord.events import Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.retry import send_once
-from consul_coord.models import Blocker, ReadOptions, TxnOp
+from consul_coord.models import ReadOptions, TxnOp
 from consul_coord.recipes import slots
 from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.obstructed import Obstructed
 from consul_coord.recipes.reaper import RemoveContender
 from consul_coord.recipes.refusals import blocked_by, timed_out
 from consul_coord.recipes.slot_hold import Slot
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from consul_coord.http.messages import Call
     from consul_coord.io import IO
-    from consul_coord.models import BlockerKind, KVPair, TxnResult
+    from consul_coord.models import KVPair, TxnResult
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.semaphore import SemaphoreCore
@@ -74,7 +74,7 @@ WATCH_PACE = Pace(interval=0.01, burst=20)
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
-class SlotAttempt:
+class SlotAttempt(Obstructed):
     """One call of ``acquire``."""
 
     def __init__(self, io: IO, core: Coordinator, semaphore: SemaphoreCore, *, timeout: float | None) -> None:
@@ -95,10 +95,7 @@ class SlotAttempt:
         self.upcoming: Listing | None = None
         """What a watch has brought, to be judged next."""
         self.dead_since: dict[str, float] = {}
-        self.blocker = Blocker("unreachable")
-        self.cause: ConsulCoordError | None = None
         self._pace = WATCH_PACE
-        self._told: BlockerKind | None = None
 
     # -- the whole attempt
 
@@ -363,19 +360,10 @@ class SlotAttempt:
             self._drop_session()
             self._block("unreachable", cause=error)
 
-    def _block(
-        self,
-        kind: BlockerKind,
-        *,
-        session: str | None = None,
-        position: int | None = None,
-        cause: ConsulCoordError | None = None,
-    ) -> None:
-        self.blocker = Blocker(kind, session, position)
-        self.cause = cause
-        if self._told != kind:
-            self._told = kind
-            self.io.emit(Waiting(self.plan.prefix, self.blocker))
+    @property
+    def wanted(self) -> str:
+        """What is wanted, as the user named it."""
+        return self.plan.prefix
 
     def _timeout(self) -> ConsulCoordError:
         return timed_out(self.plan.prefix, self.session_id, self.blocker, self.cause)
