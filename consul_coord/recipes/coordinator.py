@@ -180,8 +180,10 @@ class Coordinator:
         self._holds.pop(id(hold), None)
         if self.closing.is_set():
             return
-        if hold.lease.ended_by is not None:
-            # Its lock's own session went with it: the server frees the key, but the turn is still taken here.
+        kept = self.session_of(hold)
+        if hold.lease.ended_by is not None or (kept is not None and kept.exported):
+            # The server frees the key with its session, or that is another client's now: here, only the turn is
+            # still taken.
             hold.tenure.lost(self, hold)
             return
         self.host.emit(Forgotten(hold.key, hold.session, hold.fence))
