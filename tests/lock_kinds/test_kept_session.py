@@ -1,0 +1,253 @@
+"""Sessions that users keep: shared by locks, handed to another process, closed without a lock-delay, lost."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from consul_coord import (
+    AsyncClient,
+    AsyncLock,
+    Client,
+    HoldState,
+    InvalidArgument,
+    Lock,
+    LockLost,
+    LossReason,
+    MultiLock,
+    SessionNotFound,
+    SessionSpec,
+)
+from tests.lock import programs
+from tests.lock.conftest import spec
+from tests.support.sites import eventually
+
+if TYPE_CHECKING:
+    from tests.lock.conftest import MakeClient
+    from tests.support.sites import Site
+
+
+def kept(site: Site, *, ttl: float = 10.0, lock_delay: float = 30.0) -> SessionSpec:
+    """Return a spec with a lock-delay, so that a destroy before the release would be seen."""
+    return spec(site, ttl=ttl, lock_delay=lock_delay)
+
+
+def test_several_locks_share_it(site: Site, client: Client) -> None:
+    with client.keep_session(kept(site)) as session:
+        assert site.operator.exists(session.id)
+        assert 0 < session.remaining() <= 10
+        locks = [Lock(client, f"{site.key}/{number}", session=session.id) for number in range(3)]
+        several = MultiLock(client, [f"{site.key}/x", f"{site.key}/y"], session=session.id)
+        holds = [lock.acquire(timeout=5) for lock in (*locks, several)]
+        assert {hold.session for hold in holds} == {session.id}
+        assert all(hold.is_held for hold in holds)
+        holds[0].release()
+        assert holds[1].is_held
+    assert site.left_behind() == []
+
+
+def test_closing_releases_and_then_destroys(site: Site, client: Client, make_client: MakeClient) -> None:
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    session.close()
+    assert hold.state is HoldState.RELEASED
+    assert not session.lost.is_set()
+    # With the session destroyed first, the key would be in its lock-delay now.
+    assert Lock(make_client(), site.key).acquire(timeout=5).fence > hold.fence
+    eventually(lambda: not site.operator.exists(session.id))
+    session.close()
+
+
+def test_closing_gives_many_keys_back_too(site: Site, client: Client, make_client: MakeClient) -> None:
+    keys = [f"{site.key}/{number}" for number in range(3)]
+    with client.keep_session(kept(site)) as session:
+        MultiLock(client, keys, session=session.id).acquire(timeout=5)
+        alive = MultiLock(client, [f"{site.key}/x"], session=session.id).acquire(timeout=5)
+    assert alive.state is HoldState.RELEASED
+    assert MultiLock(make_client(), keys).acquire(timeout=5).is_held
+
+
+def test_a_client_that_closes_releases_first_too(site: Site, make_client: MakeClient) -> None:
+    client = make_client()
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    client.close()
+    assert hold.reason is LossReason.CLIENT_CLOSED
+    assert not site.operator.exists(session.id)
+    assert Lock(make_client(), site.key).acquire(timeout=5).is_held
+
+
+def test_it_is_renewed_while_it_is_kept(site: Site, client: Client) -> None:
+    with client.keep_session(kept(site, ttl=0.6)) as session:
+        assert not session.lost.wait(1.5)
+        assert site.operator.exists(session.id)
+        assert session.remaining() > 0
+
+
+def test_its_loss_is_told_once_and_is_final(site: Site, client: Client) -> None:
+    session = client.keep_session(kept(site, ttl=1.0))
+    lock = Lock(client, site.key, session=session.id)
+    hold = lock.acquire(timeout=5)
+    site.operator.destroy(session.id)
+    assert session.lost.wait(5)
+    assert session.lost.is_set()
+    assert session.remaining() == 0
+    assert hold.reason is LossReason.SESSION_GONE
+    with pytest.raises(LockLost):
+        hold.check()
+    with pytest.raises(SessionNotFound):
+        lock.acquire(timeout=1)
+    session.close()
+    assert session.lost.is_set()
+
+
+# -- handing over
+
+
+def test_an_exported_session_outlives_its_client(site: Site, make_client: MakeClient) -> None:
+    client = make_client()
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    text = session.export()
+    session.close()
+    client.close()
+    assert site.operator.exists(session.id)
+    assert site.operator.holder(site.key) == session.id
+
+    successor = make_client()
+    with successor.keep_session(kept(site), resume=text) as resumed:
+        assert resumed.id == session.id
+        again = Lock(successor, site.key, session=resumed.id).acquire(timeout=5)
+        assert again.fence == hold.fence
+        assert again.verify()
+        again.put(b"still mine")
+    assert site.left_behind() == []
+
+
+def test_closing_the_client_alone_leaves_an_exported_session_as_it_is(
+    site: Site, make_client: MakeClient
+) -> None:
+    client = make_client()
+    session = client.keep_session(kept(site))
+    single = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    many = MultiLock(client, [f"{site.key}/a", f"{site.key}/b"], session=session.id).acquire(timeout=5)
+    session.export()
+    client.close()
+    assert {single.state, many.state} == {HoldState.LOST}
+    assert site.operator.exists(session.id)
+    names = [site.key, f"{site.key}/a", f"{site.key}/b"]
+    assert {site.operator.holder(name) for name in names} == {session.id}
+    site.operator.destroy(session.id)
+
+
+def test_an_exported_hold_that_nobody_refers_to_is_not_given_back(
+    site: Site, make_client: MakeClient
+) -> None:
+    client = make_client()
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    session.export()
+    del hold
+    gc.collect()
+    assert client.pending_cleanup == 0
+    assert site.operator.holder(site.key) == session.id
+    site.operator.destroy(session.id)
+
+
+def test_another_process_goes_on_with_it(site: Site) -> None:
+    first = """
+session = client.keep_session(SessionSpec(ttl=10, lock_delay=30, name=NAME))
+hold = Lock(client, KEY, session=session.id).acquire(timeout=5)
+say(session.id, hold.fence, session.export())
+"""
+    ((session, fence, text),) = [line.split() for line in programs.run(first, site)]
+    assert site.operator.holder(site.key) == session
+    second = f"""
+with client.keep_session(SessionSpec(ttl=10, lock_delay=30, name=NAME), resume={text!r}) as session:
+    hold = Lock(client, KEY, session=session.id).acquire(timeout=5)
+    say(session.id, hold.fence, hold.verify())
+"""
+    assert programs.run(second, site) == [f"{session} {fence} True"]
+    assert site.left_behind() == []
+
+
+def test_a_session_that_has_ended_can_not_be_resumed(site: Site, make_client: MakeClient) -> None:
+    client = make_client()
+    session = client.keep_session(kept(site))
+    text = session.export()
+    session.close()
+    site.operator.destroy(session.id)
+    with pytest.raises(SessionNotFound) as told:
+        make_client().keep_session(kept(site), resume=text)
+    assert told.value.session == session.id
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "consul-coord-session:1:", "consul-coord-session:2:abc"])
+def test_only_an_exports_text_is_resumed(site: Site, client: Client, text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        client.keep_session(kept(site), resume=text)
+
+
+def test_without_a_successor_the_ttl_ends_it(site: Site, make_client: MakeClient) -> None:
+    client = make_client()
+    session = client.keep_session(kept(site, ttl=0.4, lock_delay=0.0))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    session.export()
+    session.close()
+    assert site.operator.holder(site.key) == hold.session
+    assert Lock(make_client(), site.key).acquire(timeout=5).fence > hold.fence
+
+
+def test_a_resumed_session_keeps_the_servers_settings(site: Site, make_client: MakeClient) -> None:
+    client = make_client()
+    session = client.keep_session(kept(site, ttl=1.0))
+    text = session.export()
+    session.close()
+    with make_client().keep_session(kept(site, ttl=600.0), resume=text) as resumed:
+        assert resumed.remaining() <= 1.0
+        assert not resumed.lost.wait(1.3)
+
+
+# -- on an event loop
+
+
+@pytest.mark.anyio
+async def test_async_closing_releases_and_then_destroys(site: Site) -> None:
+    async with AsyncClient(address=site.address, session=spec(site)) as client:
+        async with await client.keep_session(kept(site)) as session:
+            hold = await AsyncLock(client, site.key, session=session.id).acquire(timeout=5)
+            assert hold.session == session.id
+            assert not session.lost.is_set()
+        assert hold.state is HoldState.RELEASED
+        async with AsyncLock(client, site.key).hold(timeout=5) as again:
+            assert again.fence > hold.fence
+    assert site.left_behind() == []
+
+
+@pytest.mark.anyio
+async def test_async_handing_over(site: Site) -> None:
+    async with AsyncClient(address=site.address, session=spec(site)) as client:
+        session = await client.keep_session(kept(site))
+        hold = await AsyncLock(client, site.key, session=session.id).acquire(timeout=5)
+        text = session.export()
+    async with (
+        AsyncClient(address=site.address, session=spec(site)) as client,
+        await client.keep_session(kept(site), resume=text) as resumed,
+    ):
+        again = await AsyncLock(client, site.key, session=resumed.id).acquire(timeout=5)
+        assert (again.fence, resumed.id) == (hold.fence, hold.session)
+    assert site.left_behind() == []
+
+
+@pytest.mark.anyio
+async def test_async_loss(site: Site) -> None:
+    async with AsyncClient(address=site.address, session=spec(site)) as client:
+        session = await client.keep_session(kept(site, ttl=1.0))
+        await anyio.to_thread.run_sync(site.operator.destroy, session.id)
+        assert await session.lost.wait(5)
+        with pytest.raises(SessionNotFound):
+            await AsyncLock(client, site.key, session=session.id).acquire(timeout=1)
+        await session.close()
