@@ -9,16 +9,17 @@ Rules
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, SessionNotFound
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
-from consul_coord.http.retry import may_repeat
+from consul_coord.http.retry import may_repeat, perform
 from consul_coord.models import LossReason
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.reaper import DestroySession
-from consul_coord.recipes.release import release
+from consul_coord.recipes.release import BUDGET, release
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -84,5 +85,14 @@ async def close_session(io: IO, core: Coordinator, kept: KeptSession) -> None:
         for hold in list(core.holds_of(kept)):
             await release(io, core, hold)
     core.end_session(kept, LossReason.CLIENT_CLOSED)
-    if kept.ours_to_destroy:
-        core.reaper.add(DestroySession(kept.id))
+    if not kept.ours_to_destroy:
+        return
+    destroyed = False
+    try:
+        async with io.shield(BUDGET) as deadline:
+            with suppress(ConsulCoordError):
+                await perform(io, endpoint.destroy(kept.id), deadline=deadline, attempt=core.timeout)
+                destroyed = True
+    finally:
+        if not destroyed:
+            core.reaper.add(DestroySession(kept.id))
