@@ -182,7 +182,7 @@ class Coordinator:
             return
         kept = self.session_of(hold)
         if hold.lease.ended_by is not None or (kept is not None and kept.exported):
-            # The server frees the key with its session, or that goes on elsewhere: only the turn is still taken.
+            # The server frees the key with its session, or that goes on elsewhere: only the turn is left.
             hold.tenure.lost(self, hold)
             return
         self.host.emit(Forgotten(hold.key, hold.session, hold.fence))
