@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -89,45 +88,24 @@ def test_takers_of_overlapping_keys_neither_overlap_nor_block_each_other(
 ) -> None:
     one, chance = make_client(), random.Random(7)
     inside = {key: threading.Semaphore(1) for key in keys(site, "abcde")}
-    plans = [[chance.sample(keys(site, "abcde"), chance.randint(2, 4)) for _ in range(5)] for _ in range(8)]
+    plans = [[chance.sample([*inside], chance.randint(2, 4)) for _ in range(5)] for _ in range(8)]
 
     def work(plan: list[list[str]]) -> list[int]:
-        client = one if shared else make_client()
-        return [MultiLock(client, each).run(use, timeout=40) for each in plan]
-
-    def use(hold: Hold) -> int:
-        mine = [key for key in inside if site.operator.holder(key) == hold.session] if not shared else []
-        for key in mine:
-            assert inside[key].acquire(blocking=False), f"two hold {key}"
-        for key in mine:
-            inside[key].release()
-        return hold.fence
-
-    began = time.monotonic()
-    with ThreadPoolExecutor(8) as pool:
-        fences = [fence for each in pool.map(work, plans) for fence in each]
-    assert time.monotonic() - began < 40
-    assert len(set(fences)) == 40
-    assert holders(site, "abcde") == [None] * 5
-
-
-def test_threads_of_one_client_do_not_share_keys(site: Site, client: Client) -> None:
-    chance = random.Random(11)
-    inside = {key: threading.Semaphore(1) for key in keys(site, "abcd")}
-
-    def work(seed: list[list[str]]) -> None:
-        for each in seed:
-            with MultiLock(client, each).hold(timeout=40):
+        client, fences = one if shared else make_client(), list[int]()
+        for each in plan:
+            with MultiLock(client, each).hold(timeout=40) as hold:
                 for key in each:
                     assert inside[key].acquire(blocking=False), f"two hold {key}"
+                fences.append(hold.fence)
                 for key in each:
                     inside[key].release()
+        return fences
 
-    plans = [[chance.sample(keys(site, "abcd"), 2 + n % 2) for n in range(6)] for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        for call in [pool.submit(work, plan) for plan in plans]:
-            call.result(50)
-    assert client.core.queues._queues == {}
+        fences = [fence for each in pool.map(work, plans, timeout=40) for fence in each]
+    assert len(set(fences)) == 40
+    assert holders(site, "abcde") == [None] * 5
+    assert one.core.queues._queues == {}
 
 
 @pytest.mark.parametrize("place", range(3))
