@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio import backend
-from consul_coord.aio.body import Body
+from consul_coord.aio.body import Body, misused
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.io import Interrupt
 from consul_coord.models import SEMAPHORE_FLAGS
@@ -125,7 +125,14 @@ class AsyncSemaphore:
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._client.core
-        hold = await self._client.call(lambda io: recipe.try_acquire(io, core, self._semaphore))
+        interrupt = Interrupt()
+        self._semaphore.enter(interrupt)
+        try:
+            hold = await self._client.call(
+                lambda io: recipe.try_acquire(io, core, self._semaphore), interrupt=interrupt
+            )
+        finally:
+            self._semaphore.leave(interrupt)
         return None if hold is None else AsyncPermit(self._client, core, hold)
 
     async def release(self) -> ReleaseOutcome:
@@ -155,14 +162,25 @@ class AsyncSemaphore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task = backend.current_task()
-        if task not in self._entered:
-            # Left in another task: whichever block it is, it ends, and says what is wrong.
-            task = next(iter(self._entered))
-        body = self._entered[task].pop()
-        if not self._entered[task]:
-            del self._entered[task]
+        owner = self._owner_of_block()
+        body = self._entered[owner].pop()
+        if not self._entered[owner]:
+            del self._entered[owner]
         await body.leave(kind, error, trace)
+
+    def _owner_of_block(self) -> object:
+        """Return whose block is left here: this task's or, by misuse, that of the task which entered it.
+
+        That one has ended, or is the only one. Raises RuntimeError when it can't be told.
+        """
+        task = backend.current_task()
+        if task in self._entered:
+            return task
+        ended = [owner for owner in self._entered if backend.has_ended(owner)]
+        owners = ended or list(self._entered)
+        if len(owners) == 1:
+            return owners[0]
+        raise misused(self.prefix)
 
     async def run(self, fn: Callable[[AsyncPermit], Awaitable[T]], *, timeout: float | None = None) -> T:
         """Await ``fn(permit)`` while holding a slot, and return what it returns.

@@ -125,7 +125,14 @@ class Semaphore:
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._client.core
-        hold = self._client.call(lambda io: recipe.try_acquire(io, core, self._semaphore))
+        interrupt = Interrupt()
+        self._semaphore.enter(interrupt)
+        try:
+            hold = self._client.call(
+                lambda io: recipe.try_acquire(io, core, self._semaphore), interrupt=interrupt
+            )
+        finally:
+            self._semaphore.leave(interrupt)
         return None if hold is None else Permit(self._client, core, hold)
 
     def release(self) -> ReleaseOutcome:

@@ -65,14 +65,12 @@ class Place:
             key.rpartition("/")[2] for key in self.operator.under(f"{self.prefix}/") if key != self.record
         ]
 
-    def foreign(self, **fields: object) -> str:
-        """Make a session that has a contender without a mark, as foreign clients do."""
-        session = str(
-            self.operator.done(
-                "PUT", "/v1/session/create", {"TTL": "60s", "Behavior": "delete", "NodeChecks": [], **fields}
-            )["ID"]
-        )
-        assert self.operator.put(f"{self.prefix}/{session}", b"", acquire=session, flags=SEMAPHORE_FLAGS)
+    def foreign(self, value: bytes = b"") -> str:
+        """Make a session that has a contender with this value: without a mark, as foreign clients do."""
+        wanted = {"TTL": "60s", "Behavior": "delete", "NodeChecks": []}
+        session = str(self.operator.done("PUT", "/v1/session/create", wanted)["ID"])
+        key = f"{self.prefix}/{session}"
+        assert self.operator.put(key, value, acquire=session, flags=SEMAPHORE_FLAGS)
         return session
 
     def left_behind(self) -> list[str]:

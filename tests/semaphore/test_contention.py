@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import random
 import threading
@@ -15,6 +16,7 @@ import anyio
 import pytest
 
 from consul_coord import AsyncClient, AsyncSemaphore, Client, LockLost, Semaphore
+from consul_coord.recipes import slots
 from tests.semaphore.conftest import Place, spec
 from tests.support.sites import Site, eventually
 
@@ -50,10 +52,11 @@ class Room:
             self.most = max(self.most, self._inside)
             self.entries[who] += 1
             self.fences.append(fence)
-            assert self._inside <= self._size, "too many inside"
-            if self._inside == self._size:
+            inside = self._inside
+            if inside == self._size:
                 self.full.set()
         try:
+            assert inside <= self._size, "too many inside"
             yield
         finally:
             with self._lock:
@@ -130,8 +133,10 @@ def test_a_cancelled_task_leaves_nothing(site: Site, backend: str) -> None:
     assert place.left_behind() == []
 
 
-def test_sessions_destroyed_under_load_never_let_too_many_in(make_client: MakeClient, place: Place) -> None:
-    """Holders are told within the time that an operator here gives them, which is before it destroys."""
+def test_holders_and_waiters_that_die_under_load_never_let_too_many_in(
+    make_client: MakeClient, place: Place
+) -> None:
+    """A holder's session is destroyed when it believes in nothing any more: just outside the room."""
     chance = random.Random(7)
     room, lost, stop = Room(LIMIT), [0], threading.Event()
     semaphores = [Semaphore(make_client(), place.prefix, LIMIT) for _ in range(4)]
@@ -142,23 +147,27 @@ def test_sessions_destroyed_under_load_never_let_too_many_in(make_client: MakeCl
                 with semaphores[who % 4].hold(timeout=50) as permit:
                     with room.entered(who, permit.fence):
                         assert room.full.wait(PATIENCE)
-                        permit.lost.wait(STAY)
-                    # Outside the room: what is destroyed now is nobody's belief any more.
+                        time.sleep(STAY)
                     if chance.random() < 0.3:
                         place.operator.destroy(permit.session)
             except LockLost:
                 lost[0] += 1
 
-    def destroy_waiters() -> None:
-        while not stop.wait(0.02):
-            queue = semaphores[0].contenders()
-            if queue:
-                place.operator.destroy(chance.choice(queue).session)
+    def die_waiting() -> None:
+        while not stop.is_set():
+            # Queues as this package does, and never takes: a client that has come to a standstill.
+            waiter = place.foreign(slots.waiting(b""))
+            stop.wait(0.03)
+            place.operator.destroy(waiter)
 
-    with ThreadPoolExecutor(17) as pool:
-        calls = [pool.submit(work, who) for who in range(16)] + [pool.submit(destroy_waiters)]
+    with ThreadPoolExecutor(18) as pool:
+        calls = [pool.submit(work, who) for who in range(16)] + [pool.submit(die_waiting) for _ in range(2)]
         try:
-            eventually(lambda: room.entries.total() > 250 and lost[0] > 30, within=40)
+            # A call that ends early has failed: its own error says more than a time-out.
+            eventually(
+                lambda: (room.entries.total() > 250 and lost[0] > 30) or any(call.done() for call in calls),
+                within=40,
+            )
         finally:
             stop.set()
         for call in calls:
@@ -203,3 +212,31 @@ def test_nothing_is_left_when_all_clients_are_closed(site: Site) -> None:
         client.close()
     assert place.operator.under(place.prefix) == [place.record]
     assert place.operator.sessions(site.unique) == []
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_blocks_of_one_task_nest(site: Site, backend: str) -> None:
+    place = Place(site)
+
+    async def main() -> None:
+        async with AsyncClient(address=site.address, session=spec(site)) as client:
+            semaphore = AsyncSemaphore(client, place.prefix, 2)
+            async with semaphore as outer, semaphore as inner:
+                assert {outer.session, inner.session} == set(place.contenders())
+            assert place.contenders() == []
+
+    anyio.run(main, backend=backend)
+
+
+def test_a_block_left_in_another_task_ends_and_is_refused(site: Site) -> None:
+    place = Place(site)
+
+    async def main() -> None:
+        async with AsyncClient(address=site.address, session=spec(site)) as client:
+            semaphore = AsyncSemaphore(client, place.prefix, 2)
+            await asyncio.create_task(semaphore.__aenter__())
+            with pytest.raises(RuntimeError, match="another task"):
+                await semaphore.__aexit__(None, None, None)
+            assert place.contenders() == []
+
+    asyncio.run(main())
