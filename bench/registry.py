@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.measures import async_throughput, counts, handoff, held, imports, pair, threads
+from bench.measures import (
+    async_throughput,
+    counts,
+    handoff,
+    held,
+    imports,
+    pair,
+    server_memory,
+    server_start,
+    server_storm,
+    server_txns,
+    server_wake,
+    threads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,4 +44,9 @@ MEASURES = (
     Measure("handoff", "from holder to waiter", handoff.run),
     Measure("held", "what many held locks cost", held.run),
     Measure("imports", "import time", imports.run),
+    Measure("server_start", "start-up of the reference server", server_start.run),
+    Measure("server_txns", "transactions a second of the reference server", server_txns.run),
+    Measure("server_wake", "a thousand blocking queries woken", server_wake.run),
+    Measure("server_memory", "memory of the reference server", server_memory.run),
+    Measure("server_storm", "thousands of sessions that end at once", server_storm.run),
 )

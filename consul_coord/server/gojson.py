@@ -14,6 +14,7 @@ import base64
 import binascii
 import json
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from consul_coord.server.gotext import GoParseError, quote
@@ -160,18 +161,41 @@ def nulls(value: object, *names: str) -> frozenset[str]:
     return frozenset(name for name in names if name.lower() in sent and sent[name.lower()] is None)
 
 
-def object_of(fields: Mapping[str, Reader], *, struct: str, type_name: str) -> Reader:
+@dataclass(frozen=True, slots=True)
+class ObjectReader:
+    """A strict reader of an object with these fields."""
+
+    fields: Mapping[str, Reader]
+    struct: str
+    type_name: str
+
+    def __call__(self, value: object, where: str) -> dict[str, Any]:
+        """Read a value that stands at a place."""
+        return read_object(
+            value, self.fields, struct=self.struct, type_name=self.type_name, where=where, strict=True
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ListReader:
+    """A reader of a list whose items are read by another reader."""
+
+    item: Reader
+    type_name: str
+
+    def __call__(self, value: object, where: str) -> list[Any]:
+        """Read a value that stands at a place."""
+        return [self.item(each, where) for each in items(value, where, self.type_name)]
+
+
+def object_of(fields: Mapping[str, Reader], *, struct: str, type_name: str) -> ObjectReader:
     """Return a strict reader of an object with these fields."""
-
-    def read(value: object, where: str) -> dict[str, Any]:
-        return read_object(value, fields, struct=struct, type_name=type_name, where=where, strict=True)
-
-    return read
+    return ObjectReader(fields, struct, type_name)
 
 
-def list_of(read: Reader, type_name: str) -> Reader:
+def list_of(read: Reader, type_name: str) -> ListReader:
     """Return a reader of a list whose items are read by another reader."""
-    return lambda value, where: [read(item, where) for item in items(value, where, type_name)]
+    return ListReader(read, type_name)
 
 
 def items(value: object, where: str, type_name: str) -> list[object]:
@@ -181,16 +205,24 @@ def items(value: object, where: str, type_name: str) -> list[object]:
     return cast("list[object]", value)
 
 
-def named(type_name: str, read: Reader) -> Reader:
-    """Return a reader that calls its type by another name in errors."""
+@dataclass(frozen=True, slots=True)
+class NamedReader:
+    """A reader that calls its type by another name in errors."""
 
-    def reading(value: object, where: str) -> Any:  # noqa: ANN401 - whatever the other reader gives
+    type_name: str
+    read: Reader
+
+    def __call__(self, value: object, where: str) -> Any:  # noqa: ANN401 - whatever the other reader gives
+        """Read a value that stands at a place."""
         try:
-            return read(value, where)
+            return self.read(value, where)
         except GoParseError:
-            raise wrong(value, where, type_name) from None
+            raise wrong(value, where, self.type_name) from None
 
-    return reading
+
+def named(type_name: str, read: Reader) -> NamedReader:
+    """Return a reader that calls its type by another name in errors."""
+    return NamedReader(type_name, read)
 
 
 def text(value: object, where: str) -> str:
@@ -220,18 +252,22 @@ def text_map(value: object, where: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, "" if item is None else text(item, where)) for key, item in members.items()))
 
 
-def integer(low: int, high: int, type_name: str) -> Callable[[object, str], int]:
-    """Return a reader of an integer within bounds, which errors call ``type_name``."""
+@dataclass(frozen=True, slots=True)
+class IntegerReader:
+    """A reader of an integer within bounds, which errors call ``type_name``."""
 
-    def read(value: object, where: str) -> int:
+    low: int
+    high: int
+    type_name: str
+
+    def __call__(self, value: object, where: str) -> int:
+        """Read a value that stands at a place."""
         if not isinstance(value, Number):
-            raise wrong(value, where, type_name)
-        if not re.fullmatch(r"-?\d{1,20}", value) or not low <= int(value) <= high:
-            message = f"json: cannot unmarshal number {value} into Go {where} of type {type_name}"
+            raise wrong(value, where, self.type_name)
+        if not re.fullmatch(r"-?\d{1,20}", value) or not self.low <= int(value) <= self.high:
+            message = f"json: cannot unmarshal number {value} into Go {where} of type {self.type_name}"
             raise GoParseError(message)
         return int(value)
-
-    return read
 
 
 def anything(value: object, _where: str) -> object:
@@ -239,8 +275,8 @@ def anything(value: object, _where: str) -> object:
     return value
 
 
-uint64 = integer(0, 2**64 - 1, "uint64")
-int_ = integer(-(2**63), 2**63 - 1, "int")
+uint64 = IntegerReader(0, 2**64 - 1, "uint64")
+int_ = IntegerReader(-(2**63), 2**63 - 1, "int")
 
 
 def base64_bytes(value: object, where: str) -> bytes:

@@ -151,6 +151,7 @@ class ConsulState:
             if found is not None:
                 sessions.invalidate(self.store, index, found, self._delayer(now))
                 self._timers.drop(("session", found.id))
+        self._schedule_reaping(index, now)
 
     def renew_session(self, session: str, now: float) -> SessionRecord | None:
         """Restart a session's TTL and return it; None when it is unknown."""
@@ -242,6 +243,7 @@ class ConsulState:
         """Register a node, a service, checks; sessions that rely on a critical check end."""
         with self.store.command() as index:
             catalog.register(self.store, index, what, self._delayer(now))
+        self._schedule_reaping(index, now)
 
     def deregister(self, node: str, now: float, *, check_id: str = "", service_id: str = "") -> None:
         """Remove a check, a service or a whole node, with the sessions that rely on it."""
@@ -253,6 +255,7 @@ class ConsulState:
                 catalog.remove_check(self.store, index, node, check_id, delay)
             else:
                 catalog.remove_node(self.store, index, node, delay)
+        self._schedule_reaping(index, now)
 
     def leave(self, now: float) -> None:
         """Take the agent's own node out of the catalog, as the leader does when an agent leaves."""

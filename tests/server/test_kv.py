@@ -291,3 +291,24 @@ def test_a_transaction_takes_64_operations(agent: Driver) -> None:
     assert agent.txn(*ops[:64]).status == 200
     refused = agent.txn(*ops)
     assert (refused.status, refused.text) == (413, "Transaction contains too many operations (65 > 64)")
+
+
+@pytest.mark.parametrize("end", ["destroy", "expiry", "deregistration"])
+def test_tombstones_of_keys_that_ended_with_their_session_are_reaped(agent: Driver, end: str) -> None:
+    agent.ask("PUT", "/v1/catalog/register", {"Node": "n2", "Address": "10.0.0.2"})
+    session = agent.session(Node="n2", NodeChecks=[], TTL="10s", Behavior="delete")
+    agent.ask("PUT", f"/v1/kv/k?acquire={session}", b"v")
+    if end == "destroy":
+        agent.ask("PUT", f"/v1/session/destroy/{session}")
+    elif end == "deregistration":
+        agent.ask("PUT", "/v1/catalog/deregister", {"Node": "n2"})
+    else:
+        agent.advance(20.0)
+    assert len(agent.state.store.tombstones) == 1
+    agent.advance(agent.state.config.tombstone_ttl + agent.state.config.tombstone_granularity)
+    assert len(agent.state.store.tombstones) == 0
+
+
+def test_flags_that_conflict_are_named_whatever_bytes_they_hold(agent: Driver) -> None:
+    answer = agent.ask("PUT", "/v1/kv/k?cas=%ff&acquire=a%20b")
+    assert (answer.status, answer.text) == (400, "Conflicting flags: acquire=a+b&cas=%FF")

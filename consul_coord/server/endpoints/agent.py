@@ -92,7 +92,7 @@ def services(call: Call) -> Reply:
 
 def register_check(call: Call) -> Reply:
     """Register a TTL check; the other kinds, which an agent runs itself, are refused."""
-    check = _ttl_check(call.state, catalog.decode_strictly(call, _CHECK, "CheckDefinition"))
+    check = _ttl_check(call.state, catalog.decode_strictly(call, CHECK, "CheckDefinition"))
     _require_write(call)
     if (service := check.record.service_id) and service not in call.state.local.services:
         message = f"ServiceID {quote(service)} does not exist"
@@ -125,7 +125,7 @@ def fail_check(call: Call) -> Reply:
 
 def update_check(call: Call) -> Reply:
     """Report a check's status and output."""
-    fields = catalog.decode_strictly(call, {"Status": gojson.text, "Output": gojson.text}, "checkUpdate")
+    fields = catalog.decode_strictly(call, UPDATE, "checkUpdate")
     status = fields.get("Status", "")
     if status not in _STATUSES:
         raise Refusal(400, f"Invalid check status: '{status}'")
@@ -134,7 +134,7 @@ def update_check(call: Call) -> Reply:
 
 def register_service(call: Call) -> Reply:
     """Register a service with TTL checks."""
-    fields = catalog.decode_strictly(call, _SERVICE, "ServiceDefinition")
+    fields = catalog.decode_strictly(call, SERVICE, "ServiceDefinition")
     if not fields.get("Name"):
         raise Refusal(400, "Missing service name")
     _require_write(call)
@@ -236,7 +236,7 @@ def _duration(value: object, where: str) -> int:
 _STATUSES = frozenset({PASSING, WARNING, CRITICAL})
 _ACTIVE = ("HTTP", "TCP", "GRPC", "Args", "ScriptArgs", "DockerContainerID", "AliasNode", "AliasService")
 
-_CHECK = {
+CHECK: dict[str, gojson.Reader] = {
     "ID": gojson.text,
     "Name": gojson.text,
     "Notes": gojson.text,
@@ -252,11 +252,13 @@ _CHECK = {
 }
 
 
+UPDATE: dict[str, gojson.Reader] = {"Status": gojson.text, "Output": gojson.text}
+
 _CHECK_TYPE = gojson.object_of(
-    {**_CHECK, "CheckID": gojson.text}, struct="CheckType", type_name="structs.CheckType"
+    {**CHECK, "CheckID": gojson.text}, struct="CheckType", type_name="structs.CheckType"
 )
 
-_SERVICE = {
+SERVICE: dict[str, gojson.Reader] = {
     "ID": gojson.text,
     "Name": gojson.text,
     "Tags": gojson.texts,

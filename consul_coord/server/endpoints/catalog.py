@@ -59,7 +59,7 @@ def describe_service(service: ServiceRecord) -> dict[str, object]:
 
 def register(call: Call) -> Reply:
     """Register a node, a service on it and checks."""
-    fields = _decode(call, _REGISTRATION)
+    fields = _decode(call, REGISTRATION)
     name = fields.get("Node", "")
     if not name:
         raise StateError("Must provide node")
@@ -75,7 +75,7 @@ def register(call: Call) -> Reply:
 
 def deregister(call: Call) -> Reply:
     """Deregister a check, a service or a whole node."""
-    fields = _decode(call, _DEREGISTRATION)
+    fields = _decode(call, DEREGISTRATION)
     name = fields.get("Node", "")
     if not name:
         raise StateError("Must provide node")
@@ -263,7 +263,7 @@ CHECK: Fields = {
 
 _HEALTH_CHECK = gojson.object_of(CHECK, struct="HealthCheck", type_name="structs.HealthCheck")
 
-_REGISTRATION: Fields = {
+REGISTRATION: Fields = {
     "Datacenter": gojson.text,
     "ID": gojson.text,
     "Node": gojson.text,
@@ -276,7 +276,7 @@ _REGISTRATION: Fields = {
     "SkipNodeUpdate": gojson.boolean,
 }
 
-_DEREGISTRATION: Fields = {
+DEREGISTRATION: Fields = {
     "Datacenter": gojson.text,
     "Node": gojson.text,
     "Address": gojson.text,

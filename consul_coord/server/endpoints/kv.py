@@ -152,10 +152,14 @@ def _required_key(call: Call) -> str:
 def _refuse_conflict(params: Params, *names: str) -> None:
     if sum(name in params for name in names) > 1:
         shown = "&".join(
-            f"{quote_plus(name)}={quote_plus(value)}"
+            f"{_encoded(name)}={_encoded(value)}"
             for name, value in sorted(params.pairs, key=lambda pair: pair[0])
         )
         raise Refusal(400, f"Conflicting flags: {shown}")
+
+
+def _encoded(text: str) -> str:
+    return quote_plus(text, errors="surrogateescape")
 
 
 def _uint(params: Params, name: str) -> int:

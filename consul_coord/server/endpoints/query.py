@@ -93,7 +93,7 @@ def _id(call: Call) -> str:
 
 
 def _decode(call: Call, query_id: str) -> QueryRecord:
-    fields = decode_strictly(call, _QUERY, "PreparedQuery")
+    fields = decode_strictly(call, FIELDS, "PreparedQuery")
     if fields.get("ID") and not query_id:
         raise StateError("ID must be empty when creating a new prepared query")
     template: dict[str, Any] = fields.get("Template", {})
@@ -135,8 +135,8 @@ def _text_dict(value: object, where: str) -> dict[str, str]:
     return dict(gojson.text_map(value, where))
 
 
-_FAILOVER = {"NearestN": gojson.int_, "Datacenters": gojson.texts}
-_SERVICE = {
+_FAILOVER: dict[str, gojson.Reader] = {"NearestN": gojson.int_, "Datacenters": gojson.texts}
+_SERVICE: dict[str, gojson.Reader] = {
     "Service": gojson.text,
     "Failover": gojson.object_of(
         _FAILOVER, struct="QueryDatacenterOptions", type_name="structs.QueryDatacenterOptions"
@@ -150,9 +150,13 @@ _SERVICE = {
     "Connect": gojson.boolean,
     "Namespace": gojson.text,
 }
-_TEMPLATE = {"Type": gojson.text, "Regexp": gojson.text, "RemoveEmptyTags": gojson.boolean}
+_TEMPLATE: dict[str, gojson.Reader] = {
+    "Type": gojson.text,
+    "Regexp": gojson.text,
+    "RemoveEmptyTags": gojson.boolean,
+}
 
-_QUERY = {
+FIELDS: dict[str, gojson.Reader] = {
     "ID": gojson.text,
     "Name": gojson.text,
     "Session": gojson.text,

@@ -145,15 +145,15 @@ def _service_checks(value: object, where: str) -> tuple[ServiceCheck, ...]:
 
 
 def _fields(value: object) -> dict[str, Any]:
-    fields = gojson.read_object(value, _FIELDS, struct="", type_name=_BODY)
+    fields = gojson.read_object(value, FIELDS, struct="", type_name=_BODY)
     return fields | {name: _NULL_LISTS[name] for name in gojson.nulls(value, *_NULL_LISTS)}
 
 
 _BODY = "struct { LockDelay interface {}; *structs.Alias }"
-_SERVICE_CHECK = {"ID": gojson.text, "Namespace": gojson.text}
+_SERVICE_CHECK: dict[str, gojson.Reader] = {"ID": gojson.text, "Namespace": gojson.text}
 _NULL_LISTS: dict[str, tuple[str, ...] | None] = {"NodeChecks": None, "Checks": ()}
 
-_FIELDS = {
+FIELDS: dict[str, gojson.Reader] = {
     "Name": gojson.text,
     "Node": gojson.text,
     "LockDelay": _lock_delay,

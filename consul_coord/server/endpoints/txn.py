@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _META = (("X-Consul-Knownleader", "true"), ("X-Consul-Lastcontact", "0"))
 
 
-_KV = {
+_KV: dict[str, gojson.Reader] = {
     "Verb": gojson.named("api.KVOp", gojson.text),
     "Key": gojson.text,
     "Value": gojson.base64_bytes,
@@ -34,7 +34,7 @@ _KV = {
     "Namespace": gojson.text,
 }
 
-_OP = gojson.object_of(
+OPERATION = gojson.object_of(
     {"KV": gojson.object_of(_KV, struct="KVTxnOp", type_name="api.KVTxnOp"), **txn_catalog.FIELDS},
     struct="TxnOp",
     type_name="api.TxnOp",
@@ -106,7 +106,7 @@ def _ops(call: Call) -> list[Op]:
 
 def _items(value: object) -> list[dict[str, Any]]:
     items = [] if value is None else gojson.items(value, "value", "api.TxnOps")
-    return [_OP(item, "value") for item in items]
+    return [OPERATION(item, "value") for item in items]
 
 
 def _op(call: Call, item: dict[str, Any]) -> Op:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from consul_coord.server.catalog_ops import Record
     from consul_coord.server.state import ConsulState
 
-_INDEXES = {"CreateIndex": gojson.uint64, "ModifyIndex": gojson.uint64}
+_INDEXES: dict[str, gojson.Reader] = {"CreateIndex": gojson.uint64, "ModifyIndex": gojson.uint64}
 
-_NODE = {
+_NODE: dict[str, gojson.Reader] = {
     "ID": gojson.text,
     "Node": gojson.text,
     "Address": gojson.text,
@@ -28,8 +28,13 @@ _NODE = {
     "Meta": gojson.text_map,
     **_INDEXES,
 }
-_SERVICE = {**catalog.SERVICE, "Kind": gojson.text, "ContentHash": gojson.text, **_INDEXES}
-_CHECK = {**catalog.CHECK, **_INDEXES}
+_SERVICE: dict[str, gojson.Reader] = {
+    **catalog.SERVICE,
+    "Kind": gojson.text,
+    "ContentHash": gojson.text,
+    **_INDEXES,
+}
+_CHECK: dict[str, gojson.Reader] = {**catalog.CHECK, **_INDEXES}
 
 _NAMING = frozenset({"set", "cas"})
 
