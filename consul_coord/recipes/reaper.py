@@ -180,6 +180,11 @@ class Reaper:
         """How many duties are not done."""
         return len(self._entries)
 
+    def owes_unlocks(self, session: str) -> bool:
+        """Return whether something that a session holds is still to be given back."""
+        duties = [entry.duty for entry in list(self._entries)]
+        return any(isinstance(duty, Unlock | Withdraw) and duty.session == session for duty in duties)
+
     def add(self, duty: Duty, *, after: float = 0.0) -> None:
         """Take on a duty; from any thread, also the garbage collector's."""
         self._entries[_Entry(duty, self._core.host.now() + after)] = None

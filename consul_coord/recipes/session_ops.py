@@ -87,6 +87,10 @@ async def close_session(io: IO, core: Coordinator, kept: KeptSession) -> None:
     core.end_session(kept, LossReason.CLIENT_CLOSED)
     if not kept.ours_to_destroy:
         return
+    if core.reaper.owes_unlocks(kept.id):
+        # What was forgotten or lost: unlocked first, or it would get the lock-delay.
+        core.reaper.add(DestroySession(kept.id))
+        return
     destroyed = False
     try:
         async with io.shield(BUDGET) as deadline:
