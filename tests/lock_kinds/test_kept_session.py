@@ -23,10 +23,12 @@ from consul_coord import (
 )
 from tests.lock import programs
 from tests.lock.conftest import spec
+from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
 
 if TYPE_CHECKING:
     from tests.lock.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
     from tests.support.sites import Site
 
 
@@ -64,10 +66,27 @@ def test_closing_releases_and_then_destroys(site: Site, client: Client, make_cli
 def test_closing_gives_many_keys_back_too(site: Site, client: Client, make_client: MakeClient) -> None:
     keys = [f"{site.key}/{number}" for number in range(3)]
     with client.keep_session(kept(site)) as session:
-        MultiLock(client, keys, session=session.id).acquire(timeout=5)
-        alive = MultiLock(client, [f"{site.key}/x"], session=session.id).acquire(timeout=5)
-    assert alive.state is HoldState.RELEASED
+        hold = MultiLock(client, keys, session=session.id).acquire(timeout=5)
+    assert hold.state is HoldState.RELEASED
     assert MultiLock(make_client(), keys).acquire(timeout=5).is_held
+
+
+def test_what_was_forgotten_is_given_back_before_the_destroy(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    client = make_client(address=proxy.address)
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    fence = hold.fence
+    del hold
+    gc.collect()
+    assert late.hit.wait(5)
+    session.close()
+    assert site.operator.holder(site.key) == session.id
+    late.let_go()
+    assert Lock(make_client(), site.key).acquire(timeout=5).fence > fence
+    eventually(lambda: not site.operator.exists(session.id))
 
 
 def test_a_client_that_closes_releases_first_too(site: Site, make_client: MakeClient) -> None:
