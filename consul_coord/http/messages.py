@@ -49,6 +49,8 @@ class Request:
     """The ACL rules it needs, for the error when the agent says 403."""
     hold_open: float = 0.0
     """How long the agent may hold the reply back, in seconds: the ``wait`` of a blocking query."""
+    urgent: bool = False
+    """Whether it may not wait for others' turns: a lease depends on it."""
 
     def with_params(self, *params: tuple[str, str]) -> Request:
         """Return the request with more query parameters."""

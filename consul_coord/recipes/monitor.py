@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -152,19 +152,20 @@ class Monitor:
         while self._batch:
             await io.sleep(BATCH_PERIOD)
             self._batch = {entry: None for entry in self._batch if _lasts(entry[0])}
-            entries = list(self._batch)
-            keys = list(dict.fromkeys(watch.key for _, watch in entries))
+            entries: defaultdict[str, list[tuple[weakref.ref[HoldCore], KeyWatch]]] = defaultdict(list)
+            for reference, watch in self._batch:
+                entries[watch.key].append((reference, watch))
+            keys = list(entries)
             for start in range(0, len(keys), BATCH):
                 part = keys[start : start + BATCH]
                 try:
                     found = await self._read(io, part)
                 except ConsulCoordError:
                     continue
-                for reference, watch in entries:
+                for reference, watch in (entry for key in part for entry in entries[key]):
                     # What can't be made sure of now can be at the next reading.
                     with suppress(ConsulCoordError):
-                        if watch.key in part:
-                            await self._judge(io, reference, watch, found.get(watch.key))
+                        await self._judge(io, reference, watch, found.get(watch.key))
 
     async def _read(self, io: IO, keys: list[str]) -> dict[str, KVPair]:
         ops = [TxnOp.get(key) for key in keys]

@@ -83,11 +83,12 @@ def write_request(
     body: bytes | None = None,
     retry: Retry,
     needed: tuple[str, ...] = (),
+    urgent: bool = False,
 ) -> Request:
     """Return a request that changes something."""
     if options is not None:
         params = (*params, *_where(options))
-    return Request(method, path, params=params, body=body, retry=retry, needed=needed)
+    return Request(method, path, params=params, body=body, retry=retry, needed=needed, urgent=urgent)
 
 
 def _where(options: ReadOptions | WriteOptions) -> Params:

@@ -91,7 +91,7 @@ def destroy(id: str, *, options: WriteOptions | None = None) -> Call[bool]:
 def renew(id: str, *, options: WriteOptions | None = None) -> Call[Session]:
     """Start a session's TTL anew and return the session; SessionNotFound when it has ended."""
     path = _keys.path(_ROOT + "renew/", _keys.check_id("session", id))
-    request = _call.write_request("PUT", path, options, retry=Retry.IDEMPOTENT, needed=_WRITE)
+    request = _call.write_request("PUT", path, options, retry=Retry.IDEMPOTENT, needed=_WRITE, urgent=True)
     return _call.call(request, _call.answer(_first))
 
 

@@ -3,14 +3,16 @@
 Rules
 - One connection carries one exchange at a time, and after any failure or cancellation it is closed, never
   pooled.
-- Requests that the agent holds open have connections apart from the short ones', so that each watch keeps its
-  own, and nothing short ever waits.
+- Requests of each kind have connections of their own: blocking queries, as many as there are watches; urgent
+  ones, which wait for nothing; and all others, which take turns on a few connections, as an agent takes no
+  more than a limited number from one address (200 unless told otherwise).
 - Connections belong to the loop that opened them. Another loop starts with none.
 - The whole exchange runs in one cancel scope with the attempt's deadline.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -25,6 +27,7 @@ from anyio.lowlevel import RunVar
 from consul_coord.errors import ClientClosed
 from consul_coord.http.transport.attempt import Attempt, reason
 from consul_coord.http.transport.base import DEFAULT_LIMITS
+from consul_coord.http.transport.gate import Gate
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.http.transport.outgoing import Outgoing, tls_name
 
@@ -39,6 +42,8 @@ MAX_IDLE = 16
 """How many connections are kept open for later, of each kind."""
 IDLE_LIMIT = 55.0
 """How long one is kept, in seconds: what lies between may have forgotten it after that, without a word."""
+MAX_SHORT = 48
+"""How many short requests go on at one time; the next wait for their turn, within their own timeout."""
 READ_SIZE = 64 * 1024
 
 _LOST = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, Garbled)
@@ -47,19 +52,34 @@ _LOST = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, Garbled)
 _loop_mark: RunVar[object] = RunVar("consul_coord_loop")
 
 
+class _Lane:
+    """The requests of one kind: how many may go on at one time, and the connections that lie idle."""
+
+    __slots__ = ("gate", "idle")
+
+    def __init__(self, places: float) -> None:
+        self.gate = Gate(places)
+        self.idle: deque[_Link] = deque()
+
+
 class StreamTransport:
     """Sends each request over a connection of its own, and keeps a few open for the next ones."""
 
     def __init__(
-        self, settings: Settings, *, limits: Limits = DEFAULT_LIMITS, max_idle: int = MAX_IDLE
+        self,
+        settings: Settings,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        max_idle: int = MAX_IDLE,
+        max_short: int = MAX_SHORT,
     ) -> None:
         self._settings = settings
         self._limits = limits
         self._max_idle = max_idle
+        self._max_short = max_short
         self._outgoing = Outgoing(settings)
         self._context: ssl.SSLContext | None = None
-        self._short: deque[_Link] = deque()
-        self._held_open: deque[_Link] = deque()
+        self._start_lanes()
         self._open: set[_Link] = set()
         self._closed = False
         self._owner: tuple[int, object] | None = None
@@ -69,12 +89,13 @@ class StreamTransport:
         if self._closed:
             raise ClientClosed("the client is closed")
         self._check_owner()
+        lane = self._lane_of(request)
         attempt = Attempt(request, address=self._settings.address, timeout=timeout)
         attempt.require_time()
         data = self._outgoing.encode(request, attempt.began)
         with anyio.move_on_after(timeout):
             try:
-                return await self._exchange(data, attempt)
+                return await self._in_turn(lane, data, attempt)
             except _LOST as error:
                 raise attempt.broken(reason(error)) from error
         raise attempt.timed_out()
@@ -82,17 +103,26 @@ class StreamTransport:
     async def aclose(self) -> None:
         """Close what is idle now and what is in use when it comes back."""
         self._closed = True
-        for idle in (self._short, self._held_open):
-            while idle:
-                await self._drop(idle.pop())
+        for lane in (self._short, self._urgent, self._held_open):
+            while lane.idle:
+                await self._drop(lane.idle.pop())
 
     def forget(self) -> None:
         """Let go of the sockets of a parent process or of a loop that is gone, without a word on them."""
-        self._short.clear()
-        self._held_open.clear()
+        self._start_lanes()
         links, self._open = self._open, set()
         for link in links:
             link.disconnect()
+
+    def _start_lanes(self) -> None:
+        self._short = _Lane(self._max_short)
+        self._urgent = _Lane(math.inf)
+        self._held_open = _Lane(math.inf)
+
+    def _lane_of(self, request: Request) -> _Lane:
+        if request.hold_open:
+            return self._held_open
+        return self._urgent if request.urgent else self._short
 
     def _check_owner(self) -> None:
         owner = (os.getpid(), _current_loop())
@@ -100,18 +130,26 @@ class StreamTransport:
             self.forget()
             self._owner = owner
 
-    async def _exchange(self, data: bytes, attempt: Attempt) -> Response:
-        idle = self._held_open if attempt.request.hold_open else self._short
-        link = await self._take(idle, attempt.began)
+    async def _in_turn(self, lane: _Lane, data: bytes, attempt: Attempt) -> Response:
+        await lane.gate.enter()
+        try:
+            if self._closed:
+                raise ClientClosed("the client was closed meanwhile")
+            return await self._exchange(lane, data, attempt)
+        finally:
+            lane.gate.leave()
+
+    async def _exchange(self, lane: _Lane, data: bytes, attempt: Attempt) -> Response:
+        link = await self._take(lane.idle, attempt.began)
         if link is not None:
             try:
-                return await self._use(link, idle, data, attempt)
+                return await self._use(link, lane, data, attempt)
             except _LOST:
                 if not attempt.may_repeat():
                     raise
-        return await self._use(await self._open_link(attempt), idle, data, attempt)
+        return await self._use(await self._open_link(attempt), lane, data, attempt)
 
-    async def _use(self, link: _Link, idle: deque[_Link], data: bytes, attempt: Attempt) -> Response:
+    async def _use(self, link: _Link, lane: _Lane, data: bytes, attempt: Attempt) -> Response:
         try:
             reader = await link.exchange(data, attempt, self._limits)
         except BaseException:
@@ -119,9 +157,9 @@ class StreamTransport:
             raise
         if reader.reusable and not self._closed and link in self._open:
             link.idle_since = time.monotonic()
-            idle.append(link)
-            if len(idle) > self._max_idle:
-                await self._drop(idle.popleft())
+            lane.idle.append(link)
+            while len(lane.idle) > self._max_idle and not lane.gate.crowded:
+                await self._drop(lane.idle.popleft())
         else:
             await self._drop(link)
         return reader.response

@@ -52,6 +52,7 @@ class Case:
     retry: Retry = Retry.READ
     needed: tuple[str, ...] = ()
     hold_open: float = field(default=0.0)
+    urgent: bool = False
 
     def request(self) -> Request:
         return Request(
@@ -62,6 +63,7 @@ class Case:
             retry=self.retry,
             needed=self.needed,
             hold_open=self.hold_open,
+            urgent=self.urgent,
         )
 
 
@@ -222,6 +224,7 @@ SESSION_CASES = {
         f"/v1/session/renew/{SID}",
         retry=Retry.IDEMPOTENT,
         needed=(f"session:write on {ON_SESSION}",),
+        urgent=True,
     ),
     "info": Case(
         session.info(SID), "GET", f"/v1/session/info/{SID}", needed=(f"session:read on {ON_SESSION}",)

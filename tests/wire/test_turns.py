@@ -1,0 +1,175 @@
+"""How the requests of one event loop share the connections that an agent allows one address."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from consul_coord.config import Settings
+from consul_coord.errors import ClientClosed, RequestTimeout
+from consul_coord.http.messages import Request, Retry
+from consul_coord.http.transport.streams import MAX_SHORT, StreamTransport
+from tests.wire.servers import OK, PATIENCE, always
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from consul_coord.http.messages import Response
+    from tests.wire.conftest import Serve
+    from tests.wire.servers import Peer, RawServer
+
+WRITE = Request("PUT", "/v1/kv/a", body=b"v", retry=Retry.NEVER)
+RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT, urgent=True)
+WATCH = Request("GET", "/v1/kv/a", params=(("index", "7"),), retry=Retry.READ, hold_open=30.0)
+
+PLACES = 2
+
+pytestmark = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+class Desk:
+    """An agent that answers writes when it is told to, and anything else at once."""
+
+    def __init__(self) -> None:
+        self.full = threading.Event()
+        self.opened = threading.Event()
+        self.most = 0
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    def handle(self, peer: Peer) -> None:
+        while (request := peer.request()) is not None:
+            if request.startswith(b"PUT /v1/kv/"):
+                with self._lock:
+                    self._waiting += 1
+                    self.most = max(self.most, self._waiting)
+                    if self._waiting == PLACES:
+                        self.full.set()
+                assert self.opened.wait(PATIENCE)
+                with self._lock:
+                    self._waiting -= 1
+            peer.send(OK)
+
+
+def run(
+    backend: str,
+    server: RawServer,
+    scenario: Callable[[StreamTransport, anyio.abc.TaskGroup], Coroutine[None, None, None]],
+    *,
+    max_short: int = PLACES,
+) -> None:
+    async def main() -> None:
+        settings = Settings.resolve(address=server.address, environ={})
+        transport = StreamTransport(settings, max_short=max_short)
+        try:
+            with anyio.fail_after(PATIENCE):
+                async with anyio.create_task_group() as group:
+                    await scenario(transport, group)
+        finally:
+            await transport.aclose()
+
+    anyio.run(main, backend=backend)
+
+
+async def wait_for(event: threading.Event) -> None:
+    assert await anyio.to_thread.run_sync(event.wait, PATIENCE)
+
+
+def test_many_at_once_take_turns(serve: Serve, backend: str) -> None:
+    server = serve(always(OK))
+    done: list[Response] = []
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        async def send_some() -> None:
+            done.extend([await transport.send(WRITE, timeout=PATIENCE) for _ in range(3)])
+
+        for _ in range(4 * MAX_SHORT):
+            group.start_soon(send_some)
+
+    run(backend, server, scenario, max_short=MAX_SHORT)
+    assert len(done) == 12 * MAX_SHORT
+    assert server.connections <= MAX_SHORT
+
+
+def test_renewals_and_watches_wait_for_nobody(serve: Serve, backend: str) -> None:
+    desk = Desk()
+    server = serve(desk.handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        async def send() -> None:
+            await transport.send(WRITE, timeout=PATIENCE)
+
+        for _ in range(5):
+            group.start_soon(send)
+        await wait_for(desk.full)
+        for request in (RENEW, WATCH, RENEW, WATCH):
+            assert (await transport.send(request, timeout=PATIENCE)).body == b"true"
+        desk.opened.set()
+
+    run(backend, server, scenario)
+    assert desk.most == PLACES
+    assert server.connections == 4
+
+
+def test_a_turn_that_does_not_come_in_time_leaves_nothing_unknown(serve: Serve, backend: str) -> None:
+    desk = Desk()
+    server = serve(desk.handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        async def send() -> None:
+            await transport.send(WRITE, timeout=PATIENCE)
+
+        for _ in range(PLACES):
+            group.start_soon(send)
+        await wait_for(desk.full)
+        with pytest.raises(RequestTimeout) as raised:
+            await transport.send(WRITE, timeout=0.05)
+        assert raised.value.outcome_unknown is False
+        desk.opened.set()
+        await transport.send(WRITE, timeout=PATIENCE)
+
+    run(backend, server, scenario)
+    assert len(server.requests) == 3
+
+
+def test_who_waits_for_a_turn_learns_that_the_client_was_closed(serve: Serve, backend: str) -> None:
+    desk = Desk()
+    server = serve(desk.handle)
+    closed: list[ClientClosed] = []
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        async def send() -> None:
+            try:
+                await transport.send(WRITE, timeout=PATIENCE)
+            except ClientClosed as error:
+                closed.append(error)
+
+        for _ in range(5):
+            group.start_soon(send)
+        await wait_for(desk.full)
+        await anyio.wait_all_tasks_blocked()
+        await transport.aclose()
+        desk.opened.set()
+
+    run(backend, server, scenario)
+    assert len(closed) == 3
+    assert len(server.requests) == 2
+
+
+def test_a_turn_is_given_up_with_the_connection_that_failed(serve: Serve, backend: str) -> None:
+    def hang_up(peer: Peer) -> None:
+        peer.request()
+
+    server = serve(hang_up)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        for _ in range(5):
+            with pytest.raises(Exception, match="ended before the reply"):
+                await transport.send(WRITE, timeout=PATIENCE)
+
+    run(backend, server, scenario)
+    assert len(server.requests) == 5
