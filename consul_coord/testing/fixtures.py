@@ -12,6 +12,7 @@ import contextlib
 import http
 import json
 import threading
+import time
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from consul_coord.clock import VirtualClock
     from consul_coord.server import ReferenceServer
 
-_FIRST_STEP: Final = 0.1
-"""Seconds of real time that closing may take before the clock begins to move."""
-_STEP: Final = 0.02
-_STRIDE: Final = 1.0
-"""Seconds by which the virtual clock moves in each step after that."""
+_STEP: Final = 0.005
+"""Seconds of real time between two moves of a clock that runs."""
+_CLOSING_TIME: Final = 0.1
+"""Seconds of real time that closing may take before the clock begins to run."""
+_CLOSING_SPEED: Final = 50.0
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def client_of(server: ReferenceServer[VirtualClock]) -> Generator[Client, None, 
         yield client
     finally:
         _mend(server)
-        with _running(server.clock):
+        with time_passes(server.clock, speed=_CLOSING_SPEED, after=_CLOSING_TIME):
             client.close()
 
 
@@ -52,8 +53,38 @@ async def async_client_of(server: ReferenceServer[VirtualClock]) -> AsyncGenerat
         yield client
     finally:
         _mend(server)
-        with _running(server.clock):
+        with time_passes(server.clock, speed=_CLOSING_SPEED, after=_CLOSING_TIME):
             await client.close()
+
+
+@contextmanager
+def time_passes(
+    clock: VirtualClock, *, speed: float = 5.0, after: float = 0.0
+) -> Generator[None, None, None]:
+    """Let a virtual clock run while the block lasts, ``speed`` times as fast as a real one.
+
+    For what needs time and other threads' work in between: renewals, watches that start soon after a grant.
+    ``after``: seconds of real time during which the clock still stands. A speed at which a lease passes
+    before its renewal is done costs that lease; the default leaves 3 s for one of 15 s.
+    """
+    over = threading.Event()
+
+    def run() -> None:
+        if over.wait(after):
+            return
+        before = time.monotonic()
+        while not over.wait(_STEP):
+            now = time.monotonic()
+            clock.advance((now - before) * speed)
+            before = now
+
+    thread = threading.Thread(target=run, name="consul-test-clock", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def emptied(agent: RealAgent) -> RealAgent:
@@ -84,26 +115,6 @@ def _mend(server: ReferenceServer[VirtualClock]) -> None:
     server.faults.clear()
     if not server.state.leader:
         server.elect_leader()
-
-
-@contextmanager
-def _running(clock: VirtualClock) -> Generator[None, None, None]:
-    """Let a virtual clock run while the block lasts, unless that ends at once."""
-    over = threading.Event()
-
-    def run() -> None:
-        step = _FIRST_STEP
-        while not over.wait(step):
-            step = _STEP
-            clock.advance(_STRIDE)
-
-    thread = threading.Thread(target=run, name="consul-test-clock", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _ask(agent: RealAgent, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON value
