@@ -10,7 +10,7 @@ import click
 
 from consul_coord import __version__
 from consul_coord.cli.breaking import break_
-from consul_coord.cli.codes import SIGNALLED, ExitCode
+from consul_coord.cli.codes import MEANINGS, SIGNALLED, ExitCode
 from consul_coord.cli.demo import demo
 from consul_coord.cli.doctor import doctor
 from consul_coord.cli.elect import elect
@@ -27,19 +27,8 @@ from consul_coord.cli.top import top
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EPILOG = """\b
-Exit codes:
-  the command's own; 128 + n when signal n ended it (127 not found, 126 not executable)
-  0, 1  done; the answer is no
-  2     wrong usage
-  65    the key is used for something else
-  69    Consul can't be reached
-  70    a bug in consul-coord
-  75    not acquired in time (--not-acquired-code changes it)
-  76    the hold was lost while the command ran, and the command was stopped
-  77    permission denied
-  78    bad configuration
-"""
+_WIDTH = max(len(code) for code, _ in MEANINGS)
+EPILOG = "\n".join(("\b", "Exit codes:", *(f"  {code:<{_WIDTH}}  {text}" for code, text in MEANINGS)))
 
 
 @click.group(

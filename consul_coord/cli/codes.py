@@ -38,6 +38,23 @@ class ExitCode(IntEnum):
 SIGNALLED = 128
 """Added to the number of the signal that ended a command, or the wait for its lock."""
 
+MEANINGS: tuple[tuple[str, str], ...] = (
+    ("the command's own", "the command ran and ended"),
+    ("128 + n", "signal n ended the command, or ended us while waiting: 130 Ctrl-C, 143 TERM"),
+    ("126, 127", "the command is not executable, or was not found"),
+    ("0", "done"),
+    ("1", "the answer is no: no leader, a fault was found, nothing was broken"),
+    ("2", "wrong usage"),
+    ("65", "the key is used for something else, or with another limit"),
+    ("69", "Consul can't be reached, or can't serve"),
+    ("70", "a bug in consul-coord"),
+    ("75", "not acquired in time (--not-acquired-code changes it)"),
+    ("76", "the hold was lost while the command ran, and the command was stopped"),
+    ("77", "the token lacks a permission"),
+    ("78", "bad configuration, here or of the servers"),
+)
+"""Every code in words, for people."""
+
 _BY_ERROR: tuple[tuple[type[Exception], ExitCode], ...] = (
     # The first that matches counts: special before general.
     (errors.AcquireTimeout, ExitCode.NOT_ACQUIRED),

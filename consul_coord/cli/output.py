@@ -82,7 +82,7 @@ _TEXTS: dict[type[events.Event], Callable[[Any], str]] = {
     events.SessionDiffers: _differs,
     events.Retried: _retried,
 }
-_SPACING: dict[type[events.Event], float] = {events.Retried: 10.0}
+_SPACING: dict[type[events.Event], float] = {events.Jeopardy: 2.0, events.Retried: 10.0}
 """Seconds between two lines about events that may come in numbers."""
 
 

@@ -4,7 +4,8 @@ Rules
 - A key is told by its flags, as Consul's own clients tell it. An election is a lock in Consul; it is called
   one where its leader has left a note.
 - Who holds is who Consul says: a lock's session; for a semaphore those in its record whose own key lives.
-- Keys of neither kind are shown while a session holds them.
+- A read-write lock is nothing but a queue; whoever has nobody in the way is in. Its kind says what they do.
+- Keys of no such kind are shown while a session holds them.
 - A fence is the index of the last write to the holder's key. It is not the hold's own any more once somebody
   has written there, but for a leader, whose term is kept in a note.
 """
@@ -16,14 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from consul_coord import LOCK_FLAGS, SEMAPHORE_FLAGS, DecodeError
-from consul_coord.recipes import notes, slots, waitqueue
+from consul_coord.recipes import notes, rwqueue, slots, waitqueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from consul_coord import KVPair, Session
 
-Kind = Literal["lock", "election", "semaphore", "key"]
+Kind = Literal["lock", "election", "semaphore", "reading", "writing", "key"]
 
 _QUEUE = "/.wait/"
 
@@ -72,9 +73,11 @@ def survey(pairs: Iterable[KVPair], sessions: Mapping[str, Session]) -> tuple[Pl
         elif pair.flags == SEMAPHORE_FLAGS:
             slotted[key.rpartition("/")[0]].append(pair)
     rest = [pair for key, pair in by_key.items() if _QUEUE not in key and pair.flags != SEMAPHORE_FLAGS]
+    shared = {base: queue for base, queue in queues.items() if rwqueue.key_of(base) != base}
     plain = {pair.key for pair in rest if pair.flags == LOCK_FLAGS or pair.session} | queues.keys()
     places = [
-        *(_locked(key, by_key.get(key), queues.get(key, []), sessions) for key in plain),
+        *(_shared(base, queue, sessions) for base, queue in shared.items()),
+        *(_locked(key, by_key.get(key), queues.get(key, []), sessions) for key in plain - shared.keys()),
         *(_semaphore(prefix, found, sessions) for prefix, found in slotted.items()),
     ]
     return tuple(sorted(places, key=lambda place: place.key))
@@ -89,6 +92,18 @@ def _locked(key: str, pair: KVPair | None, queue: list[KVPair], sessions: Mappin
     if note is not None or notes.find(notes.heir_key(key), queue) is not None:
         kind = "election"
     return Place(kind, key, held, waiters=len(waitqueue.read(key, queue).live))
+
+
+def _shared(base: str, queue: list[KVPair], sessions: Mapping[str, Session]) -> Place:
+    look = waitqueue.read(base, queue)
+    inside = rwqueue.inside(look)
+    writes = any(rwqueue.mode_of(pair) == "write" for pair in inside)
+    held = tuple(
+        _held(pair, waitqueue.session_of(pair), rwqueue.value_of(pair), pair.create_index, sessions)
+        for pair in inside
+    )
+    kind: Kind = "writing" if writes else "reading"
+    return Place(kind, rwqueue.key_of(base), held, waiters=len(look.live) - len(inside))
 
 
 def _semaphore(prefix: str, pairs: list[KVPair], sessions: Mapping[str, Session]) -> Place:

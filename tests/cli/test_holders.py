@@ -13,6 +13,7 @@ from consul_coord import (
     Client,
     LeaderElection,
     Lock,
+    ReadWriteLock,
     Semaphore,
     SessionSpec,
 )
@@ -76,6 +77,23 @@ def test_a_semaphore_with_its_holders_the_longest_first(call: Call, key: str, an
         ]
         assert told(call, key, address=anywhere) == []
         assert semaphore.destroy()
+
+
+def test_a_read_write_lock_with_those_who_are_in(call: Call, key: str, client: Client) -> None:
+    lock = ReadWriteLock(client, key, value="me")
+    with lock.write.hold() as writer:
+        (place,) = told(call, key)
+        assert (place["kind"], place["key"], place["waiters"]) == ("writing", key, 0)
+        assert [(each["session"], each["fence"], each["value"]) for each in place["holders"]] == [
+            (writer.session, writer.fence, "me")
+        ]
+    with lock.read.hold() as reader:
+        (place,) = told(call, key)
+        assert (place["kind"], [each["session"] for each in place["holders"]]) == (
+            "reading",
+            [reader.session],
+        )
+    assert told(call, key) == []
 
 
 def test_an_election_whose_leader_has_proclaimed_keeps_its_term(call: Call, key: str, client: Client) -> None:
