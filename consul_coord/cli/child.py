@@ -14,6 +14,7 @@ import signal
 import subprocess
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consul_coord.cli.codes import SIGNALLED, ExitCode
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from consul_coord.cli.inbox import Inbox
     from consul_coord.cli.terminal import Terminal
+
+
+_PENDING = ("SigPnd:", "ShdPnd:")
 
 
 class CannotStart(Exception):
@@ -75,6 +79,18 @@ class Child:
         except PermissionError:
             return False
         return True
+
+    def is_pending(self, number: int) -> bool:
+        """Return whether a signal waits for the stopped leader; False where the system does not tell.
+
+        To continue a process drops the stops that wait for it.
+        """
+        try:
+            status = Path(f"/proc/{self.group}/status").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return False
+        masks = (line.split()[1] for line in status.splitlines() if line.startswith(_PENDING))
+        return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
     def resume(self) -> None:
         """Continue a stopped group."""

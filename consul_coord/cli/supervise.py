@@ -180,7 +180,9 @@ class _Supervision:
     # -- the terminal --------------------------------------------------------------------
 
     def _suspended(self, number: int) -> None:
-        if number in _WANTS_TERMINAL and self._terminal.lend(self._child.group):
+        wants = number in _WANTS_TERMINAL and self._terminal.lend(self._child.group)
+        # Ctrl-Z may have come in between, while it was stopped already.
+        if wants and not self._child.is_pending(signal.SIGTSTP):
             self._child.resume()
             return
         lent = self._terminal.take_back(self._child.group)

@@ -23,6 +23,7 @@ from tests.cli.processes import PATIENCE, PROGRAM, environ, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 CTRL_C, CTRL_D, CTRL_Z = b"\x03", b"\x04", b"\x1a"
 
@@ -207,6 +208,25 @@ def test_a_command_whose_lock_was_lost_while_suspended_does_not_go_on(
         assert "went on" not in shell.text
         shell.type(b"echo code $?\n")
         shell.wait_for("code 76")
+
+
+def test_ctrl_z_is_not_forgotten_when_the_command_is_just_getting_the_terminal(
+    shell: Screen, key: str, tmp_path: Path
+) -> None:
+    # As if it had read before it got the terminal, and Ctrl-Z had come before it was continued.
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})\n"
+        "os.kill(os.getpid(), signal.SIGTSTP)\n"
+        "os.kill(os.getpid(), signal.SIGTTIN)\n"
+        "print('went', 'on')\n",
+        encoding="utf-8",
+    )
+    shell.type(" ".join([*PROGRAM, "lock", "-q", key, "--", sys.executable, str(program)]).encode() + b"\n")
+    shell.wait_for("Stopped")
+    shell.type(b"fg\n")
+    shell.wait_for("went on")
 
 
 def test_a_background_job_may_read_once_it_is_in_the_foreground(shell: Screen, key: str) -> None:
