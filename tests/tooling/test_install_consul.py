@@ -63,7 +63,6 @@ def _identity(file: Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-
 def test_a_working_binary_is_left_alone(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "has one"
     program(folder / "consul", "echo Consul v1.8.7")

@@ -211,7 +211,7 @@ def _translated(error: Exception, attempt: Attempt) -> TransportError | None:
         attempt.sent = False
     if isinstance(error, (httpx.TimeoutException, TimeoutError)):
         return attempt.timed_out()
-    # A transport of the user's own, such as one over an ASGI app, may let a broken connection through as it is.
+    # A transport of the user's own, such as one over an ASGI app, may let a broken connection through.
     if isinstance(error, (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, Garbled, ConnectionError)):
         return attempt.broken(reason(error))
     return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from consul_coord.io import Signal
 from consul_coord.models import KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.coordinator import Coordinator
