@@ -46,7 +46,8 @@ SAYS: dict[str, tuple[str, ...]] = {
 }
 """What each prints, as regular expressions."""
 
-LOGS: dict[str, str] = dict.fromkeys(("fenced_register", "guarded_writes"), r"lost key=.* reason=released_by_other\n")
+LOSS = r"lost key=.* reason=released_by_other\n"
+LOGS: dict[str, str] = dict.fromkeys(("fenced_register", "guarded_writes"), LOSS)
 """What those log that lose a lock."""
 
 
