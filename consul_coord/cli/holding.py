@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
+SHORT = 0.5
+"""Seconds for closing when the release has waited for an answer already, in vain."""
+
 _OPTIONS = (
     click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND..."),
     click.option("--timeout", type=options.SECONDS, metavar="S", help="Seconds to wait; 0 tries once."),
@@ -127,6 +130,8 @@ def _run(
         return reporter.fail(error.code, str(error))
     finally:
         outcome = hold.release()
+        if outcome is ReleaseOutcome.UNKNOWN:
+            client.close(timeout=SHORT)
     if ended.stopped:
         return reporter.fail(ExitCode.LOST, "the hold ended before the command, which was stopped")
     if outcome is ReleaseOutcome.ALREADY_LOST:
