@@ -13,12 +13,17 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from consul_coord.testing.agent import RealAgent, find_consul
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+# How long an example takes depends on what else the machine does: that is no finding.
+settings.register_profile("consul_coord", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("consul_coord")
 
 _NO_BINARY = "no Consul binary: run tools/install-consul, or set CONSUL_BIN"
 _AGENT_FIXTURES = frozenset({"consul_binary", "real_agent", "agent_address"})

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _KEEP_ALIVE = 3_600
 _FRAMING = frozenset({b"connection", b"content-length"})  # uvicorn looks for these
 _BACKLOG = 1_024
+_LAST_TURNS = 4
 _TICK = 0.002
 _LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset instead of what is left
 
@@ -73,8 +74,12 @@ class Listener:
             async with asyncio.timeout(grace):
                 while self._state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
                     await asyncio.sleep(_TICK)
-        for connection in list(self._state.connections):
-            connection.transport.abort()
+        # More than once: an aborted connection is closed at the loop's next turn, and one that was just being
+        # accepted shows up only then.
+        for _ in range(_LAST_TURNS):
+            for connection in list(self._state.connections):
+                connection.transport.abort()
+            await asyncio.sleep(0)
         if self._date is not None:
             self._date.cancel()
 

@@ -457,6 +457,9 @@ def run(address: str, at_least: int) -> None:
     assert Machine.woken > at_least / 1_000
 
 
+# Long, because an agent under load writes on its own now and then (an index that nobody here asked for), and
+# a comparison that fails for that says nothing; on a quiet machine it runs in 15 s.
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_random_operations(real_agent: RealAgent) -> None:
     run(real_agent.address, 10_000)
