@@ -55,15 +55,17 @@ def test_the_commands_own_end_is_ours(start: Start, key: str) -> None:
 def test_after_a_loss_the_command_is_stopped_and_run_again(start: Start, key: str, client: Client) -> None:
     command = start("elect", key, *FAST, "--json", "--", "sh", "-c", SHOW_AND_WAIT)
     first = command.event("elected")
-    command.event("started")
+    said = [f"true {key} {first['term']}"]
+    command.stdout.wait_for(lambda line: line == said[0], "what the first command says")
     client.session.destroy(first["session"])
     command.event("lost_leadership")
     again = command.event("elected")
     assert again["term"] > first["term"]
-    command.event("started")
+    said.append(f"true {key} {again['term']}")
+    command.stdout.wait_for(lambda line: line == said[1], "what the second command says")
     command.send(signal.SIGINT)
     assert command.end() == 128 + signal.SIGINT
-    assert command.stdout.all() == [f"true {key} {first['term']}", f"true {key} {again['term']}"]
+    assert command.stdout.all() == said
 
 
 def test_once_ends_at_the_loss(start: Start, key: str, client: Client) -> None:
