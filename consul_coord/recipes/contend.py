@@ -185,6 +185,7 @@ class Attempt(Obstructed):
         kept = await self.lock.source(self.core).live(self.io, deadline=self._limit())
         if self.kept is not kept:
             self.kept = kept
+            self.turn.session = kept.id
             self.contender = None
             self.joined = False
 

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 class Turn:
     """A place in the queue of one key; ``ready`` is raised when it is at the head."""
 
-    __slots__ = ("key", "owner", "ready")
+    __slots__ = ("key", "owner", "ready", "session")
 
     def __init__(self, key: str, owner: object) -> None:
         self.key = key
         self.owner = owner
+        self.session = ""
+        """The one session that its owner acts on the key with; empty when that is not known."""
         self.ready = Signal()
 
     def disown(self) -> None:
@@ -65,6 +67,21 @@ class LocalQueues:
             if self._queues.get(turn.key):
                 return False
             self.join(turn)
+            return True
+
+    def join_beside(self, turn: Turn, session: str) -> bool:
+        """Take the turn if nobody acts on the key, or the next one if who does has another session.
+
+        Nobody here begins to act on the key with ``session`` then. Returns whether it was so.
+        """
+        with self._mutex:
+            queue = self._queues.get(turn.key)
+            if not queue:
+                self.join(turn)
+                return True
+            if queue[0].session in {"", session}:
+                return False
+            queue.insert(1, turn)
             return True
 
     def position(self, turn: Turn) -> int | None:

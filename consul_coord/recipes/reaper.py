@@ -6,7 +6,9 @@ Rules
   again after a while, several times.
 - One program does all duties, one after the other, each with a bounded request; a duty that fails comes
   again, later and later.
-- Who cleans a key has that key's turn, or somebody else has it and will leave the key in order himself.
+- Who cleans a key has that key's turn, or somebody else has it and will leave the key in order himself. But
+  he does so for his own session only, and may be waiting behind what another session of this client has left:
+  that is cleaned beside him.
 - Duties are small values: what they concern may have been forgotten by everybody else.
 """
 
@@ -101,9 +103,9 @@ class Sweep:
     pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
 
     async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:
-        """Remove what the session has at the key, unless somebody here acts on it."""
+        """Remove what the session has at the key, unless somebody here acts on it with that session."""
         turn = Turn(self.key, None)
-        if core.queues.join_if_idle(turn):
+        if core.queues.join_beside(turn, self.session):
             try:
                 found = await withdraw(
                     io, key=self.key, session=self.session, flags=self.flags, deadline=deadline

@@ -110,3 +110,23 @@ def test_threads_pass_every_turn_on(queues: LocalQueues) -> None:
     for thread in threads:
         thread.join(10)
     assert len(served) == 150
+
+
+def test_a_place_beside_is_next_and_only_for_another_session(queues: LocalQueues) -> None:
+    head, waiting, beside = Turn("k", "one"), Turn("k", "two"), Turn("k", None)
+    queues.join(head)
+    queues.join(waiting)
+    assert not queues.join_beside(beside, "s")  # whose the head's is, is not known yet
+    head.session = "s"
+    assert not queues.join_beside(beside, "s")
+    assert queues.join_beside(beside, "t")
+    queues.leave(head)
+    assert not waiting.ready.is_set()
+    queues.leave(beside)
+    assert waiting.ready.is_set()
+
+
+def test_a_place_beside_nobody_is_the_turn(queues: LocalQueues) -> None:
+    beside = Turn("k", None)
+    assert queues.join_beside(beside, "s")
+    assert beside.ready.is_set()
