@@ -39,6 +39,8 @@ class Mutation:
     function: str
     was: str
     becomes: str
+    rare: bool = False
+    """Whether it takes hundreds of seeds to be found."""
 
     def mutated(self) -> Any:
         """Return the function with the fault in it."""
@@ -77,15 +79,24 @@ MUTATIONS = (
         "renew",
         "confirm(sent_at=sent_at",
         "confirm(sent_at=io.now()",
+        rare=True,
     ),
     Mutation("lease of twice the TTL", Lease, "confirm", "(1 - self._drift) * horizon", "2 * horizon"),
-    Mutation("no allowance for drift", Lease, "confirm", "(1 - self._drift) * horizon", "horizon"),
+    Mutation(
+        "no allowance for drift",
+        Lease,
+        "confirm",
+        "(1 - self._drift) * horizon",
+        "horizon",
+        rare=True,
+    ),
     Mutation(
         "renewal takes 404 for success",
         session,
         "renew",
         "core.end_session(kept, LossReason.SESSION_GONE)\n            raise",
         "kept.lease.confirm(sent_at=io.now(), horizon=kept.spec.lease_horizon)\n            return",
+        rare=True,
     ),
     Mutation(
         "expiry not told",
@@ -101,13 +112,21 @@ MUTATIONS = (
         "settled = not self.joined and ",
         "settled = True or ",
     ),
-    Mutation("no sweep", Attempt, "run", "in self.unanswered:", "in ():"),
+    Mutation(
+        "no sweep",
+        Attempt,
+        "run",
+        "in self.unanswered:",
+        "in ():",
+        rare=True,
+    ),
     Mutation(
         "barge without check-not-exists",
         Attempt,
         "_barge",
         "() if self.plan.key in self.core.without_queue else (TxnOp.check_not_exists(own),)",
         "()",
+        rare=True,
     ),
     Mutation(
         "take without check-index",
@@ -115,13 +134,7 @@ MUTATIONS = (
         "_take",
         "TxnOp.check_index(contender.key, contender.modify_index)",
         "TxnOp.get_tree(contender.key + '/none')",
-    ),
-    Mutation(
-        "take by check-session",
-        Attempt,
-        "_take",
-        "TxnOp.check_index(contender.key, contender.modify_index)",
-        "TxnOp.check_session(contender.key, self.session)",
+        rare=True,
     ),
     Mutation("a lost grant is not adopted", waitqueue, "judge", "return Adopt()", "pass"),
     Mutation("the order is that of the ids", waitqueue, "read", "(pair.create_index, pair.key)", "pair.key"),
@@ -146,6 +159,7 @@ MUTATIONS = (
         "_granted",
         "or not kept.lease.is_valid(self.io.now())",
         "",
+        rare=True,
     ),
     Mutation(
         "unlock without check-index",
@@ -153,6 +167,7 @@ MUTATIONS = (
         "unlock",
         "TxnOp.check_index(key, index)",
         "TxnOp.get_tree(key + '/none')",
+        rare=True,
     ),
     Mutation(
         "an unanswered unlock is taken for done",

@@ -11,7 +11,7 @@ import pytest
 from consul_coord.errors import AcquireCancelled
 from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS, SessionSpec
-from consul_coord.recipes import lock
+from consul_coord.recipes import lock, release
 from consul_coord.recipes.reaper import SWEEPS
 from consul_coord.testing.simulation import draw
 from consul_coord.testing.simulation.world import World
@@ -100,3 +100,23 @@ def test_a_hold_dropped_together_with_its_locks_own_session_gives_up_its_turn(sc
         await scene.acquire(io, a_lock(session=SPEC), timeout=5.0)
 
     scene.play(program, seconds=6.0)
+
+
+def test_what_one_lock_has_left_does_not_stop_another_of_the_same_client_with_a_session_of_its_own(
+    scene: Scene,
+) -> None:
+    async def program(io: SimIO) -> None:
+        first, second = a_lock(session=SPEC), a_lock(session=SPEC)
+        for locked in (first, second):
+            hold = await scene.acquire(io, locked)
+            await release.release(io, scene.process.core, hold)
+        scene.process.core.polite.add(KEY)  # so that it queues
+        scene.world.network.delay_next("join", 0.5)
+        interrupt = Interrupt()
+        scene.process.alarm(io.now() + 0.1, lambda: interrupt.fire(lambda: AcquireCancelled("now", key=KEY)))
+        with pytest.raises(AcquireCancelled):
+            await scene.acquire(io, first, interrupt=interrupt)
+        await io.sleep(0.6)
+        await scene.acquire(io, second, timeout=2 * SWEEPS[0])
+
+    scene.play(program, seconds=5.0)

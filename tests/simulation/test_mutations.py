@@ -10,14 +10,14 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 SEEDS = 2_000
 """Within so many each planted fault is found."""
 
+# Those that take long are looked for where there is time.
+CASES = [
+    pytest.param(each, id=each.name, marks=[pytest.mark.long] if each.rare else []) for each in MUTATIONS
+]
 
-def first_violation(mutation: Mutation, seeds: range) -> int | None:
-    """Return the first seed that finds a planted fault."""
-    with mutation.planted():
-        return next((seed for seed in seeds if Simulation(seed=seed).outcome().violation is not None), None)
 
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutation", CASES)
+@pytest.mark.timeout(900)
 def test_a_planted_fault_is_found(mutation: Mutation) -> None:
-    assert first_violation(mutation, range(SEEDS)) is not None
+    with mutation.planted():
+        assert any(Simulation(seed=seed).outcome().violation is not None for seed in range(SEEDS))

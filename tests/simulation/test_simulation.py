@@ -11,7 +11,7 @@ from consul_coord.testing import Simulation, SimulationFailed
 from consul_coord.testing.simulation import Counts
 from tests.simulation.mutations import MUTATIONS
 
-SEEDS = 1_000
+SEEDS = 800
 """Run by every build; a longer run takes another range."""
 LONG_RUN = range(100_000, 120_000)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.recipes import waitqueue
 from consul_coord.server.gotext import SECOND
+from consul_coord.testing.simulation.network import FADED
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
@@ -113,12 +114,8 @@ class Chaos:
         if process is None:
             return
         process.link.cut = True
-
-        def mend() -> None:
-            process.link.cut = False
-
-        longest = 2.5 * (self._world.plan.spec.ttl or 0.0)
-        self._note(f"{process.name} is cut off for {self._later(0.1, longest, mend):.2f} s")
+        longest = FADED * (self._world.plan.spec.ttl or 0.0)
+        self._note(f"{process.name} is cut off for {self._later(0.1, longest, process.link.mend):.2f} s")
 
     # -- servers
 

@@ -5,6 +5,7 @@ Rules, for each key
   key. A hold is believed in by its own lease on its process's own clock, running or not.
 - An operator's force ends that: holds granted before a release, a deletion, a snapshot, or the destruction of
   a session whose lock-delay is shorter than its TTL are not counted. Their fences still are.
+- Nobody believes in a hold for longer than the TTL after its session has ended, whatever has ended it.
 - What an acquire returns is held, at that moment.
 - Fences rise: no two holds have the same one, and whoever believes in a hold is never refused by a resource
   that has seen a later one. A write guarded by a hold never
@@ -72,7 +73,17 @@ class Before:
 class Claim:
     """A hold as its user has got it."""
 
-    __slots__ = ("fence", "found_lost", "key", "lease", "process", "reference", "session", "told")
+    __slots__ = (
+        "fence",
+        "found_lost",
+        "key",
+        "lease",
+        "process",
+        "reference",
+        "session",
+        "session_ended",
+        "told",
+    )
 
     def __init__(self, process: Process, hold: HoldCore) -> None:
         self.process = process
@@ -83,6 +94,8 @@ class Claim:
         self.reference = weakref.ref(hold)
         self.told = False
         """Whether its user's callback was called."""
+        self.session_ended: float | None = None
+        """When its session was first seen to be gone on the server."""
         self.found_lost: float | None = None
         """When its loss was first seen from outside."""
 
@@ -318,6 +331,8 @@ class Judge:
         over = [claim for claim in claims if self._is_over(claim)]
         for claim in over:
             claims.remove(claim)
+        for claim in claims:
+            self._check_session(claim)
         if not anew:
             return  # belief begins with a grant, and the key changes hands with a write
         believed = [claim for claim in claims if claim.fence > self._exempt[key] and claim.believed()]
@@ -328,6 +343,15 @@ class Judge:
             # Of a session that has ended, the key may be free until its lock-delay is over.
             if holder != claim.session and (holder or self.cluster.lives(claim.session)):
                 self.convict("exclusion", f"{claim} is believed in, and {short(holder)} has the key")
+
+    def _check_session(self, claim: Claim) -> None:
+        now = self._scheduler.now
+        if claim.session_ended is None:
+            claim.session_ended = None if self.cluster.lives(claim.session) else now
+        elif now > claim.session_ended + (self._plan.spec.ttl or 0.0) and claim.believed():
+            self.convict(
+                "lease", f"{claim} is believed in, {now - claim.session_ended:.2f} s after its session"
+            )
 
     def _is_over(self, claim: Claim) -> bool:
         """Return whether nothing more is to be seen of a claim; a loss must have been told by then."""

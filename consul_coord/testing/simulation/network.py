@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 LATEST = 40.0
 SLOW = 3.0
+FADED = 2.5
+"""TTLs for which a link is cut at most."""
 _LATENCY = 0.002
 """Seconds one way, on average, when nothing is wrong."""
 _LONGEST_LATENCY = 0.02
@@ -64,6 +66,8 @@ class Course:
     instead: tuple[int, bytes] | None = None
     """Status and body of the reply, whatever was the agent's."""
     first_index: bool = False
+    fades: bool = False
+    """Whether the link is cut once the reply has passed."""
 
 
 COURSES = {
@@ -77,6 +81,7 @@ COURSES = {
     "late and cut off": Course(answer="break", delay=LATEST),
     "twice": Course(twice=True),
     "slow": Course(delay=SLOW, back=SLOW),
+    "fading": Course(back=SLOW, fades=True),
     "no leader": Course(arrives=False, instead=_NO_LEADER),
     "rate limited": Course(arrives=False, instead=_RATE_LIMITED),
     "unavailable": Course(arrives=False, instead=_UNAVAILABLE),
@@ -101,6 +106,10 @@ class Network:
         """Draw the seconds that one way takes."""
         usual = min(self.rng.expovariate(1 / _LATENCY), _LONGEST_LATENCY)
         return usual + (self.rng.uniform(0.0, more) if more else 0.0)
+
+    def fading(self) -> float:
+        """Draw for how many seconds a link that has faded is cut."""
+        return 0.0 if self.healed else self.rng.uniform(0.1, FADED * (self._plan.spec.ttl or 0.0))
 
     def delay_next(self, name: str, seconds: float) -> None:
         """Let the next request of a kind come late."""
@@ -137,6 +146,15 @@ class Link:
         self.gate = gate
         self.cut = False
         """Whether nothing passes at present."""
+
+    def fade(self) -> None:
+        """Let nothing pass for longer than a lease lasts, perhaps."""
+        self.cut = True
+        self.network.scheduler.after(self.network.fading(), self.mend)
+
+    def mend(self) -> None:
+        """Let everything pass."""
+        self.cut = False
 
     def send(self, request: Request, fire: Fire) -> Callable[[], None]:
         """Send a request; ``fire`` gets what becomes of it. Returns how to close its connection."""
@@ -185,12 +203,12 @@ class Exchange:
             self._deliver(lambda: self._raise(BrokenReply))
         if course.arrives:
             first = self._arrive_unseen if course.twice else self._arrive
-            delay = network.delay(self._shape) + network.latency(self._lateness())
+            delay = network.delay(self._shape) + network.latency(self._lateness(course.delay))
             network.scheduler.after(delay, first)
 
-    def _lateness(self) -> float:
+    def _lateness(self, most: float) -> float:
         """Draw how late it comes at most: often just too late, sometimes very late."""
-        return min(self._course.delay, self._network.rng.choice(_LATENESS))
+        return min(most, self._network.rng.choice(_LATENESS))
 
     def close(self) -> None:
         """Hang up, with or without a reply."""
@@ -230,7 +248,7 @@ class Exchange:
             self._deliver(lambda: self._raise(BrokenReply))
         elif course.answer == "reply":
             response = self._response(reply)
-            self._deliver(lambda: response, more=course.back)
+            self._deliver(lambda: response, more=self._lateness(course.back))
 
     def _response(self, reply: wire.Reply) -> Response:
         if self._course.instead is not None:
@@ -245,6 +263,8 @@ class Exchange:
         def arrive() -> None:
             if not self._link.cut and not self._closed:
                 self._fire(outcome)
+                if self._course.fades:
+                    self._link.fade()
 
         delay = after + self._network.latency(more)
         self._network.scheduler.after(delay, arrive, gate=self._link.gate)

@@ -31,6 +31,7 @@ FATES = {
     "late and cut off": "applied up to 40 s later; the connection breaks at once",
     "twice": "applied twice, as by a proxy that tries again; the second reply arrives",
     "slow": "up to 3 s each way",
+    "fading": "a slow reply, and then nothing passes for a while",
     "no leader": "refused: 500, no cluster leader",
     "rate limited": "refused: 429",
     "unavailable": "refused: 503",
@@ -124,7 +125,7 @@ AIMS = (
     Aim(),
     Aim(fates=("late", "late and cut off"), hot=("barge", "join", "take", "unlock", "put", "guarded")),
     Aim(fates=("late and cut off", "no leader"), hot=("barge", "take", "unlock")),
-    Aim(fates=("slow", "reply lost"), chaos=("cut",), hot=("renew",), short_leases=True),
+    Aim(fates=("fading", "reply lost"), chaos=("cut",), hot=("renew",), short_leases=True),
     Aim(fates=("reply lost", "reply cut off"), hot=("barge", "join", "take", "unlock", "create")),
 )
 """One of them for each run."""
@@ -137,7 +138,11 @@ def draw(seed: int) -> Plan:
     likely = {name: 1.0 if name in aim.fates else 0.05 if "late" in name else 0.35 for name in FATES}
     fates = {name: 10 ** rng.uniform(-2.2, -1.0) for name, part in likely.items() if rng.chance(part)}
     any_kind = rng.sample(SHAPES, rng.choice((0, 1, 2)))
-    chaos = {name: rng.uniform(3.0, 15.0) for name in CHAOS if rng.chance(1.0 if name in aim.chaos else 0.22)}
+    chaos = {
+        name: rng.uniform(1.5, 4.0) if name in aim.chaos else rng.uniform(3.0, 15.0)
+        for name in CHAOS
+        if name in aim.chaos or rng.chance(0.22)
+    }
     return Plan(
         seed=seed,
         processes=rng.choice((2, 2, 3, 3, 4)),

@@ -27,6 +27,7 @@ _BY_VERBS = {
     ("check-index", "unlock", "get-tree"): "unlock",
     ("check-session", "lock"): "put",
     ("check-session", "check-index", "set"): "guarded",
+    ("check-session", "set"): "guarded",
 }
 _BY_PATH = (
     ("PUT", "/v1/session/create", "create"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,8 @@ from consul_coord.testing.simulation.plan import Plan, draw
 from consul_coord.testing.simulation.world import World
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from consul_coord.testing.simulation.counts import Counts
     from consul_coord.testing.simulation.judge import Violation
     from consul_coord.testing.simulation.trace import Trace
@@ -51,7 +55,8 @@ class Simulation:
     """One run of several clients of this package against a Consul that misbehaves, all from one seed.
 
     Nothing in it is real but the logic under test: time is virtual, the network and the server are simulated,
-    there are neither threads nor sockets. The same seed gives the same run, whatever the machine.
+    there are neither threads nor sockets. The same seed gives the same run, whatever the machine. While it
+    runs, the collector of garbage is under its control, as what it finds would differ between machines.
     """
 
     def __init__(self, *, seed: int, plan: Plan | None = None) -> None:
@@ -67,6 +72,10 @@ class Simulation:
 
     def outcome(self) -> Outcome:
         """Run it, and return what came of it, broken rules included."""
+        with _without_collector():
+            return self._run()
+
+    def _run(self) -> Outcome:
         world = World(self.plan)
         world.run()
         judge = world.judge
@@ -78,3 +87,18 @@ class Simulation:
             world.scheduler.happened,
             world.scheduler.now,
         )
+
+
+@contextmanager
+def _without_collector() -> Generator[None]:
+    """Let objects go when nobody refers to them, or where the run says so, but at no other time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()  # what the run has left, and no more: everything older is frozen
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
