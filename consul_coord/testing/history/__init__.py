@@ -1,0 +1,11 @@
+"""The history of a run with locks: as values, as lines of a file, as a picture, and judged.
+
+Rules
+- A history is plain data. Nothing here talks to Consul, knows a clock, or needs the run still to go on.
+"""
+
+from __future__ import annotations
+
+from consul_coord.testing.history.record import KINDS, BadHistory, Record, dump, load, merge, to_line
+
+__all__ = ["KINDS", "BadHistory", "Record", "dump", "load", "merge", "to_line"]
