@@ -1,4 +1,4 @@
-"""Start real Consul agents for tests: one agent, or a cluster of three servers.
+"""Start a real Consul agent for tests.
 
 Rules
 - An agent listens on loopback only, on ports of its own. It is started anew with others when it loses a race
@@ -14,7 +14,7 @@ Rules
 - Consul's own log goes to a file in the agent's temporary folder, and its end into the error when a start
   fails.
 
-POSIX only. ``RealCluster`` needs all of 127.0.0.0/8 on the loopback interface, as Linux has it.
+POSIX only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["AgentError", "Ports", "PortsTakenError", "RealAgent", "RealCluster", "find_consul"]
+__all__ = ["AgentError", "Ports", "PortsTakenError", "RealAgent", "find_consul", "merged", "remove"]
 
 _POLL: Final = 0.05
 _ATTEMPTS: Final = 5
@@ -261,7 +261,7 @@ class RealAgent:
         }
         if self._data_dir:
             own |= {"server": True, "bootstrap_expect": 1, "data_dir": str(self._data_dir)}
-        return _merged(own, self._config)
+        return merged(own, self._config)
 
     def _is_ready(self) -> bool:
         try:
@@ -301,7 +301,7 @@ class RealAgent:
     def _working_folder(self) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="consul-agent-"))
-            self._finalizers.append(weakref.finalize(self, _remove, self._folder, os.getpid()))
+            self._finalizers.append(weakref.finalize(self, remove, self._folder, os.getpid()))
         return self._folder
 
     def _log_end(self) -> str:
@@ -321,131 +321,16 @@ class RealAgent:
         self._paused = False
 
 
-class RealCluster:
-    """Consul servers that form one cluster, each on a loopback address of its own; a context manager.
-
-    Entered, every server is usable and knows the leader. Servers are named by their index, from 0. Each keeps
-    its data over ``kill`` and ``start``. ``config`` goes to every server, as for ``RealAgent``.
-    """
-
-    def __init__(
-        self,
-        *,
-        size: int = 3,
-        binary: Path | None = None,
-        config: Mapping[str, object] | None = None,
-        start_timeout: float = 30.0,
-    ) -> None:
-        self._hosts = tuple(f"127.0.0.{11 + i}" for i in range(size))
-        self._binary = binary
-        self._config = dict(config or {})
-        self._start_timeout = start_timeout
-        self._agents: tuple[RealAgent, ...] = ()
-        self._finalizers: list[weakref.finalize[..., RealCluster]] = []
-
-    def __enter__(self) -> Self:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                self._start_all()
-            except BaseException as error:
-                self.close()
-                if not isinstance(error, PortsTakenError) or attempt == _ATTEMPTS:
-                    raise
-            else:
-                break
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def agents(self) -> tuple[RealAgent, ...]:
-        """The servers, for all that an agent can do besides (pause, resume, request)."""
-        return self._agents
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """The HTTP addresses of all servers, running or not."""
-        return tuple(agent.address for agent in self._agents)
-
-    def leader(self) -> int | None:
-        """Return the leader's index, as a running server names it, or None when none names one that runs.
-
-        Just after a leader's death the others may still name it: that one does not count.
-        """
-        running = {agent.rpc_address: i for i, agent in enumerate(self._agents) if agent.is_running}
-        for i in running.values():
-            with contextlib.suppress(OSError, http.client.HTTPException, json.JSONDecodeError):
-                _, named = self._agents[i].request("GET", "/v1/status/leader")
-                if (leader := running.get(json.loads(named))) is not None:
-                    return leader
-        return None
-
-    def wait_for_leader(self, *, timeout: float = 30.0) -> int:
-        """Return the leader's index as soon as there is a running one. ``AgentError`` after ``timeout`` s."""
-        deadline = time.monotonic() + timeout
-        while (leader := self.leader()) is None:
-            if time.monotonic() > deadline:
-                raise AgentError(f"no leader within {timeout} s")
-            time.sleep(_POLL)
-        return leader
-
-    def kill(self, index: int) -> None:
-        """Kill one server as a crash would."""
-        self._agents[index].kill()
-
-    def start(self, index: int) -> None:
-        """Start one killed server again, with its data, and wait until it is usable (needs a quorum)."""
-        agent = self._agents[index]
-        agent.launch()
-        agent.wait_ready()
-
-    def close(self) -> None:
-        """Kill all servers and remove their data. Idempotent."""
-        for agent in self._agents:
-            agent.close()
-        self._agents = ()
-        while self._finalizers:
-            self._finalizers.pop()()
-
-    def _start_all(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="consul-cluster-"))
-        self._finalizers.append(weakref.finalize(self, _remove, folder, os.getpid()))
-        ports = tuple(Ports.free(host) for host in self._hosts)
-        together: dict[str, object] = {
-            "bootstrap_expect": len(self._hosts),
-            "retry_join": [f"{host}:{p.serf_lan}" for host, p in zip(self._hosts, ports, strict=True)],
-            "retry_interval": "200ms",
-        }
-        self._agents = tuple(
-            RealAgent(
-                binary=self._binary,
-                host=host,
-                name=f"server{i}",
-                ports=ports[i],
-                data_dir=folder / f"server{i}",
-                config=_merged(together, self._config),
-                start_timeout=self._start_timeout,
-            )
-            for i, host in enumerate(self._hosts)
-        )
-        for agent in self._agents:
-            agent.launch()
-        for agent in self._agents:
-            agent.wait_ready()
-
-
-def _merged(own: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    merged = dict(own)
+def merged(own: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
+    """Return settings with others merged in, key by key and in nested tables too; the given ones win."""
+    together = dict(own)
     for key, value in given.items():
-        before = merged.get(key)
+        before = together.get(key)
         if isinstance(before, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merged(cast("Mapping[str, object]", before), cast("Mapping[str, object]", value))
+            together[key] = merged(cast("Mapping[str, object]", before), cast("Mapping[str, object]", value))
         else:
-            merged[key] = value
-    return merged
+            together[key] = value
+    return together
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
@@ -454,6 +339,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
         process.wait()
 
 
-def _remove(folder: Path, owner: int) -> None:
+def remove(folder: Path, owner: int) -> None:
+    """Remove a folder, unless this is a forked child of the process that made it."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
