@@ -1,0 +1,54 @@
+"""The API pages show every public name, and no name that does not exist.
+
+The pages name what is shown, and the strict build fails at a name without a docstring to show; so a name that
+is on a page is on the site.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections import Counter
+
+import pytest
+
+import consul_coord
+import consul_coord.observability
+import consul_coord.server
+import consul_coord.testing
+from consul_coord import events
+from tests.docs.blocks import ROOT
+
+SHOWN = Counter(
+    name
+    for page in (ROOT / "docs" / "reference").glob("*.md")
+    for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+)
+MODULES = (consul_coord, consul_coord.observability, consul_coord.server, consul_coord.testing)
+EVENTS = [
+    kind.__name__
+    for kind in vars(events).values()
+    if isinstance(kind, type) and kind in events.Event.__subclasses__()
+]
+FIXTURES = ("async_consul_client", "consul_client", "consul_server", "consul_server_config", "real_consul")
+PUBLIC = [
+    *(f"{module.__name__}.{name}" for module in MODULES for name in module.__all__),
+    *(f"consul_coord.events.{name}" for name in EVENTS),
+    *(f"consul_coord.testing.plugin.{name}" for name in FIXTURES),
+]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_shown_once(name: str) -> None:
+    assert SHOWN[name] == 1
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_every_name_that_is_shown_exists(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(importlib.import_module(module), attribute)
+
+
+def test_the_pages_and_the_events_were_found() -> None:
+    assert {"Acquired", "Lost", "Released"} <= set(EVENTS)
+    assert len(SHOWN) > len(consul_coord.__all__)
