@@ -4,6 +4,8 @@ Rules
 - First faults, for a time drawn from the seed. Then all is healed, and everybody who waits must get his turn.
   Last, each takes each lock once more, undisturbed; then nothing may be left: no contender, no locked key, no
   clean-up that is pending, and after all clients have closed, no session.
+- No run is too small to prove anything: the faults go on, and the undisturbed turns, until there were
+  ``LEAST_EVENTS``.
 - The same seed gives the same run, to the last digit: nothing here asks for the time, the system's
   randomness, or the order of a set of objects.
 """
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 
 MOST_EVENTS = 200_000
 """In one run: far more than any that goes well has."""
+LEAST_EVENTS = 200
+"""In one run, at least."""
+_LONGEST_CHAOS = 60.0
+"""Seconds for which faults go on, at most."""
 _LONGEST_WATCH = 37.0
 """Seconds after which a client gives up a blocking query of which it hears nothing."""
 _LONGEST_PAUSE = 16.0
@@ -143,6 +149,10 @@ class World:
 
     def _chaos_phase(self) -> None:
         self.advance(self.plan.chaos_seconds)
+        self.advance(_LONGEST_CHAOS, unless=self._enough)
+
+    def _enough(self) -> bool:
+        return self.scheduler.happened >= LEAST_EVENTS
 
     # -- healing
 
@@ -212,6 +222,12 @@ class World:
         return [process for process in self.processes if not process.crashed]
 
     def _calm(self) -> None:
+        self._calm_turns()
+        while not (self._enough() or self.judge.violation):
+            self._calm_turns()
+        self._settling()
+
+    def _calm_turns(self) -> None:
         self.judge.note("world", "everybody takes each lock once more")
         self.judge.quiet_at = self.scheduler.now
         now = self.scheduler.now
@@ -222,7 +238,6 @@ class World:
         bound = self._round + 2.0 + (self.plan.spec.lock_delay or 0.0)
         if not self.advance(now + bound, unless=lambda: not self._running):
             self.judge.convict("progress", f"undisturbed, the turns took more than {bound:.1f} s")
-        self._settling()
 
     def _leftovers(self) -> None:
         for key in self.plan.keys:
