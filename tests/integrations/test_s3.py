@@ -34,7 +34,9 @@ from botocore.exceptions import ClientError
 s3 = boto3.client("s3", endpoint_url=os.environ["S3_ENDPOINT"])
 """
 
-if missing := [name for name in ("boto3", "moto", "flask", "flask_cors") if not importlib.util.find_spec(name)]:
+if missing := [
+    name for name in ("boto3", "moto", "flask", "flask_cors") if not importlib.util.find_spec(name)
+]:
     pytest.skip(f"needs {', '.join(missing)}: nox -s integrations", allow_module_level=True)
 
 
