@@ -156,7 +156,10 @@ class Retried(Event):
 
 @dataclass(frozen=True, slots=True)
 class Cleaned(Event):
-    """What an ended attempt may have left was looked for and, if found, removed."""
+    """What an ended attempt may have left was looked for and, if found, removed.
+
+    ``key`` is empty when it was a session that nobody knew of.
+    """
 
     key: str
     session: str

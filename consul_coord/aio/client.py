@@ -120,7 +120,7 @@ class AsyncKV(endpoints.AsyncKV):
 
 
 class AsyncSessions(endpoints.AsyncSessions):
-    """Sessions, with watches."""
+    """Sessions, with watches, and found by name."""
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__(client.perform)
@@ -134,6 +134,26 @@ class AsyncSessions(endpoints.AsyncSessions):
         return AsyncWatch(
             self._client, Follower(partial(session.watch, id), wait=wait, min_interval=min_interval)
         )
+
+    async def named(self, name: str) -> tuple[Session, ...]:
+        """Return the sessions of a name: what ``SessionSpec.name`` says, or ``consul-coord`` without one.
+
+        ``*`` and ``?`` stand for other characters; the mark that a client puts to each name need not be
+        given. A consistent read. Empty, too, when the token may not read sessions.
+        """
+        core = self._client.core
+        return await self._client.call(lambda io: session_ops.named(io, core, name))
+
+    async def destroy_named(self, name: str) -> tuple[Session, ...]:
+        """Destroy the sessions of a name, left by processes that are gone, and return them.
+
+        Spares those of this client. Consul does not tell whether the others are still in use: give the
+        processes names of their own, for example with the host's, where they shall not end each other's. What
+        they held stays locked for their lock-delay. Raises InvalidArgument for an empty name, and what a
+        request raises.
+        """
+        core = self._client.core
+        return await self._client.call(lambda io: session_ops.destroy_named(io, core, name))
 
 
 class AsyncClient(BaseClient):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -16,6 +15,8 @@ from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from consul_coord import Session
 
 EPILOG = """\b
@@ -55,11 +56,7 @@ def sessions(
 
     def work() -> int:
         with Client(address=address, token_file=token_file) as client:
-            found = [
-                session
-                for session in client.session.list().value
-                if name is None or fnmatch.fnmatchcase(session.name, name)
-            ]
+            found = client.session.list().value if name is None else client.session.named(name)
             _show(found, as_json=as_json)
             if not found:
                 return reporter.fail(ExitCode.NO, "there is no such session")
@@ -76,7 +73,7 @@ def sessions(
         return reporter.answer(work)
 
 
-def _show(found: list[Session], *, as_json: bool) -> None:
+def _show(found: Sequence[Session], *, as_json: bool) -> None:
     if as_json:
         for session in found:
             click.echo(json.dumps(dataclasses.asdict(session)))

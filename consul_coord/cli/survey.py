@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from consul_coord import LOCK_FLAGS, SEMAPHORE_FLAGS, DecodeError
 from consul_coord.recipes import notes, rwqueue, slots, waitqueue
+from consul_coord.recipes.session_names import without_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -128,4 +129,4 @@ def _held(pair: KVPair, session: str, value: bytes, fence: int, sessions: Mappin
     known = sessions.get(session)
     if known is None:
         return Held(pair.key, session, value, fence)
-    return Held(pair.key, session, value, fence, node=known.node, session_name=known.name)
+    return Held(pair.key, session, value, fence, node=known.node, session_name=without_mark(known.name))

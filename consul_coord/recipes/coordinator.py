@@ -26,6 +26,7 @@ from consul_coord.recipes.local_queue import LocalQueues
 from consul_coord.recipes.locked_key import LOCKED_KEY
 from consul_coord.recipes.monitor import Monitor
 from consul_coord.recipes.reaper import DestroySession, Reaper, RemoveContender
+from consul_coord.recipes.session_names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ class Coordinator:
         """Seconds that one request may take."""
         self.spec = spec
         """What the shared session is like."""
+        self.names = Names(host.random())
         self.queues = LocalQueues(host.mutex())
         self.shared = sessions.SessionSource(self, spec)
         self.reaper = Reaper(self)

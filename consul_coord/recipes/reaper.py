@@ -2,8 +2,8 @@
 
 Rules
 - A request without an answer was applied, or was not, or will be later: seen on a real agent, up to the
-  moment it went on after a pause. So giving up an attempt is not over with one look; its key is looked at
-  again after a while, several times.
+  moment it went on after a pause. So giving up an attempt is not over with one look; its key, or the list of
+  sessions, is looked at again after a while, several times.
 - One program does all duties, one after the other, each with a bounded request; a duty that fails comes
   again, later and later.
 - Who cleans a key has that key's turn, or somebody else has it and will leave the key in order himself. But
@@ -14,15 +14,17 @@ Rules
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from consul_coord.errors import ConsulCoordError
+from consul_coord.errors import ConsulCoordError, PermissionDenied
 from consul_coord.events import Cleaned, Failed, Released
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import send_once
 from consul_coord.io import Signal
+from consul_coord.models import ReadOptions
 from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.on_demand import OnDemand
 from consul_coord.recipes.unlock import remove, unlock, withdraw
@@ -39,6 +41,7 @@ SWEEPS = (1.0, 4.0, 10.0, 45.0)
 
 A minute in all.
 """
+_CONSISTENT = ReadOptions(consistency="consistent")
 LONGEST_PAUSE = 15.0
 """Seconds between two tries of a duty that fails, at most."""
 
@@ -158,6 +161,31 @@ class DestroySession:
     async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:  # noqa: ARG002 - a Duty's
         """Destroy it; harmless when it is gone."""
         await send_once(io, session_endpoint.destroy(self.session), deadline=deadline)
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class StraySession:
+    """Look, now and later, whether an unanswered create has made a session, and destroy it."""
+
+    name: str
+    """Its name, which no other session has."""
+    pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
+
+    async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:  # noqa: ARG002 - a Duty's
+        """Find it by its name. Where sessions may not be read there is none to be found: its TTL ends it."""
+        session = await self._find(io, deadline)
+        if session is None:
+            return self.pauses.pop(0) if self.pauses else None
+        await send_once(io, session_endpoint.destroy(session), deadline=deadline)
+        io.emit(Cleaned("", session, found=True))
+        return None
+
+    async def _find(self, io: IO, deadline: float) -> str | None:
+        call = session_endpoint.list_sessions(options=_CONSISTENT)
+        with suppress(PermissionDenied):
+            found = (await send_once(io, call, deadline=deadline)).value
+            return next((session.id for session in found if session.name == self.name), None)
         return None
 
 

@@ -11,6 +11,8 @@ Rules
 - The lease is what is believed in, never the server's 2 x TTL. The server's echo of the TTL is adopted.
 - A session that ended here is destroyed on the server as soon as that can be reached, *without* releasing its
   keys first: their lock-delay then covers what the former holder may still have under way.
+- A create that got no answer may have made a session, or will. It is looked for by its name, which no other
+  session has, and destroyed.
 - An outside session (given by its id) is renewed while in use, and never destroyed.
 
 Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions
@@ -18,6 +20,7 @@ Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -31,11 +34,13 @@ from consul_coord.errors import (
 from consul_coord.events import Failed, Jeopardy, Renewed, SessionDiffers
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
+from consul_coord.http.failures import outcome_unknown
 from consul_coord.http.retry import send_once
 from consul_coord.io import Signal
 from consul_coord.models import LossReason, ReadOptions, SessionSpec
 from consul_coord.models.session import LONGEST_LOCK_DELAY
 from consul_coord.recipes.lease import Lease
+from consul_coord.recipes.reaper import SWEEPS, StraySession
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -140,12 +145,22 @@ class SessionSource:
             kept = KeptSession(self._spec, SessionSpec(), outside=True)
             await renew(io, core, kept, deadline=deadline)
         else:
-            sent_at = io.now()
-            call = endpoint.create(self._spec)
-            session_id = await send_once(io, call, deadline=deadline)
-            kept = KeptSession(session_id, self._spec, outside=False)
-            kept.lease.confirm(sent_at=sent_at, horizon=self._spec.lease_horizon)
+            kept = await self._create(io, self._spec, deadline)
         core.adopt_session(kept)
+        return kept
+
+    async def _create(self, io: IO, spec: SessionSpec, deadline: float) -> KeptSession:
+        name = self._core.names.unique(spec.name)
+        sent_at = io.now()
+        try:
+            call = endpoint.create(dataclasses.replace(spec, name=name))
+            kept = KeptSession(await send_once(io, call, deadline=deadline), spec, outside=False)
+        except BaseException as error:
+            # Also a KeyboardInterrupt or a cancellation while the reply was on its way.
+            if outcome_unknown(error):
+                self._core.reaper.add(StraySession(name), after=SWEEPS[0])
+            raise
+        kept.lease.confirm(sent_at=sent_at, horizon=spec.lease_horizon)
         return kept
 
 

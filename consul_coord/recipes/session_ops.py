@@ -1,10 +1,12 @@
-"""Sessions that users keep themselves: opening, resuming after a restart, handing over, closing.
+"""Sessions that users keep themselves: opening, resuming after a restart, handing over, closing, cleaning up.
 
 Rules
 - Resuming renews first: the lease begins with that, and a session that is gone is refused.
 - Closing releases what the session holds, then destroys it: the other way round would impose the lock-delay.
 - A session that was exported belongs to whoever resumes it: closing only stops its renewal, and its locks
   stay locked until it is resumed or its TTL is over.
+- Cleaning up by name spares what this client keeps itself. Of the others Consul does not tell whether they
+  have an owner: that is for who chose the name to know.
 """
 
 from __future__ import annotations
@@ -16,17 +18,19 @@ from consul_coord.errors import ConsulCoordError, InvalidArgument, SessionNotFou
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
 from consul_coord.http.retry import may_repeat, perform
-from consul_coord.models import LossReason
+from consul_coord.models import LossReason, ReadOptions
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.reaper import DestroySession
 from consul_coord.recipes.release import BUDGET, release
+from consul_coord.recipes.session_names import means
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.models import SessionSpec
+    from consul_coord.models import Session, SessionSpec
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.session import KeptSession
 
+_CONSISTENT = ReadOptions(consistency="consistent")
 _FORMAT = "consul-coord-session:1:"
 
 
@@ -100,3 +104,25 @@ async def close_session(io: IO, core: Coordinator, kept: KeptSession) -> None:
     finally:
         if not destroyed:
             core.reaper.add(DestroySession(kept.id))
+
+
+async def named(io: IO, core: Coordinator, name: str) -> tuple[Session, ...]:
+    """Return the sessions of a name, as the leader has them; those that the token may read."""
+    call = endpoint.list_sessions(options=_CONSISTENT)
+    found = await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)
+    return tuple(session for session in found.value if means(name, session.name))
+
+
+async def destroy_named(io: IO, core: Coordinator, name: str) -> tuple[Session, ...]:
+    """Destroy the sessions of a name but those of this client, and return them.
+
+    Raises InvalidArgument for an empty name, which all sessions have that were given none.
+    """
+    if not name:
+        message = "name the sessions to be destroyed: those without a name are other programs'"
+        raise InvalidArgument(message)
+    stale = tuple(each for each in await named(io, core, name) if core.session(each.id) is None)
+    for session in stale:
+        call = endpoint.destroy(session.id)
+        await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)
+    return stale

@@ -86,7 +86,7 @@ class KV(endpoints.KV):
 
 
 class Sessions(endpoints.Sessions):
-    """Sessions, with watches."""
+    """Sessions, with watches, and found by name."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.perform)
@@ -98,6 +98,26 @@ class Sessions(endpoints.Sessions):
         Its state is None when it is gone, or can't be read with this token.
         """
         return Watch(self._client, Follower(partial(session.watch, id), wait=wait, min_interval=min_interval))
+
+    def named(self, name: str) -> tuple[Session, ...]:
+        """Return the sessions of a name: what ``SessionSpec.name`` says, or ``consul-coord`` without one.
+
+        ``*`` and ``?`` stand for other characters; the mark that a client puts to each name need not be
+        given. A consistent read. Empty, too, when the token may not read sessions.
+        """
+        core = self._client.core
+        return self._client.call(lambda io: session_ops.named(io, core, name))
+
+    def destroy_named(self, name: str) -> tuple[Session, ...]:
+        """Destroy the sessions of a name, left by processes that are gone, and return them.
+
+        Spares those of this client. Consul does not tell whether the others are still in use: give the
+        processes names of their own, for example with the host's, where they shall not end each other's. What
+        they held stays locked for their lock-delay. Raises InvalidArgument for an empty name, and what a
+        request raises.
+        """
+        core = self._client.core
+        return self._client.call(lambda io: session_ops.destroy_named(io, core, name))
 
 
 class Client(BaseClient):
@@ -256,7 +276,7 @@ def _dropped(host: ThreadHost, core: Coordinator, transport: Transport) -> None:
 
     In the background, for this is the garbage collector.
     """
-    if core.begin_close() and core.sessions():
+    if core.begin_close() and (core.sessions() or core.reaper.pending):
 
         async def close(io: IO) -> None:
             await coordinator.close(io, core, deadline=io.now() + CLOSE_TIMEOUT)

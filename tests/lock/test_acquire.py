@@ -462,6 +462,22 @@ def test_a_late_take_of_an_earlier_attempt_does_not_pass_the_queue(
     assert site.operator.holder(site.key) is None
 
 
+@pytest.mark.parametrize("lose", [Lose.REPLY, Lose.TIME])
+def test_a_session_that_an_unanswered_create_has_made_is_found_and_destroyed(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, lose: Lose
+) -> None:
+    create = proxy.add(Fault(lose=lose, path="/v1/session/create"))
+    client = make_client(address=proxy.address, timeout=0.5)
+    with pytest.raises(TransportError):
+        Lock(client, site.key).try_acquire()
+    assert client.pending_cleanup == 1
+    create.let_go()
+    assert create.passed_on.wait(5)
+    assert eventually(lambda: proxy.count("PUT", "/v1/session/destroy/") == 1)
+    assert eventually(lambda: site.operator.sessions(site.unique) == [])
+    assert eventually(lambda: client.pending_cleanup == 0)
+
+
 @pytest.mark.parametrize(("status", "body"), [(500, b"No cluster leader"), (429, b""), (500, b"odd")])
 def test_refusals_for_a_while_are_ridden_out(
     site: Site, proxy: FaultProxy, make_client: MakeClient, status: int, body: bytes

@@ -188,6 +188,22 @@ async def test_a_cancellation_at_any_moment_leaves_nothing(
     assert site.left_behind() == []
 
 
+async def test_a_cancellation_while_the_session_is_made_leaves_none(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    create = proxy.add(Fault(lose=Lose.TIME, path="/v1/session/create"))
+    async with make_client(address=proxy.address) as client:
+        with anyio.move_on_after(0.1) as scope:
+            await AsyncLock(client, site.key).acquire()
+        assert scope.cancelled_caught
+        assert client.pending_cleanup == 1
+        create.let_go()
+        await eventually(create.passed_on.is_set)
+    assert proxy.count("PUT", "/v1/session/destroy/") == 1
+    assert site.left_behind() == []
+    assert client.pending_cleanup == 0
+
+
 # -- losses
 
 

@@ -285,7 +285,7 @@ class Stage:
     def _name_of(self, session: str | None) -> str | None:
         if session is not None and session not in self._names:
             (info,) = self.ask("GET", f"/v1/session/info/{session}")
-            self._names[session] = info["Name"] or session
+            self._names[session] = info["Name"].partition(" #")[0] or session
         return None if session is None else self._names[session]
 
     def kinds(self, player: Player, *, since: int = 0) -> list[str]:

@@ -103,8 +103,9 @@ class Operator:
         return bool(self.done("GET", f"/v1/session/info/{session}"))
 
     def sessions(self, name: str) -> list[str]:
-        """Return the ids of the sessions of one name."""
-        return [each["ID"] for each in self.done("GET", "/v1/session/list") if each["Name"] == name]
+        """Return the ids of the sessions of one name, with whatever mark a client has put to it."""
+        found = self.done("GET", "/v1/session/list")
+        return [each["ID"] for each in found if each["Name"].partition(" #")[0] == name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ nobody holds.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -104,9 +105,11 @@ def test_a_cold_acquire_makes_a_session_and_looks_first(
 ) -> None:
     hold = make.lock(make.client(session=SessionSpec(ttl=20, name="me")), KEY).acquire(timeout=PATIENT)
     made = scripted.requests[0]
-    assert (made.line, json.loads(made.body)) == (
+    sent = json.loads(made.body)
+    assert re.fullmatch(r"me #[0-9a-f]{12}-1", sent.pop("Name"))
+    assert (made.line, sent) == (
         "PUT /v1/session/create",
-        {"Name": "me", "Behavior": "release", "TTL": "20s", "NodeChecks": [], "ServiceChecks": []},
+        {"Behavior": "release", "TTL": "20s", "NodeChecks": [], "ServiceChecks": []},
     )
     assert script(scripted) == ["get get-tree", "get-tree", "check-not-exists lock"]
     assert consul.locked() == {KEY: hold.session}

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import NoLeader, RequestTimeout, SessionNotFound, UnsafeSession
-from consul_coord.events import Failed, Jeopardy, Lost, Renewed, SessionDiffers
+from consul_coord.errors import (
+    BrokenReply,
+    NoLeader,
+    RequestTimeout,
+    ServerError,
+    SessionNotFound,
+    UnsafeSession,
+)
+from consul_coord.events import Cleaned, Failed, Jeopardy, Lost, Renewed, SessionDiffers
 from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.coordinator import Coordinator
@@ -20,11 +28,12 @@ from tests.support.replies import session as session_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consul_coord.http.messages import Response
+    from consul_coord.http.messages import Request, Response
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.session import KeptSession
 
 CREATE, RENEW, DESTROY = "/v1/session/create", "/v1/session/renew/", "/v1/session/destroy/"
+LIST = "/v1/session/list"
 TTL = 15.0
 
 
@@ -288,6 +297,72 @@ def test_a_failed_create_says_why(bench: Bench) -> None:
     bench.io.expect("PUT", CREATE, refusal(500, "No cluster leader"))
     with pytest.raises(NoLeader):
         bench.live()
+
+
+def unanswered_create(bench: Bench, answer: Response | Exception) -> str:
+    """Let a create fail, and return the name of the session that it may have made."""
+    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    names: list[str] = []
+
+    def no_answer(request: Request) -> Response | Exception:
+        names.append(json.loads(request.body or b"")["Name"])
+        return answer
+
+    bench.io.expect("PUT", CREATE, no_answer)
+    with pytest.raises((BrokenReply, ServerError)):
+        bench.live()
+    return names[0]
+
+
+@pytest.mark.parametrize("answer", [lost(CREATE), refusal(500, "rpc error making call: EOF")], ids=repr)
+def test_what_an_unanswered_create_has_made_is_found_by_its_name_and_destroyed(
+    bench: Bench, answer: Response | Exception
+) -> None:
+    name = unanswered_create(bench, answer)
+    assert bench.core.reaper.pending == 1
+    listed = [session_json(OTHER, Name="other"), session_json(SESSION, Name=name)]
+    bench.io.expect("GET", LIST, ok([listed[0]]), ok(listed))
+    bench.io.expect("PUT", DESTROY + SESSION, ok(value=True))
+    began = bench.io.time
+    bench.io.run_spawned("reaper")
+    assert [at - began for at in bench.io.sent_at[-3:]] == pytest.approx([1.0, 5.0, 5.0])
+    assert ("consistent", "") in bench.io.requests[-2].params
+    assert [(each.session, each.found) for each in bench.io.seen(Cleaned)] == [(SESSION, True)]
+    assert bench.core.reaper.pending == 0
+
+
+def test_a_create_that_was_interrupted_is_looked_after_too(bench: Bench) -> None:
+    """As by Ctrl-C."""
+    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+
+    def interrupted(_: object) -> Exception:
+        raise KeyboardInterrupt
+
+    bench.io.expect("PUT", CREATE, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.live()
+    assert bench.core.reaper.pending == 1
+
+
+@pytest.mark.parametrize("answer", [unreachable(CREATE), refusal(403, "Permission denied")], ids=repr)
+def test_a_create_that_was_surely_not_applied_leaves_nothing_to_do(
+    bench: Bench, answer: Response | Exception
+) -> None:
+    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    bench.io.expect("PUT", CREATE, answer)
+    with pytest.raises(Exception, match=r"refused|denied"):
+        bench.live()
+    assert bench.core.reaper.pending == 0
+
+
+@pytest.mark.parametrize("listing", [ok([]), refusal(403, "Permission denied")], ids=repr)
+def test_what_is_not_found_within_a_minute_is_left_to_its_ttl(bench: Bench, listing: Response) -> None:
+    unanswered_create(bench, lost(CREATE))
+    bench.io.expect("GET", LIST, *[listing] * 4)
+    began = bench.io.time
+    bench.io.run_spawned("reaper")
+    assert [at - began for at in bench.io.sent_at[-4:]] == pytest.approx([1.0, 5.0, 15.0, 60.0])
+    assert bench.core.reaper.pending == 0
 
 
 def test_one_renewal_is_sent_once(bench: Bench) -> None:
