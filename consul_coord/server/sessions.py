@@ -1,6 +1,7 @@
 """Sessions in the store: created against live checks, and invalidated together with what they hold.
 
 Rules
+- What a client asks for is a draft until the agent has given it an id.
 - Invalidation frees the session's keys (behaviour ``release``) or deletes them (``delete``), all at one
   index, imposes the lock-delay on every one of them, deletes the prepared queries bound to the session, and
   then the session.
@@ -10,20 +11,57 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from consul_coord.server import kv
 from consul_coord.server.failures import StateError
+from consul_coord.server.gotext import SECOND
 from consul_coord.server.ids import lookup_key
-from consul_coord.server.records import CRITICAL, DELETE
+from consul_coord.server.records import CRITICAL, DELETE, RELEASE, SERF_CHECK, SessionRecord
 from consul_coord.server.store import QUERIES, SESSIONS, fold, pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consul_coord.server.records import SessionRecord
+    from consul_coord.server.records import ServiceCheck
     from consul_coord.server.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDraft:
+    """What a client asks for when it creates a session; the lock-delay is in nanoseconds."""
+
+    node: str
+    name: str = ""
+    lock_delay: int = 15 * SECOND
+    behavior: str = RELEASE
+    ttl: str = ""
+    node_checks: tuple[str, ...] | None = (SERF_CHECK,)
+    service_checks: tuple[ServiceCheck, ...] | None = None
+    checks: tuple[str, ...] = ()
+
+    def require_valid(self) -> None:
+        """Raise ``StateError`` when the node is missing or the behaviour is none of the two."""
+        if not self.node:
+            raise StateError("Must provide Node")
+        if self.behavior not in ("", RELEASE, DELETE):
+            message = f"Invalid Behavior setting '{self.behavior}'"
+            raise StateError(message)
+
+    def session(self, id: str) -> SessionRecord:
+        """Return the session that comes of it."""
+        return SessionRecord(
+            id,
+            self.name,
+            self.node,
+            self.lock_delay,
+            self.behavior or RELEASE,
+            self.ttl,
+            self.node_checks,
+            self.service_checks,
+            self.checks,
+        )
 
 
 def find(store: Store, session: str) -> SessionRecord | None:

@@ -3,49 +3,41 @@
 Rules
 - Pure: every operation takes the time ``now`` (seconds, any start); no I/O, no clock, no threads; ids come
   from a factory. The same calls at the same times give the same state, so a simulator can own everything.
+- This is where time and leadership meet the tables: what a write means stands in ``kv``, ``txn``,
+  ``sessions``, ``catalog`` and ``queries``; here it becomes one Raft command, with what follows from it in
+  time.
 - Writes return what the caller is told or raise ``StateError`` with Consul's text. What changed is collected
   as marks (``take_news``), so that whoever holds blocking queries knows which to look at again.
 - What happens by itself (a session's TTL, a TTL check's timeout, the reaping of tombstones) happens in
   ``run_timers``, each at its own time; ``next_timer`` tells when the next one is due. The end of a lock-delay
   is not among them: it is no event.
-- A session's TTL runs twice as long as it says, unless configured otherwise; timers live with the leader,
-  start afresh with a new one and stop without.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from consul_coord.server import catalog, catalog_ops, kv, queries, sessions, snapshot, txn
-from consul_coord.server.acl import DENIED
+from consul_coord.server import catalog, kv, queries, sessions, snapshot, txn
 from consul_coord.server.catalog_ops import CatalogOp
 from consul_coord.server.config import ServerConfig
 from consul_coord.server.failures import StateError
-from consul_coord.server.gotext import SECOND, GoParseError, format_duration, parse_duration, quote
-from consul_coord.server.localchecks import LocalState, TtlCheck
+from consul_coord.server.gotext import quote
+from consul_coord.server.localagent import CHECK_TIMER, LocalAgent
 from consul_coord.server.lockdelay import LockDelays
-from consul_coord.server.records import (
-    DELETE,
-    PASSING,
-    RELEASE,
-    SERF_CHECK,
-    CheckRecord,
-    NodeRecord,
-    ServiceRecord,
-    SessionRecord,
-)
-from consul_coord.server.store import Store, fold
-from consul_coord.server.timers import TimerQueue
+from consul_coord.server.records import PASSING, SERF_CHECK, CheckRecord, NodeRecord, ServiceRecord
+from consul_coord.server.store import TOMBSTONES, Store
+from consul_coord.server.timers import Timer, TimerQueue
+from consul_coord.server.ttl import SESSION_TIMER, SessionTtls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consul_coord.server.records import QueryRecord, ServiceCheck
+    from consul_coord.server.records import QueryRecord, SessionRecord
+    from consul_coord.server.sessions import SessionDraft
     from consul_coord.server.tables import Mark
-
-    Permitted = Callable[[txn.Op], bool]
+    from consul_coord.server.txn import Op, Permitted
 
 LEADER: Mark = ("leader",)
 CAUGHT_UP: Mark = ("caught-up",)
@@ -53,22 +45,7 @@ SERVER_PORT = 8300
 
 _FIRST_INDEX = 8  # what a fresh single server has spent on its own before anybody writes
 _ADDRESS = "127.0.0.1"
-
-Timer = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDraft:
-    """What a client asks for when it creates a session; the lock-delay is in nanoseconds."""
-
-    node: str
-    name: str = ""
-    lock_delay: int = 15 * SECOND
-    behavior: str = RELEASE
-    ttl: str = ""
-    node_checks: tuple[str, ...] | None = (SERF_CHECK,)
-    service_checks: tuple[ServiceCheck, ...] | None = None
-    checks: tuple[str, ...] = ()
+_REAPING: Final = "tombstones"
 
 
 class ConsulState:
@@ -93,10 +70,16 @@ class ConsulState:
         self.store = Store()
         self.follower: Store | None = None
         self.leader_since = now
-        self.local = LocalState()
         self.delays = LockDelays(self.config.lock_delay_max)
         self._new_id = new_id
         self._timers: TimerQueue[Timer] = TimerQueue()
+        self._ttls = SessionTtls(self._timers, self.config)
+        self.local = LocalAgent(node, self, self._timers)
+        self._due: dict[str, Callable[[str, float], None]] = {
+            SESSION_TIMER: self._expire_session,
+            CHECK_TIMER: self.local.expire_check,
+            _REAPING: self._reap,
+        }
         self._marks: list[Mark] = []
         self._begin(now)
 
@@ -121,24 +104,9 @@ class ConsulState:
 
     def create_session(self, draft: SessionDraft, now: float) -> str:
         """Create a session and return its id."""
-        if not draft.node:
-            raise StateError("Must provide Node")
-        behavior = draft.behavior or RELEASE
-        if behavior not in (RELEASE, DELETE):
-            message = f"Invalid Behavior setting '{behavior}'"
-            raise StateError(message)
-        self._check_ttl(draft.ttl)
-        session = SessionRecord(
-            self._new_id(),
-            draft.name,
-            draft.node,
-            draft.lock_delay,
-            behavior,
-            draft.ttl,
-            draft.node_checks,
-            draft.service_checks,
-            draft.checks,
-        )
+        draft.require_valid()
+        self._ttls.require_valid(draft.ttl)
+        session = draft.session(self._new_id())
         with self.store.command() as index:
             sessions.create(self.store, index, session)
         self._start_ttl(session, now)
@@ -150,7 +118,7 @@ class ConsulState:
             found = sessions.find(self.store, session)
             if found is not None:
                 sessions.invalidate(self.store, index, found, self._delayer(now))
-                self._timers.drop(("session", found.id))
+                self._ttls.stop(found.id)
         self._schedule_reaping(index, now)
 
     def renew_session(self, session: str, now: float) -> SessionRecord | None:
@@ -160,27 +128,9 @@ class ConsulState:
             self._start_ttl(found, now)
         return found
 
-    def _check_ttl(self, ttl: str) -> None:
-        if not ttl:
-            return
-        try:
-            nanoseconds = parse_duration(ttl)
-        except GoParseError as error:
-            message = f"Session TTL '{ttl}' invalid: {error}"
-            raise StateError(message) from None
-        low, high = (
-            round(bound * SECOND) for bound in (self.config.session_ttl_min, self.config.session_ttl_max)
-        )
-        if nanoseconds and not low <= nanoseconds <= high:
-            bounds = f"{format_duration(low)}={format_duration(high)}"
-            message = f"Invalid Session TTL '{nanoseconds}', must be between [{bounds}]"
-            raise StateError(message)
-
     def _start_ttl(self, session: SessionRecord, now: float) -> None:
-        if session.ttl and self.leader and (nanoseconds := parse_duration(session.ttl)):
-            self._timers.set(
-                ("session", session.id), now + self.config.session_ttl_factor * nanoseconds / SECOND
-            )
+        if self.leader:
+            self._ttls.start(session, now)
 
     def _delayer(self, now: float) -> Callable[[str, int], None]:
         # At once, outside of the command: Consul keeps a delay even if the transaction is then rolled back.
@@ -197,12 +147,9 @@ class ConsulState:
         self._schedule_reaping(index, now)
         return bool(done)
 
-    def write_txn(
-        self, ops: Sequence[txn.Op], now: float, permitted: Permitted = lambda _: True
-    ) -> txn.Outcome:
+    def write_txn(self, ops: Sequence[Op], now: float, permitted: Permitted = lambda _: True) -> txn.Outcome:
         """Apply all operations at one index, or none."""
-        refused = _refused(ops, permitted, lambda op: self._refusal(op, now))
-        if refused:
+        if refused := txn.refused(ops, lambda op: txn.malformed(op) or self._delayed(op, now), permitted):
             return txn.Outcome(failures=refused)
         try:
             with self.store.command() as index:
@@ -214,28 +161,23 @@ class ConsulState:
         self._schedule_reaping(index, now)
         return outcome
 
-    def read_txn(
-        self, ops: Sequence[txn.Op], store: Store, permitted: Permitted = lambda _: True
-    ) -> txn.Outcome:
+    def read_txn(self, ops: Sequence[Op], store: Store, permitted: Permitted = lambda _: True) -> txn.Outcome:
         """Run operations that only read, on the given store."""
-        refused = _refused(ops, permitted, _malformed)
-        return (
-            txn.Outcome(failures=refused) if refused else txn.apply(store, store.raft_index, ops, _no_delay)
-        )
+        if refused := txn.refused(ops, txn.malformed, permitted):
+            return txn.Outcome(failures=refused)
+        return txn.apply(store, store.raft_index, ops, _no_delay)
 
-    def _refusal(self, op: txn.Op, now: float) -> str | None:
-        if (why := _malformed(op)) is not None or isinstance(op, CatalogOp):
-            return why
-        if op.verb == "lock" and self.delays.active(op.entry.key, now):
-            return f"failed to lock key {quote(op.entry.key)} due to lock delay"
-        return None
+    def _delayed(self, op: Op, now: float) -> str | None:
+        if isinstance(op, CatalogOp) or op.verb != "lock" or not self.delays.active(op.entry.key, now):
+            return None
+        return f"failed to lock key {quote(op.entry.key)} due to lock delay"
 
     def _schedule_reaping(self, index: int, now: float) -> None:
-        if self.store.indexes.get("tombstones") != index:
+        if self.store.indexes.get(TOMBSTONES) != index:
             return
         grain = self.config.tombstone_granularity
         when = math.ceil((now + self.config.tombstone_ttl) / grain) * grain
-        self._timers.set(("tombstones", str(index)), when)
+        self._timers.set((_REAPING, str(index)), when)
 
     # Catalog
 
@@ -260,51 +202,6 @@ class ConsulState:
     def leave(self, now: float) -> None:
         """Take the agent's own node out of the catalog, as the leader does when an agent leaves."""
         self.deregister(self.node, now)
-
-    # The agent's own checks and services
-
-    def add_check(self, check: TtlCheck, now: float) -> None:
-        """Register a TTL check with the agent."""
-        self.local.checks[check.record.id] = check
-        self._timers.set(("check", check.record.id), now + check.ttl / SECOND)
-        self._sync(check, now)
-
-    def update_check(self, check_id: str, status: str, output: str, now: float) -> None:
-        """Report a check's status, which starts its TTL again."""
-        check = self.local.checks.get(check_id)
-        if check is None:
-            message = f"CheckID {quote(check_id)} does not have associated TTL"
-            raise StateError(message)
-        told = check.told(status, output)
-        self.local.checks[check_id] = told
-        self._timers.set(("check", check_id), now + check.ttl / SECOND)
-        if told.record.status != check.record.status:
-            self._sync(told, now)
-
-    def remove_check(self, check_id: str, now: float) -> None:
-        """Deregister a check from the agent; an unknown one is fine."""
-        if self.local.checks.pop(check_id, None) is not None:
-            self._timers.drop(("check", check_id))
-            self.deregister(self.node, now, check_id=check_id)
-
-    def add_service(self, service: ServiceRecord, checks: Sequence[TtlCheck], now: float) -> None:
-        """Register a service and its TTL checks with the agent."""
-        self.local.services[service.id] = service
-        self.register(catalog.Registration(self.node, service=service), now)
-        for check in checks:
-            self.add_check(check, now)
-
-    def remove_service(self, service: str, now: float) -> None:
-        """Deregister a service and its checks from the agent; an unknown one is fine."""
-        if self.local.services.pop(service, None) is None:
-            return
-        for check_id in self.local.checks_of(service):
-            del self.local.checks[check_id]
-            self._timers.drop(("check", check_id))
-        self.deregister(self.node, now, service_id=service)
-
-    def _sync(self, check: TtlCheck, now: float) -> None:
-        self.register(catalog.Registration(self.node, checks=(check.record,)), now)
 
     # Prepared queries
 
@@ -340,12 +237,7 @@ class ConsulState:
         done = 0
         while done < most and (due := self._timers.pop(now)) is not None:
             when, (kind, name) = due
-            if kind == "session":
-                self._expire_session(name, when)
-            elif kind == "check":
-                self._expire_check(name, when)
-            else:
-                self._reap(name)
+            self._due[kind](name, when)
             done += 1
         return done
 
@@ -353,14 +245,7 @@ class ConsulState:
         if session in self.store.sessions.rows:
             self.destroy_session(session, now)
 
-    def _expire_check(self, check_id: str, now: float) -> None:
-        expired = self.local.checks[check_id].expired()
-        changed = expired.record.status != self.local.checks[check_id].record.status
-        self.local.checks[check_id] = expired
-        if changed:
-            self._sync(expired, now)
-
-    def _reap(self, up_to: str) -> None:
+    def _reap(self, up_to: str, _now: float) -> None:
         with self.store.command() as index:
             kv.reap_tombstones(self.store, index, int(up_to))
 
@@ -370,7 +255,7 @@ class ConsulState:
         """Be without a leader: nothing expires, nothing can be written."""
         self.leader = ""
         self.leader_since = now
-        self._stop_ttls()
+        self._ttls.stop_all()
         self._marks.append(LEADER)
 
     def elect_leader(self, now: float) -> None:
@@ -380,11 +265,6 @@ class ConsulState:
         for session in self.store.sessions:
             self._start_ttl(session, now)
         self._marks.append(LEADER)
-
-    def _stop_ttls(self) -> None:
-        for timer in self._timers.names():
-            if timer[0] == "session":
-                self._timers.drop(timer)
 
     # Other views
 
@@ -415,7 +295,7 @@ class ConsulState:
         self.store = restored
         self.follower = None
         self.delays.clear()
-        self._stop_ttls()
+        self._ttls.stop_all()
         for session in self.store.sessions:
             self._start_ttl(session, now)
 
@@ -429,24 +309,11 @@ class ConsulState:
 
     def session_deadline(self, session: str) -> float | None:
         """Return when a session expires unless renewed; None when it has no TTL or is unknown."""
-        return self._timers.deadline(("session", fold(session)))
+        return self._ttls.deadline(session)
 
 
 def _no_query(query: str) -> StateError:
     return StateError(f"Cannot modify non-existent prepared query: '{query}'")
-
-
-def _refused(
-    ops: Sequence[txn.Op], permitted: Permitted, refusal: Callable[[txn.Op], str | None]
-) -> tuple[txn.OpFailure, ...]:
-    whys = ((number, refusal(op) or (None if permitted(op) else DENIED)) for number, op in enumerate(ops))
-    return tuple(txn.OpFailure(number, why) for number, why in whys if why is not None)
-
-
-def _malformed(op: txn.Op) -> str | None:
-    if isinstance(op, CatalogOp):
-        return catalog_ops.refusal(op)
-    return "Must provide key" if not op.entry.key and op.verb != "delete-tree" else None
 
 
 def _no_delay(_key: str, _nanoseconds: int) -> None:

@@ -14,6 +14,8 @@ import itertools
 from typing import Generic, TypeVar
 
 Name = TypeVar("Name")
+Timer = tuple[str, str]
+"""The name of one of a state's timers: its kind, and whose it is."""
 
 _SLACK = 64
 

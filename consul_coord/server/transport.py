@@ -1,7 +1,8 @@
 """Sockets for an ASGI app: uvicorn's HTTP protocol, started and stopped without waiting for ticks.
 
 Rules
-- Stopping answers what is pending first, then closes; a connection that does not end in time is cut.
+- Stopping answers what is pending first, then closes; a connection that does not end in time is cut. It is
+  over when no connection is left, also none that was just being accepted.
 - Header names are sent as Consul spells them, because some clients are particular about that.
 - A client address beyond its share of connections is closed without a byte, as Consul 1.8.7 does.
 """
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 _KEEP_ALIVE = 3_600
 _FRAMING = frozenset({b"connection", b"content-length"})  # uvicorn looks for these
 _BACKLOG = 1_024
-_LAST_TURNS = 4
-_TICK = 0.002
+_TURNS_TO_COME_IN = 2
+"""An accepted connection gets its transport at the event loop's next turn, and is made at the one after."""
 _LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset instead of what is left
 
 
@@ -51,8 +52,8 @@ class Listener:
             interface="asgi3",
         )
         self._state = ServerState()
-        self._shares = _Shares(max_conns_per_client)
-        self._stop_accepting: Callable[[], object] = lambda: None
+        self._door = _Door(max_conns_per_client, self._state.connections)
+        self._listening: tuple[asyncio.Server, socket.socket] | None = None
         self._date: asyncio.TimerHandle | None = None
 
     async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -62,29 +63,37 @@ class Listener:
         loop = asyncio.get_running_loop()
         self._stamp(loop)
         server = await loop.create_server(self._protocol, sock=listening, ssl=tls, backlog=_BACKLOG)
-        self._stop_accepting = server.close
+        self._listening = server, listening
 
     async def stop(self, dismiss: Callable[[], None], grace: float) -> None:
         """Accept nothing more, let ``dismiss`` answer what is pending, and close within ``grace`` seconds."""
-        self._stop_accepting()
+        await self._stop_listening()
         dismiss()
         for connection in list(self._state.connections):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
-                while self._state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
-                    await asyncio.sleep(_TICK)
-        # More than once: an aborted connection is closed at the loop's next turn, and one that was just being
-        # accepted shows up only then.
-        for _ in range(_LAST_TURNS):
-            for connection in list(self._state.connections):
-                connection.transport.abort()
-            await asyncio.sleep(0)
+                await self._door.until_empty()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        await self._door.until_empty()
         if self._date is not None:
             self._date.cancel()
 
+    async def _stop_listening(self) -> None:
+        if self._listening is None:
+            return
+        server, listening = self._listening
+        self._door.shut()
+        # asyncio fails on a connection that is accepted but not made when its server is closed, and leaves it
+        # open: so accept nothing more, let what was accepted come in, and close only then.
+        asyncio.get_running_loop().remove_reader(listening)
+        for _ in range(_TURNS_TO_COME_IN):
+            await asyncio.sleep(0)
+        server.close()
+
     def _protocol(self) -> _Protocol:
-        return _Protocol(self._config, self._state, {}, shares=self._shares)
+        return _Protocol(self._config, self._state, {}, door=self._door)
 
     def _stamp(self, loop: asyncio.AbstractEventLoop) -> None:
         self._state.default_headers = [(b"Date", formatdate(usegmt=True).encode("ascii"))]
@@ -113,44 +122,55 @@ def _spelled(app: Application) -> Application:
     return run
 
 
-class _Shares:
-    """How many connections each client address has."""
+class _Door:
+    """Lets connections in: up to a share for each client address, and nobody once it is shut."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, share: int, inside: set[Any]) -> None:
+        self._share = share
+        self._inside = inside
         self._open: Counter[str] = Counter()
+        self._is_shut = False
+        self._left = asyncio.Event()
 
-    def take(self, client: str) -> bool:
-        if self._limit and self._open[client] >= self._limit:
-            return False
+    def admits(self, client: str) -> bool:
+        """Count a connection of a client address, and tell whether it may stay."""
         self._open[client] += 1
-        return True
+        within = not (client and self._share) or self._open[client] <= self._share
+        return within and not self._is_shut
 
-    def give_back(self, client: str) -> None:
+    def leave(self, client: str) -> None:
+        """Count a connection out that is inside no more."""
         self._open[client] -= 1
         if not self._open[client]:
             del self._open[client]
+        self._left.set()
+
+    def shut(self) -> None:
+        """Let nobody in from now on."""
+        self._is_shut = True
+
+    async def until_empty(self) -> None:
+        """Wait until all have left."""
+        while self._inside:
+            self._left.clear()
+            await self._left.wait()
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with a share of connections per client."""
+    """uvicorn's protocol behind a door."""
 
-    def __init__(
-        self, config: Config, state: ServerState, app_state: dict[str, Any], *, shares: _Shares
-    ) -> None:
+    def __init__(self, config: Config, state: ServerState, app_state: dict[str, Any], *, door: _Door) -> None:
         super().__init__(config, state, app_state)
         self.logger = _SILENT
         self.access_log = False
-        self._shares = shares
-        self._share: str | None = None
+        self._door = door
+        self._client = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        client = self.client[0] if self.client else ""
-        if client and not self._shares.take(client):
+        self._client = self.client[0] if self.client else ""
+        if not self._door.admits(self._client):
             transport.close()
-            return
-        self._share = client
 
     def on_message_begin(self) -> None:
         """Put the wire into the scope of the request that begins."""
@@ -159,9 +179,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._share:
-            self._shares.give_back(self._share)
-            self._share = None
+        self._door.leave(self._client)
 
 
 class _TransportWire:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.server import catalog_ops, kv
+from consul_coord.server.acl import DENIED
 from consul_coord.server.catalog_ops import CatalogOp
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import quote
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from consul_coord.server.store import Store
 
     Op = KvOp | CatalogOp
+    Permitted = Callable[[Op], bool]
+    Refusal = Callable[[Op], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,19 @@ class Undo(Exception):
     def __init__(self, outcome: Outcome) -> None:
         super().__init__()
         self.outcome = outcome
+
+
+def malformed(op: Op) -> str | None:
+    """Return why an operation can't be meant, or None."""
+    if isinstance(op, CatalogOp):
+        return catalog_ops.refusal(op)
+    return "Must provide key" if not op.entry.key and op.verb != "delete-tree" else None
+
+
+def refused(ops: Sequence[Op], refusal: Refusal, permitted: Permitted) -> tuple[OpFailure, ...]:
+    """Return what the pre-checks find: each operation's own reason first, then what permission says."""
+    whys = ((number, refusal(op) or (None if permitted(op) else DENIED)) for number, op in enumerate(ops))
+    return tuple(OpFailure(number, why) for number, why in whys if why is not None)
 
 
 def is_write(op: Op) -> bool:

@@ -98,9 +98,9 @@ def is_empty(driver: Driver) -> None:
     for session in list(driver.state.store.sessions.rows):
         driver.ask("PUT", f"/v1/session/destroy/{session}")
     for service in list(driver.state.local.services):
-        driver.state.remove_service(service, driver.now)
+        driver.state.local.remove_service(service, driver.now)
     for check_id in list(driver.state.local.checks):
-        driver.state.remove_check(check_id, driver.now)
+        driver.state.local.remove_check(check_id, driver.now)
     for node in list(driver.state.store.nodes):
         driver.state.deregister(node.name, driver.now)
     driver.advance(200_000.0)  # the longest TTL is over, as are waits and delays; tombstones are reaped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import http.client
 import json
@@ -166,6 +167,25 @@ def test_stopping_answers_pending_readers() -> None:
         assert watch.result(DEADLINE)[0] == 200
     with pytest.raises(RuntimeError, match="no address"):
         _ = server.address
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/kv/", b"GET /v1/kv/large HTTP/1.1\r\nHost: x\r\n\r\n"])
+@pytest.mark.parametrize("connections", [1, 200])
+def test_stopping_leaves_no_connection_whatever_it_is_at(connections: int, sent: bytes) -> None:
+    server = ReferenceServer(config=ServerConfig(http_max_conns_per_client=0))
+    server.start()
+    # More than the buffers of a connection hold, for one who does not read.
+    ask(server, "PUT", "/v1/kv/large", b"x" * 500_000)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(place(server))) for _ in range(connections)]
+        for client in clients:
+            client.sendall(sent)
+        server.stop()
+        for client in clients:
+            client.settimeout(DEADLINE)
+            with contextlib.suppress(ConnectionResetError):
+                while client.recv(1_000_000):
+                    pass
 
 
 def test_connections_beyond_a_clients_share_are_closed_without_a_word() -> None:

@@ -10,7 +10,7 @@ from consul_coord.server.call import EMPTY
 from consul_coord.server.endpoints import catalog, health
 from consul_coord.server.failures import Refusal, StateError
 from consul_coord.server.gotext import parse_duration, quote
-from consul_coord.server.localchecks import TtlCheck
+from consul_coord.server.localagent import TtlCheck
 from consul_coord.server.records import CRITICAL, PASSING, WARNING, CheckRecord
 
 if TYPE_CHECKING:
@@ -97,14 +97,14 @@ def register_check(call: Call) -> Reply:
     if (service := check.record.service_id) and service not in call.state.local.services:
         message = f"ServiceID {quote(service)} does not exist"
         raise StateError(message)
-    call.state.add_check(check, call.now)
+    call.state.local.add_check(check, call.now)
     return EMPTY
 
 
 def deregister_check(call: Call) -> Reply:
     """Deregister a check; an unknown one is fine."""
     _require_write(call)
-    call.state.remove_check(call.tail, call.now)
+    call.state.local.remove_check(call.tail, call.now)
     return EMPTY
 
 
@@ -144,14 +144,14 @@ def register_service(call: Call) -> Reply:
     added = [
         _service_check(state, service, number, check, of=len(sent)) for number, check in enumerate(sent, 1)
     ]
-    state.add_service(service, added, call.now)
+    state.local.add_service(service, added, call.now)
     return EMPTY
 
 
 def deregister_service(call: Call) -> Reply:
     """Deregister a service with its checks; an unknown one is fine."""
     _require_write(call)
-    call.state.remove_service(call.tail, call.now)
+    call.state.local.remove_service(call.tail, call.now)
     return EMPTY
 
 
@@ -164,7 +164,7 @@ def leave(call: Call) -> Reply:
 
 def _report(call: Call, status: str, output: str) -> Reply:
     _require_write(call)
-    call.state.update_check(call.tail, status, output, call.now)
+    call.state.local.update_check(call.tail, status, output, call.now)
     return EMPTY
 
 

@@ -10,7 +10,7 @@ from consul_coord.server.failures import Refusal
 from consul_coord.server.gotext import SECOND, GoParseError, parse_duration
 from consul_coord.server.ids import lookup_key
 from consul_coord.server.records import SERF_CHECK, ServiceCheck
-from consul_coord.server.state import SessionDraft
+from consul_coord.server.sessions import SessionDraft
 from consul_coord.server.store import SESSIONS, fold
 
 if TYPE_CHECKING:

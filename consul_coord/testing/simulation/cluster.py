@@ -18,7 +18,8 @@ from consul_coord.server.config import ServerConfig
 from consul_coord.server.kv import KvOp
 from consul_coord.server.records import CRITICAL, PASSING, SERF_CHECK, CheckRecord, Entry
 from consul_coord.server.service import Service
-from consul_coord.server.state import ConsulState, SessionDraft
+from consul_coord.server.sessions import SessionDraft
+from consul_coord.server.state import ConsulState
 from consul_coord.server.wire import Blocked
 
 if TYPE_CHECKING:
