@@ -66,6 +66,8 @@ def break_(
             holder = lock.holder()
             if holder is None:
                 return reporter.fail(ExitCode.NO, f"nobody holds {key}")
+            if holder.lock_delay_active:
+                return reporter.fail(ExitCode.NO, f"nobody holds {key}: its lock-delay is in force")
             click.echo(json.dumps(_fields(key, holder)) if as_json else _text(key, holder))
             if session is not None and session != holder.session:
                 return reporter.fail(ExitCode.NO, f"{key} is not held by session {session}")

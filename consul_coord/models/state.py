@@ -76,6 +76,7 @@ class Holder:
     """Who holds a lock or a slot."""
 
     session: str
+    """Empty when nobody holds it, and a lock-delay keeps everybody from it."""
     node: str | None = None
     """The session's node, or None when it may not be read."""
     value: bytes = b""
@@ -83,6 +84,7 @@ class Holder:
     since_index: int = 0
     """The index of the last write to the key; the fence, unless somebody has written since."""
     lock_delay_active: bool = False
+    """Whether its last holder's session ended so short a time ago that nobody can have it yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from consul_coord.errors import AcquireTimeout, KeyConflict, NotHeld
+from consul_coord.errors import AcquireTimeout, KeyConflict, NotHeld, PermissionDenied, TxnFailed
 from consul_coord.events import Acquired
-from consul_coord.http.endpoints import kv
+from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key
+from consul_coord.http.messages import Retry
 from consul_coord.http.retry import perform
-from consul_coord.models import Contender, Holder, ReadOptions, ReleaseOutcome
+from consul_coord.models import Contender, Holder, KVPair, ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes import release, waitqueue
 from consul_coord.recipes.contend import Attempt
 from consul_coord.recipes.hold_ops import check
@@ -24,12 +25,14 @@ from consul_coord.recipes.waiting_calls import WaitingCalls
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.models import KVPair, SessionSpec
+    from consul_coord.models import SessionSpec
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.session import SessionSource
 
 _CONSISTENT = ReadOptions(consistency="consistent")
+NO_SESSION = "00000000-0000-0000-0000-000000000000"
+"""An id that no session has."""
 MANY_OWNERS = 64
 
 
@@ -153,21 +156,45 @@ async def release_own(io: IO, core: Coordinator, lock: LockCore) -> ReleaseOutco
 async def holder(io: IO, core: Coordinator, lock: LockCore) -> Holder | None:
     """Return who holds the key, or the first held one of several, as the leader has it.
 
-    None when nobody does.
+    When nobody does: a Holder without a session if a lock-delay keeps a key from everybody, else None.
     """
-    for key in lock.plan.keys:
-        pair = await _read(io, core, key)
+    pairs = {key: await _read(io, core, key) for key in lock.plan.keys}
+    for pair in pairs.values():
         if pair is not None and pair.session is not None:
             info = session_endpoint.info(pair.session)
             session = (await perform(io, info, deadline=io.now() + core.timeout, attempt=core.timeout)).value
-            return Holder(
-                pair.session,
-                node=None if session is None else session.node,
-                value=pair.value,
-                fence=pair.modify_index,
-                since_index=pair.modify_index,
-            )
+            return _holder(pair, node=None if session is None else session.node)
+    for key, pair in pairs.items():
+        if await _is_delayed(io, core, key):
+            return _holder(KVPair(key) if pair is None else pair, lock_delay_active=True)
     return None
+
+
+def _holder(pair: KVPair, *, node: str | None = None, lock_delay_active: bool = False) -> Holder:
+    return Holder(
+        pair.session or "",
+        node=node,
+        value=pair.value,
+        fence=pair.modify_index,
+        since_index=pair.modify_index,
+        lock_delay_active=lock_delay_active,
+    )
+
+
+async def _is_delayed(io: IO, core: Coordinator, key: str) -> bool:
+    """Return whether a lock-delay is in force for a key that nobody holds; False when that can't be told.
+
+    Asked by what can't succeed: locking it with a session that does not exist. Consul looks at the delay
+    before it looks for the session.
+    """
+    call = txn.txn(TxnOp.lock(key, NO_SESSION), retry=Retry.IDEMPOTENT)
+    try:
+        await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)
+    except TxnFailed as error:
+        return any(failure.kind == "lock_delay" for failure in error.failures)
+    except PermissionDenied:
+        return False
+    return False
 
 
 async def destroy(io: IO, core: Coordinator, lock: LockCore) -> bool:

@@ -165,7 +165,12 @@ class Lock:
         return decorate
 
     def holder(self) -> Holder | None:
-        """Return who holds the lock, as the leader has it, or None; a consistent read."""
+        """Return who holds the lock, as the leader has it, or None; a consistent read.
+
+        When nobody does, but its last holder's session ended and the lock-delay is in force: a ``Holder``
+        with ``lock_delay_active`` and an empty ``session``. To tell that, a transaction is sent that can't
+        succeed; a token that may not write the key gets None.
+        """
         core = self._client.core
         return self._client.call(lambda io: recipe.holder(io, core, self._lock))
 

@@ -204,6 +204,30 @@ def test_a_lock_delay_is_named_waited_out_and_not_passed(site: Site, make_client
     assert 0.5 < time.monotonic() - began < 2.5
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["key kept", "key deleted"])
+def test_holder_tells_whether_a_lock_delay_is_in_force(
+    site: Site, make_client: MakeClient, kept: bool
+) -> None:
+    lock = Lock(make_client(lock_delay=1.5), site.key, value="worker 7")
+    assert lock.holder() is None
+    assert site.operator.entry(site.key) is None, "asking has written something"
+    hold = lock.acquire(timeout=5)
+    holder = lock.holder()
+    assert holder is not None
+    assert (holder.session, holder.lock_delay_active) == (hold.session, False)
+    site.operator.destroy(hold.session)
+    if not kept:
+        site.operator.delete(site.key)
+    delayed = lock.holder()
+    assert delayed is not None
+    assert (delayed.session, delayed.lock_delay_active) == ("", True)
+    assert delayed.value == (b"worker 7" if kept else b"")
+    assert not lock.break_lock(delayed.session)
+    # Waited out by a lock of somebody else's: then it is over.
+    Lock(make_client(), site.key).run(lambda _: None, timeout=10)
+    assert lock.holder() is None
+
+
 def test_an_unreachable_agent_is_named_with_its_cause(site: Site, make_client: MakeClient) -> None:
     lock = Lock(make_client(address="http://127.0.0.1:1"), site.key)
     began = time.monotonic()
