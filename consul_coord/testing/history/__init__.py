@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from consul_coord.testing.history.check import Entry, Finding, Verdict, check
 from consul_coord.testing.history.record import KINDS, BadHistory, Record, dump, load, merge, to_line
+from consul_coord.testing.history.timeline import html, svg
 
 __all__ = [
     "KINDS",
@@ -18,7 +19,9 @@ __all__ = [
     "Verdict",
     "check",
     "dump",
+    "html",
     "load",
     "merge",
+    "svg",
     "to_line",
 ]

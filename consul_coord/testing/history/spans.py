@@ -40,7 +40,8 @@ class Hold:
 
     ``relied`` is the time in which the holder believed in it, ``told`` when its end was written.
     ``jeopardy`` and ``dead`` are the parts of ``relied`` in which it could not be renewed, and in which its
-    session had ended at the server. ``how`` is the kind of the record that ended it, ``died``, or ``open``.
+    session had ended at the server. ``got`` is the kind of the record that began it, ``how`` that of the one
+    that ended it, or ``open``.
     """
 
     process: str
@@ -50,6 +51,7 @@ class Hold:
     fence: int | None
     relied: Span
     told: float
+    got: str
     how: str
     jeopardy: tuple[Span, ...]
     dead: Span | None
@@ -130,6 +132,7 @@ class _OpenHold:
             fence=first.fence,
             relied=Span(first.at, ended),
             told=max(at, ended),
+            got=first.kind,
             how=how,
             jeopardy=tuple(self._jeopardy),
             dead=None,
