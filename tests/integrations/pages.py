@@ -31,7 +31,18 @@ def text_of(page: str) -> str:
 
 def blocks(page: str, language: str) -> list[str]:
     """Return a page's blocks in one language, in order."""
-    return [match["text"] for match in _FENCE.finditer(text_of(page)) if match["language"] == language]
+    return blocks_in(text_of(page), language)
+
+
+def blocks_in(text: str, language: str) -> list[str]:
+    """Return a text's blocks in one language, in order."""
+    return [match["text"] for match in _FENCE.finditer(text) if match["language"] == language]
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return a page's sections by their headings."""
+    parts = text_of(page).split("\n## ")[1:]
+    return {heading: text for heading, _, text in (part.partition("\n") for part in parts)}
 
 
 def environment(address: str, more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The page on APScheduler: jobs move with the leadership. The page's own program is run with the other pages."""
+"""The page on APScheduler: jobs move with the leadership. Its own program is run with the other pages."""
 
 from __future__ import annotations
 
