@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Client, Lock, LockLost, SessionSpec, TxnFailed, TxnOp
+from consul_coord import Client, Lock, LockLost, TxnFailed, TxnOp
+from consul_coord.clock import VirtualClock
 from consul_coord.events import FencesRestarted
+from consul_coord.server import ReferenceServer
 from consul_coord.testing.fixtures import time_passes
 from tests.support.sites import eventually
 
 if TYPE_CHECKING:
     from consul_coord import Event, Hold
-    from consul_coord.clock import VirtualClock
-    from consul_coord.server import ReferenceServer
 
     Server = ReferenceServer[VirtualClock]
 
@@ -49,8 +49,8 @@ class Listener:
         self.events.append(event)
 
 
-def other_client(server: Server, **settings: object) -> Client:
-    return Client(address=server.address, clock=server.clock, **settings)  # type: ignore[arg-type]
+def other_client(server: Server) -> Client:
+    return Client(address=server.address, clock=server.clock)
 
 
 def test_a_pause_between_looking_and_acting_is_caught_by_the_fence_alone(
@@ -108,19 +108,19 @@ def test_by_force_another_may_have_it_before_its_holder_knows(
         assert not hold.verify()
 
 
-def test_after_a_restored_snapshot_fences_may_start_anew_and_an_event_says_so(consul_server: Server) -> None:
-    listener = Listener()
-    with other_client(consul_server, observer=listener, session=SessionSpec(lock_delay=0)) as client:
-        before = consul_server.snapshot()
-        first = Lock(client, KEY).acquire(timeout=5)
-        first.release()
-        for number in range(100):
+def test_in_a_rebuilt_cluster_fences_start_anew_and_an_event_says_so() -> None:
+    clock, listener = VirtualClock(), Listener()
+    with ReferenceServer(clock=clock) as server:
+        address = server.address
+        client = Client(address=address, clock=clock, observer=listener)
+        for number in range(100):  # what a cluster with a past has behind it
             client.kv.put(f"other/{number}", b"")
-        second = Lock(client, KEY).acquire(timeout=5)
-        second.release()
-        consul_server.restore(before)
-        with time_passes(consul_server.clock):  # the client has to find out first
-            third = Lock(client, KEY).acquire(timeout=30)
-        assert third.fence < second.fence
+        earlier = Lock(client, KEY).acquire(timeout=5)
+        earlier.release()
+    with ReferenceServer(clock=clock, port=int(address.rpartition(":")[2])), client:
+        with time_passes(clock):  # the client has to find out first
+            later = Lock(client, KEY).acquire(timeout=30)
+        assert later.fence < earlier.fence
+        later.release()
         told = eventually(lambda: [event for event in listener.events if isinstance(event, FencesRestarted)])
-        assert told == [FencesRestarted(KEY, second.fence, third.fence)]
+        assert told == [FencesRestarted(KEY, earlier.fence, later.fence)]
