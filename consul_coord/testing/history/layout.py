@@ -28,6 +28,7 @@ HEADING: Final = 30.0
 """Height of a group's heading, in pixels."""
 _HOLD: Final = 44.0
 """How wide a typical hold shall be, in pixels."""
+_OF_PROCESSES: Final = frozenset({"fault", "healed", "ended"})
 _TICK: Final = 90.0
 """How far ticks of the time axis are apart at least, in pixels."""
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
@@ -78,25 +79,24 @@ class Layout:
         return ((number * step * self.scale, clock(number * step, step)) for number in range(count + 1))
 
 
+def place_of(record: Record) -> tuple[str, str, str]:
+    """Return whose lane a record is on: what happens to a whole process or agent is on that one's."""
+    if record.kind in _OF_PROCESSES:
+        return record.process, "", ""
+    return record.process, record.actor, record.key
+
+
 def arrange(records: Sequence[Record], spans: Spans) -> Layout:
     """Return the places for a history and what lasts in it."""
     keys: dict[str, dict[tuple[str, str], None]] = {}
-    processes: dict[str, None] = {}
     for record in records:
-        if record.key and record.kind not in {"fault", "healed", "ended"}:
-            keys.setdefault(record.key, {})[record.process, record.actor] = None
-        else:
-            processes[record.process] = None
-    rows: list[tuple[str, str, Iterable[tuple[str, str]]]] = [
-        (key or "(no key)", key, actors) for key, actors in sorted(keys.items())
-    ]
-    if processes:
-        rows.insert(0, ("processes and agents", "", [(process, "") for process in processes]))
+        process, actor, key = place_of(record)
+        keys.setdefault(key, {})[process, actor] = None
     groups: list[Group] = []
     lanes: dict[tuple[str, str, str], Lane] = {}
     down = 0.0
-    for title, key, actors in rows:
-        groups.append(Group(title, down))
+    for key, actors in sorted(keys.items()):
+        groups.append(Group(key or "processes and agents", down))
         down += HEADING
         for process, actor in actors:
             lanes[process, actor, key] = Lane(process, actor, key, down)

@@ -40,7 +40,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass, fields
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from consul_coord.errors import ConsulCoordError
 
@@ -138,7 +138,7 @@ def from_line(line: str, *, number: int = 0) -> Record:
     if not isinstance(found, dict) or found.keys() != _FIELDS:
         raise BadHistory(f"not an object with exactly the fields {', '.join(sorted(_FIELDS))}", line=number)
     try:
-        return Record(**found)
+        return Record(**cast("dict[str, Any]", found))
     except BadHistory as error:
         raise BadHistory(str(error), line=number) from None
     except TypeError:

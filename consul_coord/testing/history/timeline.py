@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from consul_coord.testing.history.layout import HEADING, LANE, arrange
+from consul_coord.testing.history.layout import HEADING, LANE, arrange, place_of
 from consul_coord.testing.history.spans import read
 
 if TYPE_CHECKING:
@@ -286,12 +286,9 @@ def _marks(layout: Layout, records: Sequence[Record]) -> Iterator[str]:
         "note": '<path class="note" d="M{x} {top}l4 6l-4 6l-4 -6z">{title}</path>',
     }
     for record in records:
-        key = "" if record.kind == "ended" else record.key
-        actor = record.actor if key else ""
-        lane = layout.lanes.get((record.process, actor, key))
-        if lane is None or record.kind not in shapes:
+        if record.kind not in shapes:
             continue
-        middle = lane.top + LANE / 2
+        middle = layout.lanes[place_of(record)].top + LANE / 2
         told = (record.kind.replace("_", " "), record.detail, record.session)
         fence = "" if record.fence is None else f" under fence {record.fence}"
         yield shapes[record.kind].format(
@@ -304,7 +301,8 @@ def _marks(layout: Layout, records: Sequence[Record]) -> Iterator[str]:
 
 
 def _legend() -> str:
-    parts, x = [], 0.0
+    parts: list[str] = []
+    x = 0.0
     for shape, words in _LEGEND_ENTRIES:
         parts.append(f'<g transform="translate({x:.0f} 0)">{shape}<text x="32" y="12">{words}</text></g>')
         x += _entry_width(words)
