@@ -55,7 +55,7 @@ _TICK = 1.0
 """Seconds after which the screen is drawn again, for the times on it."""
 _SILENCE = 20.0
 """Seconds for which a failed look is told of; the next one, if it fails too, comes sooner."""
-_COLUMNS = (*holders.COLUMNS, "HELD")
+COLUMNS = (*holders.COLUMNS, "HELD")
 
 
 @click.command(epilog=EPILOG)
@@ -220,5 +220,5 @@ class _Screen:
         title = f"{self._prefix or '(everything)'}: {counts}   {time.strftime('%H:%M:%S')}   q quits"
         rows = [(*row, self._ages.of(row)) for row in holders.rows(places)]
         return Group(
-            Text(title, style="bold"), Text(self._trouble.text(), style="red"), tables.drawn(_COLUMNS, rows)
+            Text(title, style="bold"), Text(self._trouble.text(), style="red"), tables.drawn(COLUMNS, rows)
         )
