@@ -49,7 +49,7 @@ class Memory:
     def __init__(self, core: Coordinator, prefix: str, spec: SessionSpec, flags: int) -> None:
         self.prefix = prefix
         self.flags = flags
-        self.sessions = SlotSessions(core, spec)
+        self.sessions = SlotSessions.of(core, slots.directory(prefix), spec)
         self.tidy_leave = Chance()
         self.quick_take = Chance()
         self._left: list[Record] = []

@@ -12,10 +12,13 @@ Rules, each with what happens without it
   leader may show the record from before.
 - One session is made ahead, off the caller's path, so that the next attempt need not wait for it.
 - Who is idle for ``IDLE`` seconds is destroyed.
+- All objects of one client for one prefix share their sessions. Else each call that makes an object of its
+  own would leave two sessions behind for that time.
 """
 
 from __future__ import annotations
 
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -57,8 +60,19 @@ class SlotSession:
         return self.kept.id
 
 
+_in_use: weakref.WeakKeyDictionary[
+    Coordinator, weakref.WeakValueDictionary[tuple[str, SessionSpec], SlotSessions]
+] = weakref.WeakKeyDictionary()
+
+
 class SlotSessions:
     """Gives out sessions, and takes them back."""
+
+    @classmethod
+    def of(cls, core: Coordinator, directory: str, spec: SessionSpec) -> SlotSessions:
+        """Return those of a client for all that is under ``directory``: one object while anybody uses it."""
+        mine = _in_use.setdefault(core, weakref.WeakValueDictionary())
+        return mine.setdefault((directory, spec), cls(core, spec))
 
     def __init__(self, core: Coordinator, spec: SessionSpec) -> None:
         self._core = core

@@ -82,6 +82,14 @@ def test_fences_rise_over_the_permits_of_a_semaphore(semaphore: Semaphore) -> No
     assert fences == sorted(set(fences))
 
 
+def test_an_object_for_each_call_costs_no_session_for_each_call(client: Client, place: Place) -> None:
+    for _ in range(20):
+        with Semaphore(client, place.prefix, 2).hold(timeout=5):
+            pass
+    # One in use, one resting until the record was seen without it, one made ahead.
+    assert len(place.operator.sessions(place.site.unique)) <= 3
+
+
 def test_one_thread_may_have_several_permits_and_gives_up_the_latest_first(
     semaphore: Semaphore, place: Place
 ) -> None:
