@@ -48,6 +48,15 @@ class Acquired(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TimedOut(Event):
+    """An acquire or a single try gave up: its time was over, and this stood in the way."""
+
+    key: str
+    blocker: Blocker
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
 class Renewed(Event):
     """A session's lease was extended; ``remaining`` seconds are left now."""
 
@@ -84,6 +93,15 @@ class Released(Event):
     session: str
     fence: int
     outcome: ReleaseOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver(Event):
+    """A hold goes on without this client, for whoever resumes its exported session."""
+
+    key: str
+    session: str
+    fence: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
     from consul_coord.http.messages import Call, Request
-    from consul_coord.io import IO
+    from consul_coord.io import IO, Signal
 
 T = TypeVar("T")
 
@@ -58,7 +58,31 @@ async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float) -> 
 
 async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
     """Send a call once and decode its reply. Raises whatever comes of it."""
-    return call.decode(await io.send(call.request, deadline=deadline))
+    try:
+        return call.decode(await io.send(call.request, deadline=deadline))
+    except ConsulCoordError as error:
+        _count(io, error)
+        raise
+
+
+async def wait_once(
+    io: IO, call: Call[T], *, until: Signal | None = None, deadline: float | None = None
+) -> T | None:
+    """Send a blocking query once; None when ``until`` was raised or ``deadline`` came before its answer."""
+    try:
+        response = await io.changed(call.request, until=until, deadline=deadline)
+        answer = None if response is None else call.decode(response)
+    except ConsulCoordError as error:
+        _count(io, error)
+        raise
+    if answer is not None:
+        io.count("wakeups")
+    return answer
+
+
+def _count(io: IO, error: ConsulCoordError) -> None:
+    if retryable(error):
+        io.count("failures")
 
 
 async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: ConsulCoordError) -> T:

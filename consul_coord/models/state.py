@@ -131,9 +131,9 @@ class Stats:
     requests: int = 0
     retries: int = 0
     failures: int = 0
-    """Requests that ended with an error after all retries."""
+    """Requests, each try counted, that were not answered, or not served (5xx, 429)."""
     wakeups: int = 0
-    """Answers to blocking queries that brought a change."""
+    """Answers to blocking queries."""
     sessions_created: int = 0
     renewals: int = 0
     renewal_failures: int = 0

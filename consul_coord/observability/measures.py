@@ -43,6 +43,9 @@ WAIT = Measure("acquire.wait", "histogram", "Time from asking to having.")
 WAITING = Measure(
     "acquire.waiting", "counter", "Waits begun or changed, by what stood in the way.", ("blocker",)
 )
+TIMEOUTS = Measure(
+    "acquire.timeouts", "counter", "Acquires and tries given up, by what stood in the way.", ("blocker",)
+)
 HOLDS = Measure("holds", "level", "Holds at present.")
 HELD = Measure("hold.duration", "histogram", "How long was held what has ended.", ("end",))
 LOST = Measure("lost", "counter", "Holds that ended without being released, by reason.", ("reason",))
@@ -53,7 +56,7 @@ RENEWAL_FAILURES = Measure("renewal.failures", "counter", "Renewals that failed.
 RETRIES = Measure("retries", "counter", "Requests sent again.", ("method",), of_key=False)
 
 MEASURES = (
-    *(EVENTS, WAIT, WAITING, HOLDS, HELD, LOST, RELEASED, LEADING),
+    *(EVENTS, WAIT, WAITING, TIMEOUTS, HOLDS, HELD, LOST, RELEASED, LEADING),
     *(RENEWALS, RENEWAL_FAILURES, RETRIES),
 )
 
@@ -89,21 +92,30 @@ class Book:
                 self._held[key, session, fence] = now
                 yield Reading(WAIT, waited, {}, key)
                 yield Reading(HOLDS, 1, {}, key)
+            case events.TimedOut(key, blocker):
+                yield Reading(TIMEOUTS, 1, {"blocker": blocker.kind}, key)
             case events.Elected(key, session, term):
                 self._leading.add((key, session, term))
                 yield Reading(LEADING, 1, {}, key)
-            case events.Lost(key, session, fence, reason):
-                yield Reading(LOST, 1, {"reason": reason.value}, key)
-                yield from self._ended((key, session, fence), now, "lost")
-            case events.Released(key, session, fence, outcome):
-                yield Reading(RELEASED, 1, {"outcome": outcome.value}, key)
-                yield from self._ended((key, session, fence), now, "released")
             case events.Renewed():
                 yield Reading(RENEWALS, 1, {})
             case events.Jeopardy():
                 yield Reading(RENEWAL_FAILURES, 1, {})
             case events.Retried(method):
                 yield Reading(RETRIES, 1, {"method": method})
+            case _:
+                yield from self._read_end(event, now)
+
+    def _read_end(self, event: events.Event, now: float) -> Iterator[Reading]:
+        match event:
+            case events.Lost(key, session, fence, reason):
+                yield Reading(LOST, 1, {"reason": reason.value}, key)
+                yield from self._ended((key, session, fence), now, "lost")
+            case events.Released(key, session, fence, outcome):
+                yield Reading(RELEASED, 1, {"outcome": outcome.value}, key)
+                yield from self._ended((key, session, fence), now, "released")
+            case events.HandedOver(key, session, fence):
+                yield from self._ended((key, session, fence), now, "handed over")
             case _:
                 pass
 

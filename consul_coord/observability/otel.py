@@ -64,6 +64,8 @@ class OpenTelemetryObserver:
         match event:
             case events.Acquired():
                 self._acquired(event)
+            case events.HandedOver(key, session, fence):
+                self._ended((key, session, fence))
             case events.Lost(key, session, fence, reason):
                 self._ended((key, session, fence), reason=reason.value)
             case events.Released(key, session, fence, outcome):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ClientClosed, TxnFailed
 from consul_coord.http.endpoints import kv
+from consul_coord.http.retry import wait_once
 from consul_coord.models import ReadOptions, TxnOp
 from consul_coord.recipes import notes, waitqueue
 from consul_coord.recipes.contend import Attempt
@@ -81,7 +82,7 @@ class Candidate(Attempt):
         index = heir.modify_index if look.pair is None else look.pair.modify_index
         call = kv.get(self.plan.key, options=ReadOptions(index=index, wait=notes.HONOURED))
         until = None if self.kept is None else self.kept.over
-        await self.io.changed(call.request, until=until, deadline=self._heir_until)
+        await wait_once(self.io, call, until=until, deadline=self._heir_until)
 
     async def _watch(self, key: str, index: int) -> Result[KVPair | None] | None:
         while True:

@@ -39,7 +39,7 @@ from consul_coord.http.blocking import Pace
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import send_once
+from consul_coord.http.retry import send_once, wait_once
 from consul_coord.models import ReadOptions, TxnOp
 from consul_coord.recipes import waitqueue
 from consul_coord.recipes.local_queue import Turn
@@ -389,8 +389,7 @@ class Attempt(Obstructed):
             await self.io.sleep(pause)
         call = kv.get(key, options=ReadOptions(index=index, wait=WAIT))
         until = None if self.kept is None else self.kept.over
-        response = await self.io.changed(call.request, until=until, deadline=self.deadline)
-        return None if response is None else call.decode(response)
+        return await wait_once(self.io, call, until=until, deadline=self.deadline)
 
     async def _granted(self, pair: KVPair) -> HoldCore | None:
         """Register the hold; None when what was granted can't be one."""

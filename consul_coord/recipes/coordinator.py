@@ -17,9 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ClientClosed
-from consul_coord.events import Forgotten, Lost
+from consul_coord.events import Forgotten, HandedOver, Lost
 from consul_coord.io import Interrupt, Signal
 from consul_coord.models import LossReason, Stats
+from consul_coord.recipes import release
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.hold import HoldCore
 from consul_coord.recipes.local_queue import LocalQueues
@@ -88,9 +89,9 @@ class Coordinator:
         """End a session for good, telling its holds; harmless when it has ended."""
         if not kept.lease.end(reason):
             return
-        self._sessions.pop(kept.id, None)
         for hold in self.holds_of(kept):
             hold.look(self.host.now())
+        self._sessions.pop(kept.id, None)
         kept.over.set()
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:
             self.reaper.add(DestroySession(kept.id))
@@ -170,9 +171,14 @@ class Coordinator:
         reason = hold.look(self.host.now())[1]
         if reason is None:
             return  # released: the release does the rest
-        hold.tenure.lost(self, hold)
-        self.host.emit(Lost(hold.key, hold.session, hold.fence, reason))
         self._call_back(hold)
+        kept = self.session_of(hold)
+        if kept is not None and kept.exported and reason is LossReason.CLIENT_CLOSED:
+            hold.tenure.lost(self, hold)
+            self.host.emit(HandedOver(hold.key, hold.session, hold.fence))
+        elif not (reason is LossReason.CLIENT_CLOSED and self.closing.is_set()):  # what closes gives it back
+            hold.tenure.lost(self, hold)
+            self.host.emit(Lost(hold.key, hold.session, hold.fence, reason))
 
     def _forgotten(self, hold: HoldCore) -> None:
         """Give back a hold that was dropped without a release.
@@ -239,6 +245,7 @@ class Coordinator:
             requests=counted("requests"),
             retries=counted("Retried"),
             failures=counted("failures"),
+            wakeups=counted("wakeups"),
             sessions_created=counted("sessions"),
             renewals=counted("Renewed"),
             renewal_failures=counted("Jeopardy"),
@@ -304,11 +311,11 @@ async def close(io: IO, core: Coordinator, *, deadline: float) -> None:
 
     The rest is left to their TTL.
     """
-    for hold in list(core.holds()):
+    mine = [hold for hold in core.holds() if hold.lose(LossReason.CLIENT_CLOSED)]
+    for hold in mine:
         kept = core.session_of(hold)
-        hold.lose(LossReason.CLIENT_CLOSED)
         if kept is None or not kept.exported:
-            hold.tenure.abandon(core, hold)
+            await release.give_back(io, core, hold, budget=max(0.0, deadline - io.now()))
     for hold in core.releasing():
         await io.wait(hold.settled, deadline=deadline)
     for kept in core.sessions():

@@ -18,6 +18,7 @@ from consul_coord.events import Retried
 from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import IndexTracker, Pace
 from consul_coord.http.failures import retryable
+from consul_coord.http.retry import wait_once
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call
@@ -103,9 +104,7 @@ class Follower(Generic[T]):
         if until is not None and until.is_set():
             return None
         call = self._query(index=self._tracker.index, wait=self._wait)
-        response = await io.changed(call.request, until=until)
-        if response is None:
-            return None
-        answer = call.decode(response)
-        self._failures = 0
+        answer = await wait_once(io, call, until=until)
+        if answer is not None:
+            self._failures = 0
         return answer

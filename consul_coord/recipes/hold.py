@@ -135,7 +135,8 @@ class HoldCore:
 
     def loss(self, now: float) -> LossReason | None:
         """Return why the hold was lost, also where only its release found that; None when it was not."""
-        return self.look(now)[1] or self.loss_found
+        ended_by = self.look(now)[1]
+        return self.loss_found or ended_by
 
     def is_lost(self, now: float) -> bool:
         """Return whether the hold is lost at ``now``."""

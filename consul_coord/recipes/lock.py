@@ -6,10 +6,9 @@ How it is taken is told in ``contend``, how it is given back in ``release``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
-from consul_coord.errors import AcquireTimeout, KeyConflict, NotHeld, PermissionDenied, TxnFailed
-from consul_coord.events import Acquired
+from consul_coord.errors import KeyConflict, NotHeld, PermissionDenied, TxnFailed
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key
@@ -17,6 +16,7 @@ from consul_coord.http.messages import Retry
 from consul_coord.http.retry import perform
 from consul_coord.models import Contender, Holder, KVPair, ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes import release, waitqueue
+from consul_coord.recipes.attempts import carry_out, or_none
 from consul_coord.recipes.contend import Attempt
 from consul_coord.recipes.hold_ops import check
 from consul_coord.recipes.multilock import ManyKeysAttempt
@@ -26,6 +26,7 @@ from consul_coord.recipes.waiting_calls import WaitingCalls
 if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.models import SessionSpec
+    from consul_coord.recipes.attempts import AttemptLike
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.session import SessionSource
@@ -53,14 +54,6 @@ class LockPlan:
     def key(self) -> str:
         """The key, or the first of several."""
         return self.keys[0]
-
-
-class AttemptLike(Protocol):
-    """One call of ``acquire``."""
-
-    async def run(self) -> HoldCore:
-        """Get what is wanted, or raise why not, leaving nothing behind."""
-        ...
 
 
 class LockCore(WaitingCalls):
@@ -128,10 +121,8 @@ async def acquire(io: IO, core: Coordinator, lock: LockCore, *, timeout: float |
         check(again, io.now())
         again.depth += 1
         return again
-    started = io.now()
-    hold = await lock.attempt(io, core, timeout=timeout).run()
+    hold = await carry_out(io, lock.attempt(io, core, timeout=timeout))
     lock.keep(io.owner(), hold)
-    io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
     return hold
 
 
@@ -140,12 +131,7 @@ async def try_acquire(io: IO, core: Coordinator, lock: LockCore) -> HoldCore | N
 
     Raises what stands in the way of asking.
     """
-    try:
-        return await acquire(io, core, lock, timeout=0)
-    except AcquireTimeout as error:
-        if error.blocker.kind == "unreachable" and error.__cause__ is not None:
-            raise error.__cause__ from None
-        return None
+    return await or_none(acquire(io, core, lock, timeout=0))
 
 
 async def release_own(io: IO, core: Coordinator, lock: LockCore) -> ReleaseOutcome:

@@ -25,7 +25,7 @@ from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import send_once
+from consul_coord.http.retry import send_once, wait_once
 from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes.contend import FIRST_PAUSE, LONGEST_PAUSE, SPREAD, WAIT
 from consul_coord.recipes.hold import reason_of
@@ -358,7 +358,7 @@ class ManyKeysAttempt(Obstructed):
         if self._blocking_index:
             call = kv.get(self._blocking_key, options=ReadOptions(index=self._blocking_index, wait=WAIT))
             try:
-                await self.io.changed(call.request, deadline=self.deadline)
+                await wait_once(self.io, call, deadline=self.deadline)
             except ConsulCoordError as error:
                 if not retryable(error):
                     raise

@@ -43,10 +43,15 @@ async def release(io: IO, core: Coordinator, hold: HoldCore) -> ReleaseOutcome:
         async with io.shield(BUDGET) as deadline:
             await io.wait(hold.settled, deadline=deadline)
         return hold.outcome.value or ReleaseOutcome.UNKNOWN
+    return await give_back(io, core, hold, budget=BUDGET)
+
+
+async def give_back(io: IO, core: Coordinator, hold: HoldCore, *, budget: float) -> ReleaseOutcome:
+    """Give back on the server what has ended here, within ``budget`` seconds or in the background."""
     ending = _UNKNOWN
     core.begin_release(hold)
     try:
-        async with io.shield(BUDGET) as deadline:
+        async with io.shield(budget) as deadline:
             with suppress(ConsulCoordError):
                 ending = await hold.tenure.give_back(io, core, hold, deadline=deadline)
     finally:

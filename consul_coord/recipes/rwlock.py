@@ -28,7 +28,7 @@ from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import perform, send_once
+from consul_coord.http.retry import perform, send_once, wait_once
 from consul_coord.models import (
     Contender,
     Holder,
@@ -231,7 +231,7 @@ class RwAttempt(Obstructed):
         if pause:
             await self.io.sleep(pause)
         call = kv.get(blocker.key, options=ReadOptions(index=blocker.modify_index, wait=WAIT))
-        await self.io.changed(call.request, until=session.kept.over, deadline=self.deadline)
+        await wait_once(self.io, call, until=session.kept.over, deadline=self.deadline)
 
     async def _ask(self, *ops: TxnOp) -> TxnResult:
         """Send one transaction, taking note when one that locks gets no answer."""

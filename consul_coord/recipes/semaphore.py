@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import (
-    AcquireTimeout,
     ConsulCoordError,
     InvalidKey,
     KeyConflict,
@@ -24,7 +23,6 @@ from consul_coord.errors import (
     RequestTimeout,
     UnsafeSession,
 )
-from consul_coord.events import Acquired
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
@@ -34,6 +32,7 @@ from consul_coord.http.retry import perform, send_once
 from consul_coord.models import Contender, Holder, ReadOptions, SessionSpec, _validate
 from consul_coord.models.session import LONGEST_LOCK_DELAY
 from consul_coord.recipes import release, slots
+from consul_coord.recipes.attempts import carry_out, or_none
 from consul_coord.recipes.slot_contend import SlotAttempt
 from consul_coord.recipes.slot_hold import Memory
 from consul_coord.recipes.waiting_calls import WaitingCalls
@@ -139,10 +138,8 @@ async def acquire(io: IO, core: Coordinator, semaphore: SemaphoreCore, *, timeou
 
     Raises AcquireTimeout, SemaphoreLimitConflict, KeyConflict, DecodeError, and what the server refuses.
     """
-    started = io.now()
-    hold = await SlotAttempt(io, core, semaphore, timeout=timeout).run()
+    hold = await carry_out(io, SlotAttempt(io, core, semaphore, timeout=timeout))
     semaphore.keep(io.owner(), hold)
-    io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
     return hold
 
 
@@ -151,12 +148,7 @@ async def try_acquire(io: IO, core: Coordinator, semaphore: SemaphoreCore) -> Ho
 
     Raises what stands in the way of asking.
     """
-    try:
-        return await acquire(io, core, semaphore, timeout=0)
-    except AcquireTimeout as error:
-        if error.blocker.kind == "unreachable" and error.__cause__ is not None:
-            raise error.__cause__ from None
-        return None
+    return await or_none(acquire(io, core, semaphore, timeout=0))
 
 
 async def release_own(io: IO, core: Coordinator, semaphore: SemaphoreCore) -> ReleaseOutcome:

@@ -37,7 +37,7 @@ from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
-from consul_coord.http.retry import send_once
+from consul_coord.http.retry import send_once, wait_once
 from consul_coord.models import ReadOptions, TxnOp
 from consul_coord.recipes import slots
 from consul_coord.recipes.local_queue import Turn
@@ -276,8 +276,7 @@ class SlotAttempt(Obstructed):
         if pause:
             await self.io.sleep(pause)
         until = None if self.session is None else self.session.kept.over
-        response = await self.io.changed(call.request, until=until, deadline=deadline)
-        return None if response is None else call.decode(response)
+        return await wait_once(self.io, call, until=until, deadline=deadline)
 
     async def _take(self, verdict: Take, *, alone: bool) -> HoldCore | None:
         own = verdict.own

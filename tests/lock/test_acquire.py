@@ -28,6 +28,8 @@ from consul_coord import (
     TransportError,
     UnsafeSession,
 )
+from consul_coord.events import TimedOut
+from tests.lock.test_hold import Notes
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
 
@@ -134,6 +136,38 @@ def test_a_timeout_names_the_holder_and_takes_its_whole_time(
     assert told.value.blocker.kind == "held"
     assert lock.contenders() == ()
     assert site.operator.holder(site.key) == held.session
+
+
+def test_giving_up_is_an_event(site: Site, make_client: MakeClient, held: Hold) -> None:
+    notes = Notes()
+    client = make_client(observer=notes)
+    lock = Lock(client, site.key)
+    assert lock.try_acquire() is None
+    with pytest.raises(AcquireTimeout):
+        lock.acquire(timeout=0.1)
+    eventually(lambda: len(notes.of(TimedOut)) > 1)
+    single, patient = notes.of(TimedOut)
+    assert (single.key, single.blocker.kind, single.blocker.session) == (site.key, "held", held.session)
+    assert patient.blocker.kind == "held"
+    assert single.waited < patient.waited
+    assert patient.waited >= 0.1
+
+
+def test_requests_that_were_not_served_and_wake_ups_are_counted(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, held: Hold
+) -> None:
+    client = make_client(address=proxy.address)
+    proxy.add(Fault(lose=Lose.AGENT, method="GET", path="/v1/kv/", times=2))
+    client.kv.get(site.key)
+    assert client.stats().failures == 2
+    assert client.stats().retries == 2
+    with ThreadPoolExecutor(1) as pool:
+        call = waiting(Lock(client, site.key), pool, timeout=10)
+        assert client.stats().wakeups == 0
+        held.release()
+        call.result(10)
+    assert client.stats().wakeups >= 1
+    assert client.stats().failures == 2
 
 
 @pytest.mark.parametrize("timeout", [-1.0, float("nan")])

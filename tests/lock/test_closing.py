@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Client, ClientClosed, Lock, LockLost, LossReason, ReleaseOutcome
+from consul_coord import Client, ClientClosed, HoldState, Lock, LockLost, LossReason, ReleaseOutcome
+from consul_coord.events import Lost, Released
 from tests.lock.conftest import spec
+from tests.lock.test_hold import Notes
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually, never
 
@@ -45,10 +47,37 @@ def test_close_releases_destroys_and_is_idempotent(site: Site) -> None:
     for hold in (*holds, own):
         assert hold.reason is LossReason.CLIENT_CLOSED
         assert not hold.is_held
-        assert hold.release() is ReleaseOutcome.ALREADY_LOST
+        assert hold.release() is ReleaseOutcome.RELEASED
     # Released before the session was destroyed: no lock-delay stands in the way.
     with Client(address=site.address, session=spec(site)) as other:
         assert Lock(other, f"{site.key}/0").try_acquire() is not None
+
+
+def test_what_a_closing_client_gives_back_is_released_not_lost(site: Site) -> None:
+    notes = Notes()
+    client = Client(address=site.address, session=spec(site), observer=notes)
+    hold = Lock(client, site.key).acquire(timeout=5)
+    client.close()
+    assert client.stats().lost == 0
+    assert client.stats().released == 1
+    eventually(lambda: notes.of(Released))
+    assert [(each.fence, each.outcome) for each in notes.of(Released)] == [
+        (hold.fence, ReleaseOutcome.RELEASED)
+    ]
+    assert notes.of(Lost) == []
+
+
+def test_a_hold_that_was_broken_unnoticed_before_the_closing_says_so(
+    site: Site, make_client: MakeClient
+) -> None:
+    client = make_client()
+    hold = Lock(client, site.key).acquire(timeout=5)
+    # Nothing is watched in the first 50 ms of a hold.
+    site.operator.done("PUT", f"/v1/kv/{site.key}?release={hold.session}")
+    client.close()
+    assert hold.state is HoldState.LOST
+    assert hold.reason is LossReason.RELEASED_BY_OTHER
+    assert hold.release() is ReleaseOutcome.ALREADY_LOST
 
 
 def test_a_closed_client_refuses_everything(site: Site) -> None:

@@ -21,8 +21,10 @@ from consul_coord import (
     SessionNotFound,
     SessionSpec,
 )
+from consul_coord.events import HandedOver, Lost, Released
 from tests.lock import programs
 from tests.lock.conftest import spec
+from tests.lock.test_hold import Notes
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
 
@@ -149,7 +151,8 @@ def test_an_exported_session_outlives_its_client(site: Site, make_client: MakeCl
 def test_closing_the_client_alone_leaves_an_exported_session_as_it_is(
     site: Site, make_client: MakeClient
 ) -> None:
-    client = make_client()
+    notes = Notes()
+    client = make_client(observer=notes)
     session = client.keep_session(kept(site))
     single = Lock(client, site.key, session=session.id).acquire(timeout=5)
     many = MultiLock(client, [f"{site.key}/a", f"{site.key}/b"], session=session.id).acquire(timeout=5)
@@ -159,6 +162,9 @@ def test_closing_the_client_alone_leaves_an_exported_session_as_it_is(
     assert site.operator.exists(session.id)
     names = [site.key, f"{site.key}/a", f"{site.key}/b"]
     assert {site.operator.holder(name) for name in names} == {session.id}
+    eventually(lambda: len(notes.of(HandedOver)) > 1)
+    assert {each.fence for each in notes.of(HandedOver)} == {single.fence, many.fence}
+    assert [*notes.of(Lost), *notes.of(Released)] == []
     site.operator.destroy(session.id)
 
 

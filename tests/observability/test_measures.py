@@ -43,6 +43,10 @@ TAKEN: list[tuple[str, float, dict[str, str]]] = [("acquire.wait", 0.5, {}), ("h
         (events.Jeopardy("s", 3.0, "boom"), [("renewal.failures", 1, {})]),
         (events.Retried("GET", "/v1/kv/k", "boom"), [("retries", 1, {"method": "GET"})]),
         (events.Elected("k", "s", 7), [("leading", 1, {})]),
+        (
+            events.TimedOut("k", Blocker("held", "s"), 1.5),
+            [("acquire.timeouts", 1, {"blocker": "held"})],
+        ),
         (events.Resigned("k", "s", 7), []),
         (events.Cleaned("k", "s", found=True), []),
     ],
@@ -50,6 +54,14 @@ TAKEN: list[tuple[str, float, dict[str, str]]] = [("acquire.wait", 0.5, {}), ("h
 )
 def test_one_event(event: events.Event, expected: list[tuple[str, float, dict[str, str]]]) -> None:
     assert added((1.0, event)) == expected
+
+
+def test_a_hold_that_is_handed_over_lasts_no_longer_here() -> None:
+    assert added((1.0, taken()), (3.5, events.HandedOver("k", "s", 7))) == [
+        *TAKEN,
+        ("holds", -1, {}),
+        ("hold.duration", 2.5, {"end": "handed over"}),
+    ]
 
 
 def test_a_hold_lasts_until_it_is_released() -> None:
