@@ -113,6 +113,16 @@ class RealAgent:
         self.close()
 
     @property
+    def name(self) -> str:
+        """The name of its node."""
+        return self._name
+
+    @property
+    def host(self) -> str:
+        """The loopback address that it listens on."""
+        return self._host
+
+    @property
     def address(self) -> str:
         """The HTTP address, as ``http://host:port``. ``AgentError`` before the first start."""
         return f"http://{self._host}:{self._chosen_ports().http}"

@@ -1,0 +1,75 @@
+"""Break a cluster: ``python -m consul_coord.testing.chaos --seconds 60 --seed 1 --keep FOLDER``.
+
+Prints what was done and found. The exit code is 0 when no rule was broken, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consul_coord.testing.chaos import links
+from consul_coord.testing.chaos.plan import Plan
+from consul_coord.testing.chaos.run import play
+from consul_coord.testing.history.timeline import html
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consul_coord.testing.chaos.run import Outcome
+    from consul_coord.testing.history import Record
+
+_MODULE = "consul_coord.testing.chaos"
+_FORMER = Plan()
+_SHOWN = 40.0
+"""Seconds of the history that the picture shows."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the command line says; returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=_FORMER.seconds, help="how long harm is done")
+    parser.add_argument("--seed", type=int, default=_FORMER.seed, help="what decides which harm comes when")
+    parser.add_argument("--pace", type=float, default=_FORMER.pace, help="mean seconds between two harms")
+    parser.add_argument("--drain", type=float, default=_FORMER.drain, help="seconds for the last clean-ups")
+    parser.add_argument("--worker", default=_FORMER.worker, help="the module that worker processes run")
+    parser.add_argument("--keep", type=Path, help="a new folder for histories, registers and a picture")
+    given = parser.parse_args(arguments)
+    if not links.is_private() and links.available():
+        links.enter_private(_MODULE, arguments)
+    plan = Plan(
+        seconds=given.seconds, seed=given.seed, pace=given.pace, drain=given.drain, worker=given.worker
+    )
+    folder = Path(tempfile.mkdtemp(prefix="consul-chaos-")) if given.keep is None else given.keep
+    folder.mkdir(parents=True, exist_ok=given.keep is None)
+    ways = "with" if links.is_private() else "without"
+    _say(f"seed {plan.seed}, harm for {plan.seconds:g} s, {ways} cut links")
+    outcome = play(plan, folder)
+    _say(str(outcome))
+    if given.keep is None and not outcome.verdict.findings:
+        shutil.rmtree(folder)
+    else:
+        picture = folder / "timeline.html"
+        picture.write_text(html(_shown(outcome), title=f"Chaos, seed {plan.seed}"), encoding="utf-8")
+        _say(f"kept in {folder}")
+    return 1 if outcome.verdict.findings else 0
+
+
+def _shown(outcome: Outcome) -> list[Record]:
+    """Return the part of a history that a person should see: around the first finding, or the beginning."""
+    records, findings = outcome.records, outcome.verdict.findings
+    begin = findings[0].at - _SHOWN / 2 if findings else records[0].at
+    return [record for record in records if begin <= record.at <= begin + _SHOWN]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
