@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 SAMPLES: Final = 60
 """How often a run measures itself, whatever its length."""
+WORKERS: Final = frozenset(
+    prefix + name
+    for prefix in ("", "async ")
+    for name in ("lock", "impatient lock", "semaphore", "election", "watch")
+)
 _PAUSE: Final = 0.1
 """Seconds between two cycles of one worker."""
 _SHORT: Final = 0.02
@@ -154,7 +159,7 @@ def tasks_of(load: Load, client: AsyncClient) -> list[asyncio.Task[None]]:
     cycles = (
         ("async lock", lock(10)),
         ("async lock", lock(10)),
-        ("impatient async lock", lock(_SHORT)),
+        ("async impatient lock", lock(_SHORT)),
         ("async semaphore", semaphore),
         ("async semaphore", semaphore),
         ("async election", election),
