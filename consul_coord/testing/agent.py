@@ -35,7 +35,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from consul_coord.testing.binary import find_consul
+from consul_coord.testing.binary import find_consul, version_of
 from consul_coord.testing.ports import Ports
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ _POLL: Final = 0.05
 _ATTEMPTS: Final = 5
 _MARK: Final = "started-by"
 _LOG_TAIL: Final = 2_000
+_UNUSED_PORTS: Final = {"dns": (1, 0, 0), "grpc": (1, 3, 0), "grpc_tls": (1, 14, 0)}
+"""Ports that a ``-dev`` agent would open besides, each with the version that knows it.
+
+An earlier one refuses to start with it.
+"""
 
 
 class AgentError(RuntimeError):
@@ -175,7 +180,7 @@ class RealAgent:
             self._ports = Ports.free(self._host)
         folder = self._working_folder()
         settings = folder / "config.json"
-        settings.write_text(json.dumps(self._settings(self._ports)), encoding="utf-8")
+        settings.write_text(json.dumps(self._settings(self._ports, version_of(binary))), encoding="utf-8")
         mode = () if self._data_dir else ("-dev",)
         with (folder / "consul.log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - the binary is the one that the user named or installed
@@ -258,12 +263,13 @@ class RealAgent:
             reply = connection.getresponse()
             return reply.status, reply.read()
 
-    def _settings(self, ports: Ports) -> Mapping[str, object]:
+    def _settings(self, ports: Ports, version: tuple[int, int, int]) -> Mapping[str, object]:
+        unused = {name: -1 for name, since in _UNUSED_PORTS.items() if version >= since}
         own: dict[str, object] = {
             "node_name": self._name,
             "bind_addr": self._host,
             "client_addr": self._host,
-            "ports": {**asdict(ports), "dns": -1, "grpc": -1},
+            "ports": {**asdict(ports), **unused},
             "node_meta": {_MARK: self._mark},
             "session_ttl_min": "200ms",
             "disable_update_check": True,

@@ -1,4 +1,4 @@
-"""Find the Consul program that tests are to run against.
+"""Find the Consul program that tests are to run against, and tell its version.
 
 Rules
 - What was named is used or refused; nothing else is tried in its place, since that would test another Consul.
@@ -8,10 +8,17 @@ Rules
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
+from functools import cache
 from pathlib import Path
 
 from consul_coord.errors import ConfigError
+
+_VERSION = re.compile(r"Consul v(\d+)\.(\d+)\.(\d+)")
+_PATIENCE = 30.0
+"""Seconds that the program may take to tell its version."""
 
 
 def find_consul() -> Path | None:
@@ -32,6 +39,27 @@ def find_consul() -> Path | None:
             return binary
     on_path = shutil.which("consul")
     return Path(on_path) if on_path else None
+
+
+@cache
+def version_of(binary: Path) -> tuple[int, int, int]:
+    """Return a Consul binary's version as three numbers. Raises ConfigError when it tells none."""
+    try:
+        told = subprocess.run(  # noqa: S603 - the binary is the one that the user named or installed
+            [binary, "version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{binary} does not tell its version: {error}") from error
+    found = _VERSION.search(told)
+    if found is None:
+        raise ConfigError(f"{binary} does not tell its version, so it is no Consul: {told[:200]!r}")
+    major, minor, patch = (int(part) for part in found.groups())
+    return major, minor, patch
 
 
 def _is_executable(path: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import ConfigError
-from consul_coord.testing.agent import find_consul
+from consul_coord.testing.binary import find_consul, version_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,3 +85,24 @@ def test_a_wrong_consul_bin_is_an_error_and_no_fallback(
     monkeypatch.setenv("CONSUL_BIN", str(wrong))
     with pytest.raises(ConfigError, match="CONSUL_BIN"):
         find_consul()
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [
+        ("Consul v1.8.7+dfsg1", (1, 8, 7)),
+        ("Consul v1.20.6\nRevision x", (1, 20, 6)),
+        ("Consul v2.0.0-dev", (2, 0, 0)),
+    ],
+)
+def test_a_binary_tells_its_version(tmp_path: Path, told: str, version: tuple[int, int, int]) -> None:
+    binary = program(tmp_path / "consul")
+    binary.write_text(f"#!/bin/sh\necho '{told}'\n", encoding="utf-8")
+    assert version_of(binary) == version
+
+
+def test_what_tells_no_version_is_no_consul(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not tell its version"):
+        version_of(program(tmp_path / "consul"))
+    with pytest.raises(ConfigError, match="does not tell its version"):
+        version_of(tmp_path / "absent")
