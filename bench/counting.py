@@ -1,11 +1,12 @@
-"""A proxy between a client and the agent that counts requests and connections.
+"""A proxy between a client and the agent that counts requests, replies and connections.
 
 Rules
 - It counts what passes, whoever sends it: a contender's own counters are not asked.
 - Renewals and blocking queries go on by themselves and depend on how long a contender lives, so they are
   counted apart from the requests that a pair of calls makes.
 - It passes bytes on as they are. It understands of HTTP what it needs to find where a request ends: requests
-  with a Content-Length, or without a body. Another kind ends the connection.
+  with a Content-Length, or without a body. Another kind ends the connection. The replies of a connection
+  belong to its requests in order.
 - It is no part of any measure of time.
 """
 
@@ -13,11 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
+import zlib
+from collections import Counter, deque
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
+
+from httptools import HttpResponseParser
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -31,15 +35,26 @@ REQUEST = "request"
 _HEAD_END = b"\r\n\r\n"
 _CHUNK = 64 * 1024
 _START_TIMEOUT = 10.0
+_CONFLICT = 409
+_SAID = 64
+"""Bytes of a reply that are kept: enough for a plain answer, compressed or not."""
+_GZIP = b"\x1f\x8b"
+_ANY_HEADER = 32 + zlib.MAX_WBITS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Seen:
-    """One request that passed."""
+    """One request that passed, and its reply once that has passed, too."""
 
     method: str
     target: str
     body: bytes
+    status: int = 0
+    """The reply's; 0 while there is none."""
+    read: int = 0
+    """Bytes of the reply's body."""
+    said: bytes = b""
+    """How the reply's body begins, as it is on the wire."""
 
     @property
     def kind(self) -> str:
@@ -48,6 +63,18 @@ class Seen:
         if url.path.startswith("/v1/session/renew/"):
             return RENEWAL
         return WATCH if parse_qs(url.query).get("index", ["0"])[0] not in {"", "0"} else REQUEST
+
+    @property
+    def failed_cas(self) -> bool:
+        """Return whether it was a write that named an index, and came too late for it."""
+        if self.target.startswith("/v1/txn"):
+            return self.status == _CONFLICT and b'"Verb":"cas"' in self.body
+        return "cas" in parse_qs(urlsplit(self.target).query) and _plain(self.said) == b"false"
+
+
+def _plain(body: bytes) -> bytes:
+    """Return the beginning of a body as it was before it was compressed, if it was."""
+    return zlib.decompressobj(_ANY_HEADER).decompress(body) if body.startswith(_GZIP) else body
 
 
 @dataclass(slots=True)
@@ -63,6 +90,14 @@ class Counts:
     def by_kind(self, *, since: int = 0) -> Counter[str]:
         """Return how many requests of each kind have passed, leaving out the first ``since`` of all."""
         return Counter(request.kind for request in self.seen[since:])
+
+    def failed_cas(self, *, since: int = 0) -> int:
+        """Return how many writes came too late for the index that they named."""
+        return sum(request.failed_cas for request in self.seen[since:])
+
+    def read(self, *, since: int = 0) -> int:
+        """Return how many bytes the replies' bodies had in all."""
+        return sum(request.read for request in self.seen[since:])
 
 
 @contextmanager
@@ -114,9 +149,10 @@ class _Proxy:
             async with self._counted(), _closing(writer):
                 up_reader, up_writer = await asyncio.open_connection(*self._upstream)
                 async with _closing(up_writer):
-                    replies = asyncio.create_task(_pass_on(up_reader, writer))
+                    asked: deque[Seen] = deque()
+                    replies = asyncio.create_task(_pass_on(up_reader, writer, _Replies(asked)))
                     try:
-                        await self._requests(reader, up_writer)
+                        await self._requests(reader, up_writer, asked)
                     finally:
                         replies.cancel()
 
@@ -130,7 +166,9 @@ class _Proxy:
         finally:
             counts.connections -= 1
 
-    async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+    async def _requests(
+        self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, asked: deque[Seen]
+    ) -> None:
         while head := await _head(reader):
             line, *fields = head.decode("latin-1").split("\r\n")
             names = {name.lower(): value for name, _, value in (each.partition(":") for each in fields)}
@@ -138,7 +176,9 @@ class _Proxy:
                 return
             body = await reader.readexactly(int(names.get("content-length", "0")))
             method, target, _ = line.split(" ")
-            self.counts.seen.append(Seen(method, target, body))
+            seen = Seen(method, target, body)
+            self.counts.seen.append(seen)
+            asked.append(seen)
             upstream.write(head + body)
             await upstream.drain()
 
@@ -151,9 +191,32 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+class _Replies:
+    """Notes each reply of one connection with the request that it answers."""
+
+    def __init__(self, asked: deque[Seen]) -> None:
+        self._asked = asked
+        self._parser = HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_headers_complete(self) -> None:
+        self._asked[0].status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        seen = self._asked[0]
+        seen.read += len(body)
+        seen.said = (seen.said + body)[:_SAID]
+
+    def on_message_complete(self) -> None:
+        self._asked.popleft()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, replies: _Replies) -> None:
     with suppress(OSError):
         while data := await reader.read(_CHUNK):
+            replies.feed(data)
             writer.write(data)
             await writer.drain()
     writer.close()

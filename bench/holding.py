@@ -1,11 +1,14 @@
-"""A process that holds many locks and says what that costs it; ``measures.held`` runs it.
+"""A process that holds many locks, or stands in many elections, and says what that costs it.
 
-``python -m bench.holding WORLD HOLDS ADDRESS REST [--trace]`` takes the locks, prints what it found as one
-line of JSON, and keeps holding them until its standard input ends.
+``python -m bench.holding WORLD PREFIX HOLDS ADDRESS REST [--trace]`` takes the locks ``PREFIX/0`` and so on,
+prints what it found as one line of JSON, and keeps holding them until its standard input ends.
+``measures.held`` runs it.
 
 Rules
 - Memory is what taking the locks added on a client that had taken one before: traced by Python's own
   allocator with ``--trace``, else by the process's size.
+- In the world ``waiting`` it holds ``PREFIX/held/0`` and so on, and waits for ``PREFIX/0`` and so on, which
+  another process has.
 - CPU is what the process used in REST seconds in which nobody called it.
 """
 
@@ -23,7 +26,8 @@ import tracemalloc
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from consul_coord import AsyncClient, AsyncLock, Client, Lock
+from bench.hearing import Waiters
+from consul_coord import AsyncClient, AsyncLock, Client, LeaderElection, Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -113,19 +117,70 @@ async def _hold_async(address: str, keys: Sequence[str], *, rest: float, trace: 
             await hold.release()
 
 
-WORLDS: Mapping[str, Callable[..., None]] = {"sync": hold_sync, "async": hold_async}
+def hold_and_wait(address: str, keys: Sequence[str], *, rest: float, trace: bool) -> None:
+    """Take as many locks of its own as others have, a task each; then wait for those of the others."""
+    asyncio.run(_hold_and_wait(address, keys, rest=rest, trace=trace))
+
+
+async def _hold_and_wait(address: str, keys: Sequence[str], *, rest: float, trace: bool) -> None:
+    waiters = Waiters()
+    async with AsyncClient(address=address, observer=waiters.observer()) as client:
+        own = [f"{key.rpartition('/')[0]}/held/{number}" for number, key in enumerate(keys)]
+        first = await AsyncLock(client, own[0]).acquire()
+        gauge = _Gauge(trace=trace)
+        holds = await asyncio.gather(*(AsyncLock(client, key).acquire() for key in own[1:]))
+        waiting = [asyncio.create_task(AsyncLock(client, key).acquire()) for key in keys[1:]]
+        await waiters.all(len(waiting))
+        await asyncio.sleep(SETTLING)
+        found = gauge.settled()
+        await asyncio.sleep(rest)
+        _report(*found, rest=rest)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for hold in (first, *holds):
+            await hold.release()
+
+
+def stand(address: str, keys: Sequence[str], *, rest: float, trace: bool) -> None:
+    """Be a candidate for each key, alone, and lead it."""
+    with Client(address=address) as client:
+        first = LeaderElection(client, keys[0])
+        first.start()
+        first.wait_for_leadership()
+        gauge = _Gauge(trace=trace)
+        elections = [LeaderElection(client, key) for key in keys[1:]]
+        for election in elections:
+            election.start()
+        for election in elections:
+            election.wait_for_leadership()
+        time.sleep(SETTLING)
+        found = gauge.settled()
+        time.sleep(rest)
+        _report(*found, rest=rest)
+        sys.stdin.read()
+
+
+WORLDS: Mapping[str, Callable[..., None]] = {
+    "sync": hold_sync,
+    "async": hold_async,
+    "waiting": hold_and_wait,
+    "elections": stand,
+}
 
 
 def main() -> None:
     """Hold, report, and wait."""
     parser = argparse.ArgumentParser(prog="bench.holding")
     parser.add_argument("world", choices=WORLDS)
+    parser.add_argument("prefix")
     parser.add_argument("holds", type=int)
     parser.add_argument("address")
     parser.add_argument("rest", type=float)
     parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
-    keys = [f"bench/held/{os.getpid()}/{number}" for number in range(arguments.holds + 1)]
+    keys = [f"{arguments.prefix}/{number}" for number in range(arguments.holds + 1)]
     WORLDS[arguments.world](arguments.address, keys, rest=arguments.rest, trace=arguments.trace)
 
 

@@ -1,4 +1,4 @@
-"""The official Go client's ``api.Lock``, in a program of its own (``peers/go``)."""
+"""The official Go client's ``api.Lock`` and ``api.Semaphore``, in a program of its own (``peers/go``)."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def _build(folder: Path) -> Path | Unavailable:
 
 
 @dataclass(frozen=True, slots=True)
-class GoLock:
-    """``Lock`` and ``Unlock``."""
+class GoPairs:
+    """``Lock`` and ``Unlock``, or ``Acquire`` and ``Release``."""
 
     name: str
     command: str
@@ -100,5 +100,7 @@ class GoLock:
             yield lambda count: peer.ask(f"{self.command} {key} {count}")
 
 
-GO_GIVEN = GoLock("Go api.Lock, session given", "given")
-GO_OWN = GoLock("Go api.Lock, session of its own", "own")
+GO_GIVEN = GoPairs("Go api.Lock, session given", "given")
+GO_OWN = GoPairs("Go api.Lock, session of its own", "own")
+GO_SLOT_GIVEN = GoPairs("Go api.Semaphore, session given", "slot-given")
+GO_SLOT_OWN = GoPairs("Go api.Semaphore, session of its own", "slot-own")

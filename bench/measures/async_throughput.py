@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -23,29 +24,37 @@ if TYPE_CHECKING:
     from bench.bed import Bed
 
 TASKS = 200
+RATE = "pairs per second"
+CPU = "CPU per pair"
+OURS = "ours, async"
+OVER_HTTPX = "ours, async, over the user's httpx.AsyncClient"
 HTTPX = "httpx.AsyncClient, the same transactions"
 
 Load: TypeAlias = "Callable[[int], Sequence[float]]"
 """Has each task do so many pairs; returns the seconds and the CPU seconds that all took together."""
 
 
+@dataclass(frozen=True, slots=True)
 class Ours:
-    """One ``AsyncClient``, a lock per task."""
+    """One ``AsyncClient``, a lock per task; over its own connections, or the user's ``httpx.AsyncClient``."""
 
-    name = "ours, async"
+    name: str = OURS
+    over_httpx: bool = False
 
     @contextmanager
     def open(self, bed: Bed) -> Iterator[Load]:
         """Start a loop and enter the client in it."""
         with asyncio.Runner() as runner:
-            client = AsyncClient(address=bed.address)
+            users = _httpx_client() if self.over_httpx else None
+            client = AsyncClient(address=bed.address, http_client=users, timeout=60.0)
             runner.run(_enter(client))
             locks = [AsyncLock(client, bed.key()) for _ in range(TASKS)]
-
             try:
                 yield lambda cycles: runner.run(_load([partial(_hold_once, lock) for lock in locks], cycles))
             finally:
                 runner.run(client.close())
+                if users is not None:
+                    runner.run(users.aclose())
 
 
 class Httpx:
@@ -56,11 +65,8 @@ class Httpx:
     @contextmanager
     def open(self, bed: Bed) -> Iterator[Load]:
         """Start a loop and open the client in it."""
-        import httpx
-
-        limits = httpx.Limits(max_connections=TASKS, max_keepalive_connections=TASKS)
         with session(bed) as made, asyncio.Runner() as runner:
-            client = httpx.AsyncClient(base_url=bed.address, limits=limits, timeout=60)
+            client = _httpx_client(base_url=bed.address)
             prepared = [PreparedPair.of(bed, whole(bed.key(), made)) for _ in range(TASKS)]
             try:
                 yield lambda cycles: runner.run(
@@ -68,6 +74,14 @@ class Httpx:
                 )
             finally:
                 runner.run(client.aclose())
+
+
+def _httpx_client(*, base_url: str = "") -> httpx.AsyncClient:
+    """Make a client with as many connections as tasks."""
+    import httpx
+
+    limits = httpx.Limits(max_connections=TASKS, max_keepalive_connections=TASKS)
+    return httpx.AsyncClient(base_url=base_url, limits=limits, timeout=60)
 
 
 async def _enter(client: AsyncClient) -> None:
@@ -108,7 +122,7 @@ def run(bed: Bed) -> Outcome:
     cycles = bed.pick(full=10, quick=1)
     pairs = cycles * TASKS
     with ExitStack() as stack:
-        opened, skipped = open_all(stack, (Httpx(), Ours()), bed)
+        opened, skipped = open_all(stack, (Httpx(), Ours(), Ours(OVER_HTTPX, over_httpx=True)), bed)
         samples = in_turns(opened, lambda _, load: load(cycles), rounds=bed.pick(full=10, quick=2))
     rates = {name: [[pairs / seconds] for seconds, _ in rounds] for name, rounds in samples.items()}
     costs = {name: [[cpu / pairs] for _, cpu in rounds] for name, rounds in samples.items()}
@@ -117,8 +131,8 @@ def run(bed: Bed) -> Outcome:
         title=f"Async throughput: {TASKS} tasks, {TASKS} keys, one process",
         base=HTTPX,
         figures=(
-            *figures(rates, what="pairs per second", unit="/s", scale=1.0, base=HTTPX),
-            *figures(costs, what="CPU per pair", unit="ms", scale=MILLI, base=HTTPX),
+            *figures(rates, what=RATE, unit="/s", scale=1.0, base=HTTPX),
+            *figures(costs, what=CPU, unit="ms", scale=MILLI, base=HTTPX),
         ),
         skipped=skipped,
     )

@@ -1,4 +1,4 @@
-"""Requests and Raft entries of one uncontended pair, counted at the agent."""
+"""Requests and Raft entries of one uncontended pair, of a lock and of a slot, counted at the agent."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from bench.bed import Unavailable
-from bench.contenders.go_client import GO_GIVEN, GO_OWN
+from bench.contenders.go_client import GO_GIVEN, GO_OWN, GO_SLOT_GIVEN, GO_SLOT_OWN
 from bench.contenders.ours import OursAsync, OursOverHttpx, OursSync
 from bench.contenders.py_consul import PyConsul
 from bench.contenders.raw import RAW
 from bench.counting import RENEWAL, REQUEST, WATCH, counting_proxy
+from bench.measures import semaphore_pair
 from bench.results import Figure, Outcome, Skipped, Spread
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from bench.bed import Bed
     from bench.contenders.pairs import Pairs
     from bench.rounds import Contender
 
 REQUESTS = "requests per pair"
 ENTRIES = "Raft entries per pair"
+FAILED = "failed CAS per pair"
 CONTENDERS: tuple[Contender[Pairs], ...] = (
     RAW,
     OursSync(),
@@ -29,6 +33,7 @@ CONTENDERS: tuple[Contender[Pairs], ...] = (
     GO_GIVEN,
     GO_OWN,
 )
+SLOT_CONTENDERS: tuple[Contender[Pairs], ...] = (*semaphore_pair.OURS, GO_SLOT_GIVEN, GO_SLOT_OWN)
 
 _PAIRS = 20
 _WARM = 3
@@ -41,17 +46,42 @@ _WHAT = {
 
 
 def run(bed: Bed) -> Outcome:
-    """Count each contender's requests, one contender after the other: counts need no turns."""
+    """Count the requests of each contender for a lock."""
+    return _outcome(
+        bed, CONTENDERS, measure="counts", title="Requests and Raft entries of the pair", besides=()
+    )
+
+
+def run_slots(bed: Bed) -> Outcome:
+    """Count the requests of each contender for a slot."""
+    return _outcome(
+        bed,
+        SLOT_CONTENDERS,
+        measure="semaphore_counts",
+        title="Requests and Raft entries of a slot's pair",
+        besides=(FAILED,),
+    )
+
+
+def _outcome(
+    bed: Bed,
+    contenders: Sequence[Contender[Pairs]],
+    *,
+    measure: str,
+    title: str,
+    besides: Collection[str],
+) -> Outcome:
+    """Count one contender after the other: counts need no turns."""
     found: list[Figure] = []
     skipped: list[Skipped] = []
-    for contender in CONTENDERS:
+    for contender in contenders:
         try:
-            found += count(bed, contender, rounds=bed.pick(full=10, quick=3))
+            found += count(bed, contender, rounds=bed.pick(full=10, quick=3), besides=besides)
         except Unavailable as error:
             skipped.append(Skipped(contender.name, str(error)))
     return Outcome(
-        measure="counts",
-        title="Requests and Raft entries of the pair",
+        measure=measure,
+        title=title,
         figures=tuple(found),
         skipped=tuple(skipped),
         notes=(
@@ -62,9 +92,11 @@ def run(bed: Bed) -> Outcome:
     )
 
 
-def count(bed: Bed, contender: Contender[Pairs], *, rounds: int) -> tuple[Figure, ...]:
-    """Count what one contender sends in so many rounds."""
-    samples: dict[str, list[float]] = {what: [] for what in (*_WHAT.values(), ENTRIES)}
+def count(
+    bed: Bed, contender: Contender[Pairs], *, rounds: int, besides: Collection[str] = ()
+) -> tuple[Figure, ...]:
+    """Count what one contender sends in so many rounds; ``besides``: what is reported even if it is 0."""
+    samples: dict[str, list[float]] = {what: [] for what in (*_WHAT.values(), ENTRIES, FAILED)}
     with ExitStack() as stack:
         behind, counts = stack.enter_context(counting_proxy(bed))
         pairs = stack.enter_context(contender.open(behind))
@@ -74,10 +106,11 @@ def count(bed: Bed, contender: Contender[Pairs], *, rounds: int) -> tuple[Figure
             pairs(_PAIRS)
             kinds = counts.by_kind(since=seen)
             samples[ENTRIES].append((bed.raft_index() - index) / _PAIRS)
+            samples[FAILED].append(counts.failed_cas(since=seen) / _PAIRS)
             for kind, what in _WHAT.items():
                 samples[what].append(kinds[kind] / _PAIRS)
     return tuple(
         Figure(contender=contender.name, what=what, unit="", value=Spread.of(values))
         for what, values in samples.items()
-        if what in _ALWAYS or any(values)
+        if what in _ALWAYS or what in besides or any(values)
     )

@@ -17,10 +17,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from bench.contenders.go_client import go_peer
+from bench.hearing import Waiters
 from bench.results import Figure, Outcome, Spread
 from bench.rounds import MILLI, open_all
 from consul_coord import AsyncClient, AsyncLock
-from consul_coord.events import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from bench.bed import Bed
     from bench.contenders.go_client import GoPeer
     from bench.rounds import Contender
-    from consul_coord import Event
-
-_JOIN_TIMEOUT = 120.0
 
 
 def settling(waiters: int) -> float:
@@ -66,43 +63,12 @@ class OursAsync:
                 chain.close()
 
 
-class _Joined:
-    """Hears of the first wait of each contender."""
-
-    def __init__(self) -> None:
-        self._waiting: set[str] = set()
-        self.changed = asyncio.Event()
-
-    def observer(self, name: str) -> _Ear:
-        return _Ear(self, name)
-
-    def hear(self, name: str) -> None:
-        self._waiting.add(name)
-        self.changed.set()
-
-    async def all(self, count: int) -> None:
-        async with asyncio.timeout(_JOIN_TIMEOUT):
-            while len(self._waiting) < count:
-                self.changed.clear()
-                await self.changed.wait()
-
-
-@dataclass(frozen=True, slots=True)
-class _Ear:
-    joined: _Joined
-    name: str
-
-    def on_event(self, event: Event) -> None:
-        if isinstance(event, Waiting):
-            self.joined.hear(self.name)
-
-
 class _OurChain:
     def __init__(self, bed: Bed, runner: asyncio.Runner) -> None:
         self._bed = bed
         self._runner = runner
         self._clients: list[AsyncClient] = []
-        self._joined = _Joined()
+        self._joined = Waiters()
 
     def prepare(self, waiters: int) -> None:
         self._runner.run(self._prepare(waiters))
@@ -115,7 +81,7 @@ class _OurChain:
 
     async def _prepare(self, waiters: int) -> None:
         await self._close()
-        self._joined = _Joined()
+        self._joined = Waiters()
         for number in range(waiters + 1):
             client = AsyncClient(address=self._bed.address, observer=self._joined.observer(str(number)))
             await client.__aenter__()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.bed import Bed, Unavailable
-from bench.contenders.go_client import GO_GIVEN, GoLock
+from bench.contenders.go_client import GO_GIVEN, GoPairs
 from bench.counting import RENEWAL, REQUEST, WATCH, Seen
 from bench.markdown import render
 from bench.measures import handoff
@@ -79,7 +79,7 @@ def test_who_is_unavailable_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("contender", [GO_GIVEN, handoff.GO], ids=lambda each: each.name)
 def test_without_go_its_client_is_left_out(
-    contender: GoLock | handoff.Go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    contender: GoPairs | handoff.Go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     bed = Bed(address="http://127.0.0.1:8500", quick=True, folder=tmp_path)
