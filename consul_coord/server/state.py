@@ -149,7 +149,7 @@ class ConsulState:
 
     def write_txn(self, ops: Sequence[Op], now: float, permitted: Permitted = lambda _: True) -> txn.Outcome:
         """Apply all operations at one index, or none."""
-        if refused := txn.refused(ops, lambda op: txn.malformed(op) or self._delayed(op, now), permitted):
+        if refused := txn.refused(ops, permitted, lambda op: self._delayed(op, now)):
             return txn.Outcome(failures=refused)
         try:
             with self.store.command() as index:
@@ -163,7 +163,7 @@ class ConsulState:
 
     def read_txn(self, ops: Sequence[Op], store: Store, permitted: Permitted = lambda _: True) -> txn.Outcome:
         """Run operations that only read, on the given store."""
-        if refused := txn.refused(ops, txn.malformed, permitted):
+        if refused := txn.refused(ops, permitted):
             return txn.Outcome(failures=refused)
         return txn.apply(store, store.raft_index, ops, _no_delay)
 

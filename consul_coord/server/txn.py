@@ -74,9 +74,14 @@ def malformed(op: Op) -> str | None:
     return "Must provide key" if not op.entry.key and op.verb != "delete-tree" else None
 
 
-def refused(ops: Sequence[Op], refusal: Refusal, permitted: Permitted) -> tuple[OpFailure, ...]:
-    """Return what the pre-checks find: each operation's own reason first, then what permission says."""
-    whys = ((number, refusal(op) or (None if permitted(op) else DENIED)) for number, op in enumerate(ops))
+def refused(
+    ops: Sequence[Op], permitted: Permitted, refusal: Refusal = lambda _: None
+) -> tuple[OpFailure, ...]:
+    """Return what the pre-checks find: an operation's form, then permission, then what else refuses it."""
+    whys = (
+        (number, malformed(op) or (None if permitted(op) else DENIED) or refusal(op))
+        for number, op in enumerate(ops)
+    )
     return tuple(OpFailure(number, why) for number, why in whys if why is not None)
 
 

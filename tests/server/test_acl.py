@@ -90,6 +90,19 @@ def test_a_denied_transaction_is_a_conflict_and_reads_are_filtered(agent: Driver
     assert [result["KV"]["Key"] for result in reply.json["Results"]] == ["a/1", "a/secret"]
 
 
+def test_who_may_not_lock_is_not_told_of_a_lock_delay(agent: Driver) -> None:
+    session = agent.ask("PUT", "/v1/session/create?token=root").json["ID"]
+    agent.ask("PUT", f"/v1/kv/a/1?acquire={session}&token=root")
+    agent.ask("PUT", f"/v1/session/destroy/{session}?token=root")
+    lock = [{"KV": {"Verb": "lock", "Key": "a/1", "Session": session}}]
+    for token, what in (
+        ("root", 'failed to lock key "a/1" due to lock delay'),
+        ("reader", "Permission denied"),
+    ):
+        reply = agent.ask("PUT", f"/v1/txn?token={token}", lock)
+        assert (reply.status, reply.json["Errors"]) == (409, [{"OpIndex": 0, "What": what}])
+
+
 @pytest.mark.parametrize(
     ("query", "headers", "allowed"),
     [
