@@ -90,6 +90,8 @@ class Attempt(Obstructed):
         """Our contender as last seen; None when we do not queue, or do not know."""
         self.joined = False
         """Whether a join was ever sent for the present session."""
+        self._missed: KVPair | None = None
+        """Our contender, which the last look did not show: gone, or not to be seen without permission."""
         self.may_barge = not lock.plan.fair
         self.unanswered: set[str] = set()
         """Sessions for which a request that could lock something has got no answer."""
@@ -186,7 +188,7 @@ class Attempt(Obstructed):
         if self.kept is not kept:
             self.kept = kept
             self.turn.session = kept.id
-            self.contender = None
+            self.contender = self._missed = None
             self.joined = False
 
     @property
@@ -294,7 +296,7 @@ class Attempt(Obstructed):
         if isinstance(verdict, Adopt):
             return await self._adopt()
         if isinstance(verdict, Rejoin):
-            self.contender = None
+            self._missed, self.contender = self.contender, None
             return None
         self.contender = verdict.own
         if isinstance(verdict, Follow):
@@ -352,7 +354,15 @@ class Attempt(Obstructed):
 
     # -- without a queue
 
+    def _leave_queue(self) -> None:
+        """Have removed what this client may not see any more: whoever came after it waits behind that."""
+        for pair in (self.contender, self._missed):
+            if pair is not None:
+                self.core.reaper.add(RemoveContender(pair.key, pair.modify_index))
+        self.contender = self._missed = None
+
     async def _move_without_queue(self) -> HoldCore | None:
+        self._leave_queue()
         seen = await send_once(self.io, kv.get(self.plan.key), deadline=self._limit())
         held = self._holder(seen.value)
         while held is not None:

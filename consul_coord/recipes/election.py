@@ -43,6 +43,7 @@ from consul_coord.errors import (
 from consul_coord.events import Acquired, Elected, Failed, Resigned
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.failures import retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import perform
 from consul_coord.io import Signal
@@ -278,7 +279,15 @@ class Candidacy:
                 continue
             await io.sleep(self.plan.priority_delay)
             again = kv.get(self.plan.key, options=_CONSISTENT)
-            now = await perform(io, again, deadline=io.now() + self.core.timeout, attempt=self.core.timeout)
+            try:
+                deadline = io.now() + self.core.timeout
+                now = await perform(io, again, deadline=deadline, attempt=self.core.timeout)
+            except ConsulCoordError as error:
+                if not retryable(error):
+                    raise
+                follower = Follower(partial(kv.watch, self.plan.key))
+                await follower.pause(io)
+                continue
             if now.value == seen.value:
                 return
 
@@ -485,9 +494,13 @@ async def resign(io: IO, candidacy: Candidacy | None, *, pause: float) -> Releas
 async def proclaim(io: IO, candidacy: Candidacy, hold: HoldCore, value: bytes) -> None:
     """Change what the leader advertises. Raises LeadershipLost, and what the write raises."""
     check(hold, io.now())
-    with told_as_leadership():
+    with told_as_leadership(hold):
         await candidacy.note_term(io, hold)
-        await hold_ops.put(io, candidacy.core, hold, value)
+        try:
+            await hold_ops.put(io, candidacy.core, hold, value)
+        except TxnFailed:
+            check(hold, io.now())
+            raise
 
 
 def leadership_of(candidacy: Candidacy | None, now: float) -> tuple[Candidacy, HoldCore]:

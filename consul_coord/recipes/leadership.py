@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import LeadershipLost, LockLost
+from consul_coord.errors import LeadershipLost, LockLost, NotHeld
 from consul_coord.models import LossReason
 from consul_coord.recipes import hold_ops
 from consul_coord.recipes.hold_view import HoldView
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def told_as_leadership() -> Generator[None]:
-    """Let a LockLost that is raised inside come out as LeadershipLost."""
+def told_as_leadership(hold: HoldCore) -> Generator[None]:
+    """Let the news inside that a hold was lost, or released, come out as LeadershipLost."""
     try:
         yield
     except LeadershipLost:
         raise
     except LockLost as lost:
         raise leadership_lost(lost) from lost.__cause__
+    except NotHeld:
+        raise resigned(hold) from None
 
 
 def leadership_lost(lost: LockLost) -> LeadershipLost:
@@ -50,7 +52,7 @@ def resigned(hold: HoldCore) -> LeadershipLost:
 
 def check(hold: HoldCore, now: float) -> None:
     """Raise LeadershipLost if a leadership has ended, by a loss or by resigning; no I/O."""
-    with told_as_leadership():
+    with told_as_leadership(hold):
         hold_ops.check(hold, now)
     if hold.ended:
         raise resigned(hold)

@@ -33,13 +33,7 @@ def blocked_by(core: Coordinator, kept: KeptSession, key: str, error: TxnFailed)
             message = f"session {kept.id}, given for {key!r}, does not exist (any more)"
             raise SessionNotFound(message, session=kept.id) from error
         return "unreachable"
-    if "denied" in by_kind:
-        needed = (f'key:write on "{key}"',)
-        message = f"no permission to lock {key!r}: the token needs {needed[0]}"
-        body = by_kind["denied"].message
-        raise PermissionDenied(
-            message, needed=needed, method="PUT", path="/v1/txn", status=409, body=body
-        ) from error
+    raise_if_denied(key, error)
     if "lock_delay" in by_kind:
         return "lock_delay"
     if "held" in by_kind:
@@ -47,6 +41,18 @@ def blocked_by(core: Coordinator, kept: KeptSession, key: str, error: TxnFailed)
     if not by_kind.keys() <= _LOOK_AGAIN:
         raise error
     return None
+
+
+def raise_if_denied(key: str, error: TxnFailed) -> None:
+    """Raise PermissionDenied, naming the rule that is missing, if that is why ``key`` was not written."""
+    denied = next((failure for failure in error.failures if failure.kind == "denied"), None)
+    if denied is None:
+        return
+    needed = (f'key:write on "{key}"',)
+    message = f"no permission to lock or unlock {key!r}: the token needs {needed[0]}"
+    raise PermissionDenied(
+        message, needed=needed, method="PUT", path="/v1/txn", status=409, body=denied.message
+    ) from error
 
 
 def timed_out(key: str, session: str, blocker: Blocker, cause: ConsulCoordError | None) -> AcquireTimeout:

@@ -10,6 +10,9 @@ Rules, each with what happens without it
 - If nobody else was there at the take, and the record has not changed since, the session is taken out of it
   in the same transaction. Under contention that would fail, mostly, and cost a round trip before the slot is
   free. When nobody waits by then, the record as left is remembered: the next take may do without queueing.
+- Where takers leave the slot of a vanished holder alone for a while, the session is always taken out of the
+  record, read anew if need be: nobody can tell one that left from one that vanished, and each slot given back
+  would be left alone as long.
 - Any other answer, or none: the session is destroyed, which frees the slot in any case.
 - A session whose permit wrote its value is not used again: a late copy of that write would turn a later
   waiter's mark into a holder's, and nobody would follow it.
@@ -21,10 +24,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, DecodeError, SessionNotFound, TxnFailed
+from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.endpoints import txn
 from consul_coord.http.retry import perform, send_once
-from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
+from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes import slots
 from consul_coord.recipes.chance import Chance
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from consul_coord.recipes.slot_sessions import SlotSession
     from consul_coord.recipes.slots import Listing, Record
 
+MOST_TRIES = 10
+"""How often a record that others write is read anew by who leaves."""
+_CONSISTENT = ReadOptions(consistency="consistent")
 _RELEASED = Ending(ReleaseOutcome.RELEASED)
 
 
@@ -50,6 +56,8 @@ class Memory:
         self.prefix = prefix
         self.flags = flags
         self.sessions = SlotSessions.of(core, slots.directory(prefix), spec)
+        self.graced = bool(spec.node_checks or spec.service_checks)
+        """Whether takers leave the slot of a vanished holder alone for a while."""
         self.tidy_leave = Chance()
         self.quick_take = Chance()
         self._left: list[Record] = []
@@ -118,6 +126,8 @@ class Slot:
         return _RELEASED
 
     async def _leave(self, io: IO, core: Coordinator, hold: HoldCore, deadline: float) -> Ending:
+        if self._memory.graced:
+            return await self._leave_surely(io, core, hold, deadline)
         if self._alone and self._memory.tidy_leave.worth_a_try():
             try:
                 return await self._leave_tidily(io, hold, deadline)
@@ -140,6 +150,19 @@ class Slot:
         self._session.taken_at = 0
         self._memory.sessions.put_back(self._session)
         return _RELEASED
+
+    async def _leave_surely(self, io: IO, core: Coordinator, hold: HoldCore, deadline: float) -> Ending:
+        """Take the session out of the record, as often as others write it meanwhile."""
+        key, flags = slots.record_key(self._memory.prefix), self._memory.flags
+        for _ in range(MOST_TRIES):
+            call = kv.get(key, options=_CONSISTENT)
+            pair = (await perform(io, call, deadline=deadline, attempt=deadline - io.now())).value
+            if self._record_loss(pair) is not None:
+                break
+            self._record = slots.read_record(pair, limit=0, flags=flags)
+            with suppress(TxnFailed):
+                return await self._leave_tidily(io, hold, deadline)
+        return await self._withdraw(io, core, hold, deadline)
 
     async def _withdraw(self, io: IO, core: Coordinator, hold: HoldCore, deadline: float) -> Ending:
         """Delete the contender alone, and look whether it stood for a slot until then."""

@@ -21,6 +21,7 @@ from consul_coord.http.retry import perform, send_once
 from consul_coord.models import LOCK_FLAGS, LossReason, ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes import waitqueue
 from consul_coord.recipes.hold import reason_of
+from consul_coord.recipes.refusals import raise_if_denied
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,8 +73,8 @@ async def unlock(
     """Unlock a key held by ``session`` and last written by it at ``index``; repeats until answered.
 
     ``uncertain`` says that an earlier unlock got no answer, so that finding the key free means that it was
-    applied. ``read_queue`` asks for those who wait in the same transaction. Raises the last failure when no
-    answer came by ``deadline``.
+    applied. ``read_queue`` asks for those who wait in the same transaction. Raises PermissionDenied, and the
+    last failure when no answer came by ``deadline``.
     """
     failures = moved = 0
     tree = (TxnOp.get_tree(waitqueue.directory(key)),) if read_queue else ()
@@ -81,7 +82,8 @@ async def unlock(
         ops = (TxnOp.check_index(key, index), TxnOp.unlock(key, session, value=value, flags=flags), *tree)
         try:
             result = await send_once(io, txn.txn(*ops), deadline=deadline)
-        except TxnFailed:
+        except TxnFailed as error:
+            raise_if_denied(key, error)
             pair = await _read(io, key, deadline)
             if pair is None or pair.session != session:
                 return _RELEASED if uncertain else Unlocked(ReleaseOutcome.ALREADY_LOST, reason_of(pair))

@@ -170,3 +170,25 @@ def test_without_permission_for_the_queue_locks_still_exclude() -> None:
                 assert told.value.blocker.kind == "held"
                 hold.release()
                 assert lock.acquire(timeout=5).fence > hold.fence
+
+
+def test_who_may_only_read_is_told_who_holds_it_but_not_of_a_lock_delay() -> None:
+    read = Rule("key", "k", "read")
+    acl = AclConfig(tokens={TOKEN: Token(management=True), "reader": Token((read,))}, default_policy="deny")
+    with (
+        ReferenceServer(config=ServerConfig(acl=acl)) as server,
+        Client(address=server.address, token=TOKEN) as owner,
+        Client(address=server.address, token="reader") as reader,
+    ):
+        lock, seen = Lock(owner, "k"), Lock(reader, "k")
+        with lock.hold(timeout=5) as hold:
+            holder = seen.holder()
+            assert holder is not None
+            assert (holder.session, holder.node) == (hold.session, None)
+            with pytest.raises(PermissionDenied, match="key:write"):
+                seen.break_lock(hold.session)
+        owner.session.destroy(lock.acquire(timeout=5).session)
+        delayed = lock.holder()
+        assert delayed is not None
+        assert delayed.lock_delay_active
+        assert seen.holder() is None
