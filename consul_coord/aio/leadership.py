@@ -39,7 +39,7 @@ class LeaderBody(Body):
         """Resign, then raise LeadershipLost in the place of the block's own cancellation."""
         self._forget()
         given_up = self._hold.released
-        with told_as_leadership():
+        with told_as_leadership(self._hold):
             await super().leave(kind, error, trace)
         if given_up and self._scope.cancelled_caught:
             raise resigned(self._hold)
@@ -69,7 +69,7 @@ class AsyncLeadership(LeadershipView, AsyncHold):
 
         Raises LeadershipLost, InvalidArgument when the lease is never that long, and what the renewal raises.
         """
-        with told_as_leadership():
+        with told_as_leadership(self._hold):
             await super().ensure(seconds)
 
     async def put(self, value: bytes | str) -> None:

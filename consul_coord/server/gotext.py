@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 SECOND = 1_000_000_000
 
@@ -44,6 +45,7 @@ class GoParseError(ValueError):
     """A text that Go would not parse; the message is Go's."""
 
 
+@lru_cache(maxsize=256)
 def parse_duration(text: str) -> int:
     """Return a duration such as ``1m30s`` or ``1.5h`` in nanoseconds."""
     sign, rest = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))

@@ -41,7 +41,7 @@ class Leadership(LeadershipView, Hold):
 
         Raises LeadershipLost, InvalidArgument when the lease is never that long, and what the renewal raises.
         """
-        with told_as_leadership():
+        with told_as_leadership(self._hold):
             super().ensure(seconds)
 
     def put(self, value: bytes | str) -> None:
