@@ -22,7 +22,7 @@ PACKAGE: Final = "consul_coord"
 _BASE: Final = frozenset({"errors", "models", "clock", "events", "config", "_version"})
 _PROGRAMS: Final = _BASE | {"io", "http", "recipes"}
 _WORLDS: Final = _PROGRAMS | {"host", "base_client", "sync", "aio"}
-_TOP: Final = _WORLDS | {"server", "cli", "testing", "(facade)"}
+_TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "(facade)"}
 
 MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "_version": frozenset(),
@@ -31,6 +31,7 @@ MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "clock": frozenset(),
     "config": frozenset({"errors"}),
     "events": frozenset({"models"}),
+    "protocols": frozenset({"models"}),
     "io": frozenset({"errors", "models"}),
     "http": _BASE | {"io"},
     "recipes": _PROGRAMS,

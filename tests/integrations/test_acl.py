@@ -58,8 +58,7 @@ def a_lock(client: Client, other: Client, root: Client) -> object:
         assert hold.verify()
         with pytest.raises(AcquireTimeout) as waited:
             Lock(other, "jobs/nightly").acquire(timeout=IN_VAIN)
-    blocker = waited.value.blocker
-    return blocker is not None and blocker.position == 0
+    return waited.value.blocker.position == 0
 
 
 def an_election(client: Client, other: Client, root: Client) -> object:

@@ -1,0 +1,339 @@
+"""What an application takes, for its signatures: this package's locks and elections, and stand-ins for them.
+
+A function that is given a ``LockLike`` works with a ``Lock``, ``ReentrantLock``, ``MultiLock``, a side of a
+``ReadWriteLock``, a ``Semaphore``, and a test's ``FakeLock``; likewise for the async half.
+
+Rules
+- A protocol names what code that *uses* a lock calls. What needs a Consul behind it is not in it:
+  ``guard()``, ``verify()``, ``put()``, ``holder()``. Code that calls those takes the class itself, and is
+  tested on the embedded server.
+- All are runtime-checkable; ``isinstance`` then looks at names only, not at signatures.
+- A member may be added in a minor version. Who implements them elsewhere derives from the fakes in
+  ``consul_coord.testing.fakes``, or pins the version.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from types import TracebackType
+    from typing import Any, Self
+
+    from consul_coord.models import HoldState, LossReason, ReleaseOutcome
+
+__all__ = [
+    "AsyncElectionLike",
+    "AsyncHoldLike",
+    "AsyncLockLike",
+    "AsyncLossEventLike",
+    "ElectionLike",
+    "HoldLike",
+    "LockLike",
+    "LossEventLike",
+]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class _HoldFacts(Protocol):
+    """What a hold tells without I/O, in both worlds."""
+
+    @property
+    def key(self) -> str:
+        """The locked key."""
+        ...
+
+    @property
+    def session(self) -> str:
+        """The id of the session that holds it."""
+        ...
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: higher than that of every earlier hold of this key."""
+        ...
+
+    @property
+    def state(self) -> HoldState:
+        """HELD, JEOPARDY, LOST or RELEASED, at this moment."""
+        ...
+
+    @property
+    def reason(self) -> LossReason | None:
+        """Why it was lost, or None while it was not."""
+        ...
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it may be relied on at this moment."""
+        ...
+
+    def remaining(self) -> float:
+        """Return the seconds for which it is surely held unless renewed; 0 when it has ended."""
+        ...
+
+    def check(self) -> None:
+        """Raise LockLost if it was lost."""
+        ...
+
+    def on_lost(self, fn: Callable[[LossReason], object]) -> None:
+        """Call ``fn`` with the reason, once, when it is lost; at once when it is."""
+        ...
+
+
+@runtime_checkable
+class LossEventLike(Protocol):
+    """Tells of a loss: ``Hold.lost``."""
+
+    def is_set(self) -> bool:
+        """Return whether it is lost."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is lost, at most ``timeout`` seconds; return whether it is."""
+        ...
+
+
+@runtime_checkable
+class HoldLike(_HoldFacts, Protocol):
+    """One grant of a lock: ``Hold``, ``Permit``, ``Leadership``."""
+
+    @property
+    def lost(self) -> LossEventLike:
+        """The event to wait on for a loss."""
+        ...
+
+    def ensure(self, seconds: float) -> None:
+        """Make sure that at least ``seconds`` of the lease are left. Raises LockLost."""
+        ...
+
+    def release(self) -> ReleaseOutcome:
+        """Give it up. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class LockLike(Protocol):
+    """Something to hold: ``Lock`` and its kinds, ``Semaphore``."""
+
+    def acquire(self, *, timeout: float | None = None) -> HoldLike:
+        """Take it, waiting up to ``timeout`` seconds. Raises AcquireTimeout."""
+        ...
+
+    def try_acquire(self) -> HoldLike | None:
+        """Take it if it is free, else return None."""
+        ...
+
+    def release(self) -> ReleaseOutcome:
+        """Give up the hold of the calling thread. Raises NotHeld."""
+        ...
+
+    def cancel(self) -> None:
+        """End all calls of this object that wait, with AcquireCancelled."""
+        ...
+
+    def hold(self, *, timeout: float | None = None) -> AbstractContextManager[HoldLike, None]:
+        """Return a context manager that takes it and releases it. Leaving raises LockLost after a loss."""
+        ...
+
+    def run(self, fn: Callable[[HoldLike], T], *, timeout: float | None = None) -> T:
+        """Call ``fn(hold)`` while holding it, and return what it returns."""
+        ...
+
+    def wrap(self, *, timeout: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Return a decorator that makes a function hold it while it runs."""
+        ...
+
+    def __enter__(self) -> HoldLike: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+@runtime_checkable
+class ElectionLike(Protocol):
+    """A candidate for a leadership: ``LeaderElection``."""
+
+    @property
+    def key(self) -> str:
+        """The key that is led."""
+        ...
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads at this moment."""
+        ...
+
+    @property
+    def term(self) -> int | None:
+        """The term of the present leadership, or None."""
+        ...
+
+    @property
+    def leadership(self) -> HoldLike | None:
+        """The present leadership, or None."""
+        ...
+
+    def start(self) -> None:
+        """Begin to be a candidate."""
+        ...
+
+    def stop(self, *, timeout: float = 5.0) -> None:
+        """Resign if it leads, and be no candidate any more."""
+        ...
+
+    def wait_for_leadership(self, *, timeout: float | None = None) -> HoldLike:
+        """Return the leadership, as soon as there is one. Raises AcquireTimeout, AcquireCancelled."""
+        ...
+
+    def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
+        """Return why the latest leadership has ended. Raises TimeoutError, NotHeld."""
+        ...
+
+    def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:
+        """Give the leadership up."""
+        ...
+
+    def run(self, fn: Callable[[HoldLike], object], *, until: Callable[[], bool] | None = None) -> None:
+        """Call ``fn(leadership)`` whenever elected, until the candidacy is stopped or ``until()`` is true."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+@runtime_checkable
+class AsyncLossEventLike(Protocol):
+    """Tells of a loss: ``AsyncHold.lost``."""
+
+    def is_set(self) -> bool:
+        """Return whether it is lost."""
+        ...
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is lost, at most ``timeout`` seconds; return whether it is."""
+        ...
+
+
+@runtime_checkable
+class AsyncHoldLike(_HoldFacts, Protocol):
+    """One grant of a lock: ``AsyncHold``, ``AsyncPermit``, ``AsyncLeadership``."""
+
+    @property
+    def lost(self) -> AsyncLossEventLike:
+        """The event to wait on for a loss."""
+        ...
+
+    async def ensure(self, seconds: float) -> None:
+        """Make sure that at least ``seconds`` of the lease are left. Raises LockLost."""
+        ...
+
+    async def release(self) -> ReleaseOutcome:
+        """Give it up. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class AsyncLockLike(Protocol):
+    """Something to hold: ``AsyncLock`` and its kinds, ``AsyncSemaphore``."""
+
+    async def acquire(self, *, timeout: float | None = None) -> AsyncHoldLike:
+        """Take it, waiting up to ``timeout`` seconds. Raises AcquireTimeout."""
+        ...
+
+    async def try_acquire(self) -> AsyncHoldLike | None:
+        """Take it if it is free, else return None."""
+        ...
+
+    async def release(self) -> ReleaseOutcome:
+        """Give up the hold of the calling task. Raises NotHeld."""
+        ...
+
+    def cancel(self) -> None:
+        """End all calls of this object that wait, with AcquireCancelled."""
+        ...
+
+    def hold(self, *, timeout: float | None = None) -> AbstractAsyncContextManager[AsyncHoldLike, None]:
+        """Return a context manager that takes it, cancels its block at a loss, and releases it."""
+        ...
+
+    async def run(self, fn: Callable[[AsyncHoldLike], Awaitable[T]], *, timeout: float | None = None) -> T:
+        """Await ``fn(hold)`` while holding it, and return what it returns."""
+        ...
+
+    def wrap(
+        self, *, timeout: float | None = None
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Return a decorator that makes a coroutine function hold it while it runs."""
+        ...
+
+    async def __aenter__(self) -> AsyncHoldLike: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+@runtime_checkable
+class AsyncElectionLike(Protocol):
+    """A candidate for a leadership: ``AsyncLeaderElection``."""
+
+    @property
+    def key(self) -> str:
+        """The key that is led."""
+        ...
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads at this moment."""
+        ...
+
+    @property
+    def term(self) -> int | None:
+        """The term of the present leadership, or None."""
+        ...
+
+    @property
+    def leadership(self) -> AsyncHoldLike | None:
+        """The present leadership, or None."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to be a candidate."""
+        ...
+
+    async def stop(self, *, timeout: float = 5.0) -> None:
+        """Resign if it leads, and be no candidate any more."""
+        ...
+
+    async def wait_for_leadership(self, *, timeout: float | None = None) -> AsyncHoldLike:
+        """Return the leadership, as soon as there is one. Raises AcquireTimeout, AcquireCancelled."""
+        ...
+
+    async def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
+        """Return why the latest leadership has ended. Raises TimeoutError, NotHeld."""
+        ...
+
+    async def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:
+        """Give the leadership up."""
+        ...
+
+    async def run(
+        self, fn: Callable[[AsyncHoldLike], Awaitable[object]], *, until: Callable[[], bool] | None = None
+    ) -> None:
+        """Await ``fn(leadership)`` whenever elected; it is cancelled when the leadership ends."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...

@@ -1,0 +1,344 @@
+"""Fakes for blocking code; any number of threads may use one."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from consul_coord.errors import AcquireCancelled, LeadershipLost, NotHeld
+from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.testing.fakes.holding import BaseHold, BaseLeadership, Place, Slots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class FakeLossEvent:
+    """Tells of the loss of one fake hold."""
+
+    def __init__(self, hold: FakeHold, changed: threading.Condition) -> None:
+        self._hold = hold
+        self._changed = changed
+
+    def is_set(self) -> bool:
+        """Return whether it is lost."""
+        return self._hold.reason is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is lost, at most ``timeout`` seconds; return whether it is, also when released."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._hold.is_held, timeout)
+        return self.is_set()
+
+
+class FakeHold(BaseHold):
+    """A hold of a fake: a ``HoldLike``."""
+
+    def __init__(self, slots: Place, fence: int, owner: object, *, changed: threading.Condition) -> None:
+        super().__init__(slots, fence, owner)
+        self._changed = changed
+
+    @property
+    def lost(self) -> FakeLossEvent:
+        """The event to wait on for a loss."""
+        return FakeLossEvent(self, self._changed)
+
+    def ensure(self, seconds: float) -> None:  # noqa: ARG002 - any lease is long enough here
+        """Raise LockLost if it was lost."""
+        self.check()
+
+    def release(self) -> ReleaseOutcome:
+        """Give it up; ALREADY_LOST after a loss."""
+        return self.give_up()
+
+
+class FakeLeadership(BaseLeadership, FakeHold):
+    """A leadership of a fake election."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _leave(self, error)
+
+
+class FakeLock:
+    """A lock that excludes the threads of this process from each other: a ``LockLike``."""
+
+    def __init__(self, key: str = "fake", *, limit: int = 1) -> None:
+        self._slots: Slots[FakeHold] = Slots(key, limit=limit, changed=self._wake)
+        self._changed = threading.Condition(self._slots.mutex)
+        self._entered = threading.local()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def key(self) -> str:
+        """The name it was given."""
+        return self._slots.key
+
+    # -- what a test does
+
+    @property
+    def holds(self) -> tuple[FakeHold, ...]:
+        """What is held at present, the latest last."""
+        return tuple(self._slots.holds())
+
+    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
+        """Let all present holds be lost, for this reason; it is free then."""
+        for hold in self._slots.holds():
+            hold.lose(reason)
+
+    # -- what the code under test does
+
+    def acquire(self, *, timeout: float | None = None) -> FakeHold:
+        """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
+
+        Raises AcquireTimeout, AcquireCancelled, and AlreadyHeld when this thread has it.
+        """
+        self._refuse_second()
+        cancelled = self._slots.cancelled
+        taken: list[FakeHold] = []
+
+        def over() -> bool:
+            hold = self.try_acquire()
+            taken.extend([] if hold is None else [hold])
+            return hold is not None or self._slots.cancelled != cancelled
+
+        with self._changed:
+            self._changed.wait_for(over, timeout)
+        if taken:
+            return taken[0]
+        raise self._slots.stopped() if self._slots.cancelled != cancelled else self._slots.timeout()
+
+    def _refuse_second(self) -> None:
+        self._slots.refuse_second(threading.current_thread())
+
+    def try_acquire(self) -> FakeHold | None:
+        """Take it if it is free, else return None. Raises AlreadyHeld when this thread has it."""
+        self._refuse_second()
+        owner = threading.current_thread()
+        return self._slots.take(lambda fence: FakeHold(self._slots, fence, owner, changed=self._changed))
+
+    def release(self) -> ReleaseOutcome:
+        """Give up the hold of the calling thread. Raises NotHeld."""
+        return self._slots.own(threading.current_thread()).release()
+
+    def cancel(self) -> None:
+        """End all calls that wait, with AcquireCancelled."""
+        self._slots.cancel()
+
+    def hold(self, *, timeout: float | None = None) -> FakeHeld:
+        """Return a context manager that takes it and releases it."""
+        return FakeHeld(self, timeout)
+
+    def run(self, fn: Callable[[FakeHold], T], *, timeout: float | None = None) -> T:
+        """Call ``fn(hold)`` while holding it, and return what it returns."""
+        with self.hold(timeout=timeout) as hold:
+            return fn(hold)
+
+    def wrap(self, *, timeout: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Return a decorator that makes a function hold it while it runs."""
+
+        def decorate(function: Callable[P, T]) -> Callable[P, T]:
+            @functools.wraps(function)
+            def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+                with self.hold(timeout=timeout):
+                    return function(*args, **kwargs)
+
+            return locked
+
+        return decorate
+
+    def __enter__(self) -> FakeHold:
+        entered: list[FakeHold] = self._entered.__dict__.setdefault("holds", [])
+        entered.append(self.acquire())
+        return entered[-1]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _leave(self._entered.__dict__["holds"].pop(), error)
+
+
+class FakeSemaphore(FakeLock):
+    """A semaphore for the threads of this process; one thread may hold several permits."""
+
+    def __init__(self, prefix: str = "fake", limit: int = 1) -> None:
+        super().__init__(prefix, limit=limit)
+
+    def _refuse_second(self) -> None:
+        """Refuse nothing."""
+
+
+class FakeHeld:
+    """What ``FakeLock.hold`` returns: a context manager for one block at a time."""
+
+    def __init__(self, lock: FakeLock, timeout: float | None) -> None:
+        self._lock = lock
+        self._timeout = timeout
+        self._held: list[FakeHold] = []
+
+    def __enter__(self) -> FakeHold:
+        self._held.append(self._lock.acquire(timeout=self._timeout))
+        return self._held[-1]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _leave(self._held.pop(), error)
+
+
+class FakeElection:
+    """A candidate that is elected when the test says so: an ``ElectionLike``.
+
+    ``leads``: whether it is elected as soon as it is started.
+    """
+
+    def __init__(self, key: str = "fake", *, leads: bool = True) -> None:
+        self._slots: Slots[FakeLeadership] = Slots(key, limit=1, changed=self._wake)
+        self._changed = threading.Condition(self._slots.mutex)
+        self._leads = leads
+        self._started = False
+        self._latest: FakeLeadership | None = None
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def key(self) -> str:
+        """The name it was given."""
+        return self._slots.key
+
+    # -- what a test does
+
+    def elect(self) -> FakeLeadership:
+        """Make it the leader, in a new term. Raises NotHeld unless it is a candidate that does not lead."""
+        taken = self._slots.take(self._made) if self._started else None
+        if taken is None:
+            state = "leads already" if self._started else "was not started"
+            message = f"{self.key} can't be elected: it {state}"
+            raise NotHeld(message, key=self.key)
+        self._latest = taken
+        self._wake()
+        return taken
+
+    def _made(self, fence: int) -> FakeLeadership:
+        return FakeLeadership(self._slots, fence, self, changed=self._changed)
+
+    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
+        """Let the present leadership be lost; nothing if there is none."""
+        for leadership in self._slots.holds():
+            leadership.lose(reason)
+
+    # -- what the code under test does
+
+    @property
+    def leadership(self) -> FakeLeadership | None:
+        """The present leadership, or None."""
+        return next(iter(self._slots.holds()), None)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads."""
+        return self.leadership is not None
+
+    @property
+    def term(self) -> int | None:
+        """The term of the present leadership, or None."""
+        leadership = self.leadership
+        return None if leadership is None else leadership.fence
+
+    def start(self) -> None:
+        """Begin to be a candidate; harmless when it is one."""
+        if not self._started:
+            self._started = True
+            if self._leads:
+                self.elect()
+
+    def stop(self, *, timeout: float = 5.0) -> None:  # noqa: ARG002 - as a real one's
+        """Resign, and be no candidate any more."""
+        self._started = False
+        self.resign()
+        self._slots.cancel()
+
+    def wait_for_leadership(self, *, timeout: float | None = None) -> FakeLeadership:
+        """Return the leadership, as soon as there is one.
+
+        Raises AcquireTimeout, and AcquireCancelled when it was not started or is stopped.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_leader or not self._started, timeout)
+        leadership = self.leadership
+        if leadership is None:
+            raise self._slots.timeout() if self._started else self._slots.stopped()
+        return leadership
+
+    def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
+        """Return why the latest leadership has ended. Raises TimeoutError, NotHeld when there was none."""
+        latest = self._latest
+        if latest is None:
+            raise NotHeld(f"{self.key} was never led", key=self.key)
+        with self._changed:
+            if not self._changed.wait_for(lambda: not latest.is_held, timeout):
+                raise TimeoutError
+        return latest.reason or LossReason.RESIGNED
+
+    def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:  # noqa: ARG002 - as a real one's
+        """Give the leadership up; it leads again when the test says ``elect()``."""
+        leadership = self.leadership
+        return ReleaseOutcome.ALREADY_LOST if leadership is None else leadership.release()
+
+    def run(self, fn: Callable[[FakeLeadership], object], *, until: Callable[[], bool] | None = None) -> None:
+        """Call ``fn(leadership)`` whenever elected, until stopped or ``until()`` is true after a call.
+
+        Unlike a real one it lets an exception of ``fn`` out, so that a test sees it; LeadershipLost ends a
+        term.
+        """
+        if self._started:
+            self._run(fn, until)
+        else:
+            with self:
+                self._run(fn, until)
+
+    def _run(self, fn: Callable[[FakeLeadership], object], until: Callable[[], bool] | None) -> None:
+        while True:
+            try:
+                leadership = self.wait_for_leadership()
+            except AcquireCancelled:
+                return
+            try:
+                with leadership:
+                    fn(leadership)
+            except LeadershipLost as lost:
+                if lost.__cause__ is not None and not isinstance(lost.__cause__, LeadershipLost):
+                    raise
+            if until is not None and until():
+                return
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _leave(hold: FakeHold, error: BaseException | None) -> None:
+    hold.release()
+    lost = hold.error_at_exit(error)
+    if lost is not None:
+        raise lost from error

@@ -1,0 +1,394 @@
+"""Fakes for event loops, on asyncio and trio; the tasks of one loop may use one."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import anyio
+from anyio import CancelScope, get_current_task
+
+from consul_coord.errors import AcquireCancelled, LeadershipLost, NotHeld
+from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.testing.fakes.holding import BaseHold, BaseLeadership, Place, Slots
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from types import TracebackType
+    from typing import Self
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class News:
+    """Wakes all tasks that wait when something has changed."""
+
+    def __init__(self) -> None:
+        self._events: list[anyio.Event] = []
+
+    def tell(self) -> None:
+        """Wake them."""
+        events, self._events = self._events, []
+        for event in events:
+            event.set()
+
+    async def wait_for(self, look: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until ``look()`` is true, at most ``timeout`` seconds; return whether it is."""
+        with anyio.move_on_after(timeout):
+            while not look():
+                event = anyio.Event()
+                self._events.append(event)
+                await event.wait()
+            return True
+        return look()
+
+
+class AsyncFakeLossEvent:
+    """Tells of the loss of one fake hold."""
+
+    def __init__(self, hold: AsyncFakeHold, news: News) -> None:
+        self._hold = hold
+        self._news = news
+
+    def is_set(self) -> bool:
+        """Return whether it is lost."""
+        return self._hold.reason is not None
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is lost, at most ``timeout`` seconds; return whether it is, also when released."""
+        await self._news.wait_for(lambda: not self._hold.is_held, timeout)
+        return self.is_set()
+
+
+class AsyncFakeHold(BaseHold):
+    """A hold of a fake: an ``AsyncHoldLike``."""
+
+    def __init__(self, slots: Place, fence: int, owner: object, *, news: News) -> None:
+        super().__init__(slots, fence, owner)
+        self._news = news
+
+    @property
+    def lost(self) -> AsyncFakeLossEvent:
+        """The event to wait on for a loss."""
+        return AsyncFakeLossEvent(self, self._news)
+
+    async def ensure(self, seconds: float) -> None:  # noqa: ARG002 - any lease is long enough here
+        """Raise LockLost if it was lost."""
+        self.check()
+
+    async def release(self) -> ReleaseOutcome:
+        """Give it up; ALREADY_LOST after a loss."""
+        return self.give_up()
+
+
+class Block:
+    """The body of an ``async with``: cancelled at the loss of its hold, as a real one's."""
+
+    def __init__(self, hold: AsyncFakeHold) -> None:
+        self._hold = hold
+        self._scope = CancelScope()
+        self._scope.__enter__()
+        self._leaving = False
+        hold.on_lost(self._cancel)
+
+    def _cancel(self, _reason: LossReason) -> None:
+        if not self._leaving:
+            self._scope.cancel()
+
+    def leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Release, then raise LockLost if that is due; return whether our own cancellation ends here."""
+        self._leaving = True
+        self._hold.give_up()
+        swallowed = bool(self._scope.__exit__(kind, error, trace))
+        raised = None if swallowed else error
+        lost = self._hold.error_at_exit(raised)
+        if lost is not None:
+            raise lost from raised
+        return swallowed
+
+
+class AsyncFakeLeadership(BaseLeadership, AsyncFakeHold):
+    """A leadership of a fake election."""
+
+    _block: Block
+
+    async def __aenter__(self) -> Self:
+        self._block = Block(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._block.leave(kind, error, trace)
+
+
+class AsyncFakeLock:
+    """A lock that excludes the tasks of this loop from each other: an ``AsyncLockLike``."""
+
+    def __init__(self, key: str = "fake", *, limit: int = 1) -> None:
+        self._news = News()
+        self._slots: Slots[AsyncFakeHold] = Slots(key, limit=limit, changed=self._news.tell)
+        self._entered: dict[object, list[Block]] = {}
+
+    @property
+    def key(self) -> str:
+        """The name it was given."""
+        return self._slots.key
+
+    # -- what a test does
+
+    @property
+    def holds(self) -> tuple[AsyncFakeHold, ...]:
+        """What is held at present, the latest last."""
+        return tuple(self._slots.holds())
+
+    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
+        """Let all present holds be lost, for this reason; it is free then."""
+        for hold in self._slots.holds():
+            hold.lose(reason)
+
+    # -- what the code under test does
+
+    async def acquire(self, *, timeout: float | None = None) -> AsyncFakeHold:
+        """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
+
+        Raises AcquireTimeout, AcquireCancelled, and AlreadyHeld when this task has it.
+        """
+        self._refuse_second()
+        cancelled = self._slots.cancelled
+        taken: list[AsyncFakeHold] = []
+
+        def over() -> bool:
+            hold = self._take()
+            taken.extend([] if hold is None else [hold])
+            return hold is not None or self._slots.cancelled != cancelled
+
+        if not over():
+            await self._news.wait_for(over, timeout)
+        if taken:
+            return taken[0]
+        raise self._slots.stopped() if self._slots.cancelled != cancelled else self._slots.timeout()
+
+    def _refuse_second(self) -> None:
+        self._slots.refuse_second(get_current_task().id)
+
+    def _take(self) -> AsyncFakeHold | None:
+        owner = get_current_task().id
+        return self._slots.take(lambda fence: AsyncFakeHold(self._slots, fence, owner, news=self._news))
+
+    async def try_acquire(self) -> AsyncFakeHold | None:
+        """Take it if it is free, else return None. Raises AlreadyHeld when this task has it."""
+        self._refuse_second()
+        return self._take()
+
+    async def release(self) -> ReleaseOutcome:
+        """Give up the hold of the calling task. Raises NotHeld."""
+        return await self._slots.own(get_current_task().id).release()
+
+    def cancel(self) -> None:
+        """End all calls that wait, with AcquireCancelled."""
+        self._slots.cancel()
+
+    def hold(self, *, timeout: float | None = None) -> AsyncFakeHeld:
+        """Return a context manager that takes it, cancels its block at a loss, and releases it."""
+        return AsyncFakeHeld(self, timeout)
+
+    async def run(self, fn: Callable[[AsyncFakeHold], Awaitable[T]], *, timeout: float | None = None) -> T:
+        """Await ``fn(hold)`` while holding it, and return what it returns."""
+        async with self.hold(timeout=timeout) as hold:
+            return await fn(hold)
+
+    def wrap(
+        self, *, timeout: float | None = None
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Return a decorator that makes a coroutine function hold it while it runs."""
+
+        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+            @functools.wraps(function)
+            async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+                async with self.hold(timeout=timeout):
+                    return await function(*args, **kwargs)
+
+            return locked
+
+        return decorate
+
+    async def __aenter__(self) -> AsyncFakeHold:
+        hold = await self.acquire()
+        self._entered.setdefault(get_current_task().id, []).append(Block(hold))
+        return hold
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered[get_current_task().id].pop().leave(kind, error, trace)
+
+
+class AsyncFakeSemaphore(AsyncFakeLock):
+    """A semaphore for the tasks of this loop; one task may hold several permits."""
+
+    def __init__(self, prefix: str = "fake", limit: int = 1) -> None:
+        super().__init__(prefix, limit=limit)
+
+    def _refuse_second(self) -> None:
+        """Refuse nothing."""
+
+
+class AsyncFakeHeld:
+    """What ``AsyncFakeLock.hold`` returns: a context manager for one block at a time."""
+
+    def __init__(self, lock: AsyncFakeLock, timeout: float | None) -> None:
+        self._lock = lock
+        self._timeout = timeout
+        self._blocks: list[Block] = []
+
+    async def __aenter__(self) -> AsyncFakeHold:
+        hold = await self._lock.acquire(timeout=self._timeout)
+        self._blocks.append(Block(hold))
+        return hold
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._blocks.pop().leave(kind, error, trace)
+
+
+class AsyncFakeElection:
+    """A candidate that is elected when the test says so: an ``AsyncElectionLike``.
+
+    ``leads``: whether it is elected as soon as it is started.
+    """
+
+    def __init__(self, key: str = "fake", *, leads: bool = True) -> None:
+        self._news = News()
+        self._slots: Slots[AsyncFakeLeadership] = Slots(key, limit=1, changed=self._news.tell)
+        self._leads = leads
+        self._started = False
+        self._latest: AsyncFakeLeadership | None = None
+
+    @property
+    def key(self) -> str:
+        """The name it was given."""
+        return self._slots.key
+
+    # -- what a test does
+
+    def elect(self) -> AsyncFakeLeadership:
+        """Make it the leader, in a new term. Raises NotHeld unless it is a candidate that does not lead."""
+        taken = self._slots.take(self._made) if self._started else None
+        if taken is None:
+            state = "leads already" if self._started else "was not started"
+            message = f"{self.key} can't be elected: it {state}"
+            raise NotHeld(message, key=self.key)
+        self._latest = taken
+        self._news.tell()
+        return taken
+
+    def _made(self, fence: int) -> AsyncFakeLeadership:
+        return AsyncFakeLeadership(self._slots, fence, self, news=self._news)
+
+    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
+        """Let the present leadership be lost; nothing if there is none."""
+        for leadership in self._slots.holds():
+            leadership.lose(reason)
+
+    # -- what the code under test does
+
+    @property
+    def leadership(self) -> AsyncFakeLeadership | None:
+        """The present leadership, or None."""
+        return next(iter(self._slots.holds()), None)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads."""
+        return self.leadership is not None
+
+    @property
+    def term(self) -> int | None:
+        """The term of the present leadership, or None."""
+        leadership = self.leadership
+        return None if leadership is None else leadership.fence
+
+    async def start(self) -> None:
+        """Begin to be a candidate; harmless when it is one."""
+        if not self._started:
+            self._started = True
+            if self._leads:
+                self.elect()
+
+    async def stop(self, *, timeout: float = 5.0) -> None:  # noqa: ARG002 - as a real one's
+        """Resign, and be no candidate any more."""
+        self._started = False
+        await self.resign()
+        self._slots.cancel()
+
+    async def wait_for_leadership(self, *, timeout: float | None = None) -> AsyncFakeLeadership:
+        """Return the leadership, as soon as there is one.
+
+        Raises AcquireTimeout, and AcquireCancelled when it was not started or is stopped.
+        """
+        await self._news.wait_for(lambda: self.is_leader or not self._started, timeout)
+        leadership = self.leadership
+        if leadership is None:
+            raise self._slots.timeout() if self._started else self._slots.stopped()
+        return leadership
+
+    async def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
+        """Return why the latest leadership has ended. Raises TimeoutError, NotHeld when there was none."""
+        latest = self._latest
+        if latest is None:
+            raise NotHeld(f"{self.key} was never led", key=self.key)
+        if not await self._news.wait_for(lambda: not latest.is_held, timeout):
+            raise TimeoutError
+        return latest.reason or LossReason.RESIGNED
+
+    async def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:  # noqa: ARG002 - as a real one's
+        """Give the leadership up; it leads again when the test says ``elect()``."""
+        leadership = self.leadership
+        return ReleaseOutcome.ALREADY_LOST if leadership is None else leadership.give_up()
+
+    async def run(
+        self,
+        fn: Callable[[AsyncFakeLeadership], Awaitable[object]],
+        *,
+        until: Callable[[], bool] | None = None,
+    ) -> None:
+        """Await ``fn(leadership)`` whenever elected, until stopped or ``until()`` is true after a call.
+
+        A loss cancels ``fn``. Unlike a real one it lets an exception of ``fn`` out, so that a test sees it.
+        """
+        if self._started:
+            await self._run(fn, until)
+        else:
+            async with self:
+                await self._run(fn, until)
+
+    async def _run(
+        self, fn: Callable[[AsyncFakeLeadership], Awaitable[object]], until: Callable[[], bool] | None
+    ) -> None:
+        while True:
+            try:
+                leadership = await self.wait_for_leadership()
+            except AcquireCancelled:
+                return
+            try:
+                async with leadership:
+                    await fn(leadership)
+            except LeadershipLost as lost:
+                if lost.__cause__ is not None and not isinstance(lost.__cause__, LeadershipLost):
+                    raise
+            if until is not None and until():
+                return
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

@@ -1,0 +1,235 @@
+"""Who holds a fake: what the blocking and the async fakes have in common. Nothing here waits.
+
+Rules
+- A hold is HELD, then LOST or RELEASED for good.
+- Whatever changes calls ``changed``, with which a fake wakes those that wait.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import uuid
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from consul_coord.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    InvalidArgument,
+    LeadershipLost,
+    LockLost,
+    NotHeld,
+)
+from consul_coord.models import Blocker, HoldState, LossReason, ReleaseOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+H = TypeVar("H", bound="BaseHold")
+
+
+class Place(Protocol):
+    """What a hold is a hold of."""
+
+    @property
+    def mutex(self) -> AbstractContextManager[object]:
+        """What guards its state and that of its holds."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        ...
+
+    def left(self, hold: BaseHold) -> None:
+        """Forget a hold that has ended."""
+        ...
+
+
+class BaseHold:
+    """A hold's facts, and how it ends."""
+
+    _kind: type[LockLost] = LockLost
+
+    def __init__(self, slots: Place, fence: int, owner: object) -> None:
+        self._slots = slots
+        self._fence = fence
+        self._session = str(uuid.uuid4())
+        self._state = HoldState.HELD
+        self._loss: LossReason | None = None
+        self._callbacks: list[Callable[[LossReason], object]] = []
+        self.owner = owner
+        """The thread or task that took it."""
+
+    @property
+    def key(self) -> str:
+        """The fake's key."""
+        return self._slots.key
+
+    @property
+    def session(self) -> str:
+        """A made-up session id, another one for each hold."""
+        return self._session
+
+    @property
+    def fence(self) -> int:
+        """Its number: 1 for the first hold of the fake, then one more for each."""
+        return self._fence
+
+    @property
+    def state(self) -> HoldState:
+        """HELD, LOST or RELEASED."""
+        return self._state
+
+    @property
+    def reason(self) -> LossReason | None:
+        """The reason given to ``lose``, or None."""
+        return self._loss
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was neither lost nor released."""
+        return self._state is HoldState.HELD
+
+    def remaining(self) -> float:
+        """Return ``inf`` while it is held, then 0."""
+        return math.inf if self.is_held else 0.0
+
+    def check(self) -> None:
+        """Raise LockLost if it was lost."""
+        if self.reason is not None:
+            raise self._error(self.reason)
+
+    def on_lost(self, fn: Callable[[LossReason], object]) -> None:
+        """Call ``fn`` with the reason when it is lost, by whoever loses it; at once if it is."""
+        with self._slots.mutex:
+            reason = self.reason
+            if reason is None:
+                self._callbacks.append(fn)
+        if reason is not None:
+            fn(reason)
+
+    def error_at_exit(self, raised: BaseException | None) -> LockLost | None:
+        """Return what leaving a ``with`` block raises besides what its body raised, as of a real hold."""
+        if self._loss is None or (raised is not None and not isinstance(raised, Exception)):
+            return None
+        same = isinstance(raised, LockLost) and (raised.key, raised.fence) == (self.key, self.fence)
+        return None if same else self._error(self._loss)
+
+    def lose(self, reason: LossReason) -> None:
+        """Make it lost, if it is held."""
+        self._end(HoldState.LOST, reason)
+
+    def give_up(self) -> ReleaseOutcome:
+        """Make it released, if it is held."""
+        self._end(HoldState.RELEASED, None)
+        return ReleaseOutcome.RELEASED if self._loss is None else ReleaseOutcome.ALREADY_LOST
+
+    def _end(self, state: HoldState, loss: LossReason | None) -> None:
+        with self._slots.mutex:
+            if not self.is_held:
+                return
+            self._state, self._loss = state, loss
+            reason = self.reason
+            self._slots.left(self)
+        if reason is not None:
+            for fn in self._callbacks:
+                fn(reason)
+
+    def _error(self, reason: LossReason) -> LockLost:
+        message = f"{self.key!r} was lost: {reason}"
+        return self._kind(message, key=self.key, session=self.session, fence=self.fence, reason=reason)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.key!r}: {self.state}, fence {self.fence}>"
+
+
+class BaseLeadership(BaseHold):
+    """A hold that is a leadership: what ends it tells of its end, resigning too."""
+
+    _kind = LeadershipLost
+
+    @property
+    def term(self) -> int:
+        """The term: the hold's fence."""
+        return self.fence
+
+    @property
+    def reason(self) -> LossReason | None:
+        """Why it has ended, RESIGNED when it was given up; None while it lasts."""
+        return LossReason.RESIGNED if self._state is HoldState.RELEASED else self._loss
+
+
+class Slots(Generic[H]):
+    """The holds of one fake, at most ``limit`` at a time."""
+
+    def __init__(self, key: str, *, limit: int, changed: Callable[[], None]) -> None:
+        """Begin empty; ``changed`` is called, with ``mutex`` held, when something has."""
+        if limit < 1:
+            message = f"a limit is 1 or more, not {limit}"
+            raise InvalidArgument(message)
+        self.mutex = threading.RLock()
+        self._key = key
+        self._limit = limit
+        self._changed = changed
+        self._holds: list[H] = []
+        self._fence = 0
+        self.cancelled = 0
+        """How often waiting calls were cancelled."""
+
+    @property
+    def key(self) -> str:
+        """The fake's name."""
+        return self._key
+
+    def holds(self) -> list[H]:
+        """Return what is held, the latest last."""
+        return list(self._holds)
+
+    def take(self, make: Callable[[int], H]) -> H | None:
+        """Make and return a hold if there is room."""
+        with self.mutex:
+            if len(self._holds) >= self._limit:
+                return None
+            self._fence += 1
+            hold = make(self._fence)
+            self._holds.append(hold)
+            return hold
+
+    def left(self, hold: BaseHold) -> None:
+        """Forget a hold that has ended."""
+        self._holds = [each for each in self._holds if each is not hold]
+        self._changed()
+
+    def cancel(self) -> None:
+        """Tell those that wait to give up."""
+        with self.mutex:
+            self.cancelled += 1
+            self._changed()
+
+    def own(self, owner: object) -> H:
+        """Return the owner's latest hold. Raises NotHeld."""
+        with self.mutex:
+            for hold in reversed(self._holds):
+                if hold.owner == owner:
+                    return hold
+        message = f"this thread or task does not hold {self.key!r}"
+        raise NotHeld(message, key=self.key)
+
+    def refuse_second(self, owner: object) -> None:
+        """Raise AlreadyHeld if the owner has a hold."""
+        if any(hold.owner == owner for hold in self._holds):
+            message = f"this thread or task holds {self.key!r} already"
+            raise AlreadyHeld(message, key=self.key)
+
+    def timeout(self) -> AcquireTimeout:
+        """Make the error that tells who has it."""
+        session = self._holds[-1].session if self._holds else None
+        message = f"{self.key!r} was not acquired in time"
+        return AcquireTimeout(message, key=self.key, blocker=Blocker("held", session))
+
+    def stopped(self) -> AcquireCancelled:
+        """Make the error of a wait that was ended."""
+        return AcquireCancelled(f"the wait for {self.key!r} was cancelled", key=self.key)

@@ -1,0 +1,492 @@
+"""The fakes behave as what they stand for: one contract, run on a fake and on the embedded server."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from consul_coord import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    AsyncClient,
+    AsyncLeaderElection,
+    AsyncLock,
+    Client,
+    HoldState,
+    InvalidArgument,
+    LeaderElection,
+    LeadershipLost,
+    Lock,
+    LockLost,
+    LossReason,
+    NotHeld,
+    ReleaseOutcome,
+    Semaphore,
+)
+from consul_coord.protocols import (
+    AsyncElectionLike,
+    AsyncHoldLike,
+    AsyncLockLike,
+    AsyncLossEventLike,
+    ElectionLike,
+    HoldLike,
+    LockLike,
+    LossEventLike,
+)
+from consul_coord.server import ReferenceServer
+from consul_coord.testing.fakes import (
+    AsyncFakeElection,
+    AsyncFakeLock,
+    AsyncFakeSemaphore,
+    FakeElection,
+    FakeLock,
+    FakeSemaphore,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+T = TypeVar("T")
+PATIENCE = 30.0
+KEY = "jobs/a"
+REASON = LossReason.RELEASED_BY_OTHER
+
+
+@dataclass(frozen=True)
+class Case:
+    """A lock and an election, and how each is lost by somebody's force."""
+
+    lock: LockLike
+    election: ElectionLike
+    lose_lock: Callable[[], object]
+    lose_election: Callable[[], object]
+
+
+@pytest.fixture(params=["fake", "embedded server"])
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    if request.param == "fake":
+        lock, election = FakeLock(KEY), FakeElection("e")
+        yield Case(lock, election, lambda: lock.lose(REASON), lambda: election.lose(REASON))
+        return
+    with ReferenceServer() as server, Client(address=server.address) as client:
+
+        def break_it(key: str) -> None:
+            with Client(address=server.address) as operator:
+                holder = Lock(operator, key).holder()
+                assert holder is not None
+                Lock(operator, key).break_lock(holder.session)
+
+        real = LeaderElection(client, "e", retry_wait=(60, 60))
+        yield Case(Lock(client, KEY), real, lambda: break_it(KEY), lambda: break_it("e"))
+
+
+def in_a_thread(work: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(PATIENCE)
+
+
+def test_a_hold_and_its_end(case: Case) -> None:
+    hold = case.lock.acquire(timeout=PATIENCE)
+    assert (hold.key, hold.state, hold.reason, hold.is_held) == (KEY, HoldState.HELD, None, True)
+    assert hold.remaining() > 0
+    hold.check()
+    hold.ensure(1)
+    assert not hold.lost.is_set()
+    assert hold.release() is hold.release() is ReleaseOutcome.RELEASED
+    assert (hold.state, hold.is_held, hold.remaining()) == (HoldState.RELEASED, False, 0.0)
+    assert hold.lost.wait(PATIENCE) is False
+    hold.check()
+    with case.lock.hold(timeout=PATIENCE) as later:
+        assert later.fence > hold.fence
+        assert later.session
+
+
+def test_one_thread_at_a_time(case: Case) -> None:
+    with case.lock as hold:
+        with pytest.raises(AlreadyHeld):
+            case.lock.acquire()
+        with pytest.raises(AlreadyHeld):
+            case.lock.try_acquire()
+        assert in_a_thread(case.lock.try_acquire) is None
+        with pytest.raises(AcquireTimeout) as late:
+            in_a_thread(lambda: case.lock.acquire(timeout=0))
+        assert late.value.blocker.kind in ("held", "queued")  # behind another thread of this client
+        assert late.value.key == KEY
+    assert not hold.is_held
+    with pytest.raises(NotHeld):
+        case.lock.release()
+
+
+def test_a_waiter_gets_it_at_the_release(case: Case) -> None:
+    waiting = threading.Event()
+
+    def wait() -> int:
+        waiting.set()
+        with case.lock.hold(timeout=PATIENCE) as hold:
+            return hold.fence
+
+    hold = case.lock.acquire(timeout=PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(wait)
+        assert waiting.wait(PATIENCE)
+        assert case.lock.release() is ReleaseOutcome.RELEASED
+        assert later.result(PATIENCE) > hold.fence
+
+
+def test_cancel_ends_those_that_wait(case: Case) -> None:
+    with case.lock, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(case.lock.acquire, timeout=PATIENCE)
+        while not waiting.done():  # it may not wait yet
+            case.lock.cancel()
+        with pytest.raises(AcquireCancelled):
+            waiting.result()
+
+
+def test_a_loss_is_told(case: Case) -> None:
+    told: list[LossReason] = []
+    hold = case.lock.acquire(timeout=PATIENCE)
+    hold.on_lost(told.append)
+    case.lose_lock()
+    assert hold.lost.wait(PATIENCE)
+    assert (hold.state, hold.reason, hold.is_held) == (HoldState.LOST, REASON, False)
+    with pytest.raises(LockLost) as lost:
+        hold.check()
+    assert (lost.value.key, lost.value.fence, lost.value.reason) == (KEY, hold.fence, REASON)
+    with pytest.raises(LockLost):
+        hold.ensure(1)
+    assert hold.release() is ReleaseOutcome.ALREADY_LOST
+    called = threading.Event()
+    hold.on_lost(lambda _: called.set())
+    assert called.wait(PATIENCE)
+    assert told == [REASON]
+    with case.lock.hold(timeout=PATIENCE) as later:
+        assert later.fence > hold.fence
+
+
+def test_leaving_a_block_after_a_loss(case: Case) -> None:
+    def lose_it(error: BaseException | None) -> None:
+        with case.lock.hold(timeout=PATIENCE) as hold:
+            case.lose_lock()
+            assert hold.lost.wait(PATIENCE)
+            if error is not None:
+                raise error
+
+    with pytest.raises(LockLost):
+        lose_it(None)
+    with pytest.raises(LockLost) as lost:
+        lose_it(KeyError("a bug"))
+    assert isinstance(lost.value.__cause__, KeyError)
+    with pytest.raises(KeyboardInterrupt):
+        lose_it(KeyboardInterrupt())
+
+
+def test_functions_under_a_lock(case: Case) -> None:
+    @case.lock.wrap(timeout=PATIENCE)
+    def add(one: int, *, other: int) -> int:
+        """Add."""
+        assert in_a_thread(case.lock.try_acquire) is None
+        return one + other
+
+    assert add(1, other=2) == 3
+    assert (add.__name__, add.__doc__) == ("add", "Add.")
+    assert case.lock.run(lambda hold: hold.key, timeout=PATIENCE) == KEY
+
+
+def test_an_election(case: Case) -> None:
+    election = case.election
+    with pytest.raises(NotHeld):
+        election.wait_for_loss(timeout=0)
+    with pytest.raises(AcquireCancelled):
+        election.wait_for_leadership(timeout=PATIENCE)
+    assert election.resign() is ReleaseOutcome.ALREADY_LOST
+    with election:
+        me = election.wait_for_leadership(timeout=PATIENCE)
+        assert (election.is_leader, election.term, election.key) == (True, me.fence, "e")
+        with pytest.raises(TimeoutError):
+            election.wait_for_loss(timeout=0)
+        assert election.resign() is ReleaseOutcome.RELEASED
+        assert (election.is_leader, election.term, election.leadership) == (False, None, None)
+        assert election.wait_for_loss(timeout=PATIENCE) is LossReason.RESIGNED
+        # To resign ends a leadership as a loss does: a loop on `lost` ends.
+        assert me.lost.wait(PATIENCE)
+        assert me.reason is LossReason.RESIGNED
+        with pytest.raises(LeadershipLost):
+            me.check()
+        with pytest.raises(AcquireTimeout):
+            election.wait_for_leadership(timeout=0)
+
+
+def test_the_work_of_a_leader(case: Case) -> None:
+    seen: list[bool] = []
+
+    def work(me: HoldLike) -> None:
+        seen.append(me.is_held)
+        case.lose_election()
+        assert me.lost.wait(PATIENCE)
+        me.check()
+
+    case.election.run(work, until=lambda: True)
+    assert seen == [True]
+    assert not case.election.is_leader
+
+
+def test_the_work_of_a_leader_ends_with_the_candidacy(case: Case) -> None:
+    def work(me: HoldLike) -> None:
+        threading.Thread(target=case.election.stop).start()
+        assert me.lost.wait(PATIENCE)
+
+    case.election.run(work)
+    assert not case.election.is_leader
+
+
+# -- what only a fake has
+
+
+def test_an_election_by_hand() -> None:
+    election = FakeElection("e", leads=False)
+    with pytest.raises(NotHeld, match="was not started"):
+        election.elect()
+    with election:
+        assert not election.is_leader
+        first = election.elect()
+        with pytest.raises(NotHeld, match="leads already"):
+            election.elect()
+        election.lose()
+        assert election.wait_for_loss() is LossReason.EXPIRED
+        assert election.elect().term > first.term
+
+
+def test_errors_of_a_leaders_work_come_out_of_a_fake() -> None:
+    def work(me: HoldLike) -> None:
+        raise KeyError("a bug")
+
+    election = FakeElection()
+    with pytest.raises(KeyError):
+        election.run(work)
+    assert not election.is_leader
+
+
+def test_a_semaphore_has_its_limit() -> None:
+    slots = FakeSemaphore("s", 2)
+    first, second = slots.acquire(timeout=0), slots.acquire(timeout=0)
+    assert [*slots.holds] == [first, second]
+    assert slots.try_acquire() is None
+    assert slots.release() is ReleaseOutcome.RELEASED
+    assert [*slots.holds] == [first]
+    with pytest.raises(InvalidArgument):
+        FakeSemaphore("s", 0)
+
+
+# -- event loops
+
+
+@dataclass(frozen=True)
+class AsyncCase:
+    """The same for event loops."""
+
+    lock: AsyncLockLike
+    election: AsyncElectionLike
+    lose_lock: Callable[[], Awaitable[object]]
+
+
+@pytest.fixture(params=["fake", "embedded server"])
+async def async_case(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[AsyncCase]:
+    if request.param == "fake":
+        lock = AsyncFakeLock(KEY)
+
+        async def lose() -> None:
+            lock.lose(REASON)
+
+        yield AsyncCase(lock, AsyncFakeElection("e"), lose)
+        return
+    with ReferenceServer() as server:
+        async with (
+            AsyncClient(address=server.address) as client,
+            AsyncClient(address=server.address) as operator,
+        ):
+
+            async def break_it() -> None:
+                holder = await AsyncLock(operator, KEY).holder()
+                assert holder is not None
+                await AsyncLock(operator, KEY).break_lock(holder.session)
+
+            election = AsyncLeaderElection(client, "e", retry_wait=(60, 60))
+            yield AsyncCase(AsyncLock(client, KEY), election, break_it)
+
+
+@pytest.mark.anyio
+async def test_an_async_hold_and_its_end(async_case: AsyncCase) -> None:
+    lock = async_case.lock
+    async with lock as hold:
+        assert hold.is_held
+        with pytest.raises(AlreadyHeld):
+            await lock.try_acquire()
+        await hold.ensure(1)
+    assert hold.state is HoldState.RELEASED
+    assert await hold.lost.wait(PATIENCE) is False
+    with pytest.raises(NotHeld):
+        await lock.release()
+    assert await lock.run(fence_of, timeout=PATIENCE) > hold.fence
+
+
+async def fence_of(hold: AsyncHoldLike) -> int:
+    return hold.fence
+
+
+@pytest.mark.anyio
+async def test_one_task_at_a_time(async_case: AsyncCase) -> None:
+    lock, fences = async_case.lock, list[int]()
+
+    @lock.wrap(timeout=PATIENCE)
+    async def work() -> None:
+        assert fences.count(0) == 0
+        fences.append(0)
+        await anyio.lowlevel.checkpoint()
+        fences[-1] = 1
+
+    async with anyio.create_task_group() as tasks:
+        hold = await lock.acquire(timeout=PATIENCE)
+        for _ in range(3):
+            tasks.start_soon(work)
+        await anyio.sleep(0.01)
+        assert fences == []
+        await hold.release()
+    assert fences == [1, 1, 1]
+
+
+@pytest.mark.anyio
+async def test_an_async_timeout_and_a_cancel(async_case: AsyncCase) -> None:
+    lock, ended = async_case.lock, list[type[BaseException]]()
+
+    async def wait(timeout: float) -> None:
+        try:
+            await lock.acquire(timeout=timeout)
+        except (AcquireTimeout, AcquireCancelled) as error:
+            ended.append(type(error))
+
+    async with lock:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, 0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, PATIENCE)
+            while len(ended) < 2:
+                await anyio.sleep(0.001)
+                lock.cancel()
+    assert ended == [AcquireTimeout, AcquireCancelled]
+
+
+@pytest.mark.anyio
+async def test_a_loss_cancels_the_block(async_case: AsyncCase) -> None:
+    reached: list[bool] = []
+
+    async def work() -> None:
+        async with async_case.lock.hold(timeout=PATIENCE):
+            await async_case.lose_lock()
+            await anyio.sleep(PATIENCE)
+            reached.append(True)
+
+    with pytest.raises(LockLost) as lost:
+        await work()
+    assert lost.value.reason is REASON
+    assert reached == []
+    await anyio.lowlevel.checkpoint()  # nothing of the cancellation is left
+
+
+@pytest.mark.anyio
+async def test_a_blocks_own_error_is_the_cause_of_the_loss(async_case: AsyncCase) -> None:
+    async def work() -> None:
+        async with async_case.lock.hold(timeout=PATIENCE) as hold:
+            await async_case.lose_lock()
+            with anyio.CancelScope(shield=True):
+                assert await hold.lost.wait(PATIENCE)
+            raise KeyError("a bug")
+
+    with pytest.raises(LockLost) as lost:
+        await work()
+    assert isinstance(lost.value.__cause__, KeyError)
+
+
+@pytest.mark.anyio
+async def test_cancelling_from_outside_goes_on(async_case: AsyncCase) -> None:
+    with anyio.move_on_after(0.05) as scope:
+        async with async_case.lock.hold(timeout=PATIENCE):
+            await anyio.sleep(PATIENCE)
+    assert scope.cancelled_caught
+    async with async_case.lock.hold(timeout=PATIENCE):
+        pass
+
+
+@pytest.mark.anyio
+async def test_an_async_election(async_case: AsyncCase) -> None:
+    election, terms = async_case.election, list[int]()
+
+    async def work(me: AsyncHoldLike) -> None:
+        terms.append(me.fence)
+        await election.resign()
+        await anyio.sleep(PATIENCE)  # resigning ends the work
+        terms.append(0)
+
+    with pytest.raises(NotHeld):
+        await election.wait_for_loss(timeout=0)
+    async with election:
+        me = await election.wait_for_leadership(timeout=PATIENCE)
+        assert election.is_leader
+        with pytest.raises(TimeoutError):
+            await election.wait_for_loss(timeout=0)
+        await election.run(work, until=lambda: True)
+        assert terms == [me.fence]
+        assert await election.wait_for_loss(timeout=PATIENCE) is LossReason.RESIGNED
+        assert election.leadership is None
+        with pytest.raises(LeadershipLost):
+            me.check()
+    with pytest.raises(AcquireCancelled):
+        await election.wait_for_leadership(timeout=PATIENCE)
+
+
+@pytest.mark.anyio
+async def test_an_async_semaphore_has_its_limit() -> None:
+    slots = AsyncFakeSemaphore("s", 2)
+    first, second = await slots.acquire(timeout=0), await slots.acquire(timeout=0)
+    assert [*slots.holds] == [first, second]
+    assert await slots.try_acquire() is None
+    slots.lose()
+    assert [*slots.holds] == []
+    async with slots as third:
+        assert third.fence > second.fence
+
+
+# -- the protocols
+
+
+def test_everything_is_what_its_protocol_says() -> None:
+    with ReferenceServer() as server, Client(address=server.address) as client:
+        blocking = (Lock(client, "a"), Semaphore(client, "s", 2), FakeLock(), FakeSemaphore())
+        for lock in blocking:
+            assert isinstance(lock, LockLike)
+            with lock as hold:
+                assert isinstance(hold, HoldLike)
+                assert isinstance(hold.lost, LossEventLike)
+        for election in (LeaderElection(client, "e"), FakeElection()):
+            assert isinstance(election, ElectionLike)
+            with election:
+                assert isinstance(election.wait_for_leadership(timeout=PATIENCE), HoldLike)
+    unused = AsyncClient()
+    for async_lock in (AsyncLock(unused, "a"), AsyncFakeLock()):
+        assert isinstance(async_lock, AsyncLockLike)
+    for async_election in (AsyncLeaderElection(unused, "e"), AsyncFakeElection()):
+        assert isinstance(async_election, AsyncElectionLike)
+    assert not isinstance(threading.Lock(), LockLike)
+
+
+@pytest.mark.anyio
+async def test_async_holds_are_what_their_protocol_says(async_case: AsyncCase) -> None:
+    async with async_case.lock as hold:
+        assert isinstance(hold, AsyncHoldLike)
+        assert isinstance(hold.lost, AsyncLossEventLike)
