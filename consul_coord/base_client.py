@@ -82,7 +82,8 @@ class BaseClient:
         return self.core.reaper.pending
 
     def __reduce__(self) -> tuple[Any, ...]:
-        message = f"a {type(self).__name__} can't be pickled: make one in each process, which costs no I/O"
+        name = type(self).__name__
+        message = f"{name} can't be pickled: make one in each process, and locks from it; that costs no I/O"
         raise TypeError(message)
 
     def __repr__(self) -> str:

@@ -194,6 +194,10 @@ class AsyncLock:
         core = self._client.core
         return await self._client.call(lambda io: recipe.holder(io, core, self._lock))
 
+    async def locked(self) -> bool:
+        """Return whether anybody holds the lock, as the leader has it; a consistent read, and old at once."""
+        return await self.holder() is not None
+
     async def contenders(self) -> tuple[Contender, ...]:
         """Return who queues for the lock, the next one first; a consistent read.
 

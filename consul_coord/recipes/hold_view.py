@@ -120,6 +120,10 @@ class HoldView:
         """
         self._core.on_lost(self._hold, fn)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        message = f"{type(self).__name__} can't be pickled: it is this process's; pass on its fence, or its sequencer"
+        raise TypeError(message)
+
     def __repr__(self) -> str:
         left = f"{self.remaining():.1f} s left"
         return f"<{type(self).__name__} of {self.key!r}: {self.state}, fence {self.fence}, {left}>"

@@ -174,6 +174,10 @@ class Lock:
         core = self._client.core
         return self._client.call(lambda io: recipe.holder(io, core, self._lock))
 
+    def locked(self) -> bool:
+        """Return whether anybody holds the lock, as the leader has it; a consistent read, and old at once."""
+        return self.holder() is not None
+
     def contenders(self) -> tuple[Contender, ...]:
         """Return who queues for the lock, the next one first; a consistent read.
 
