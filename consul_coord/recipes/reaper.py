@@ -250,10 +250,11 @@ class Reaper:
     async def finish(self, io: IO, *, deadline: float) -> None:
         """Try each duty once more, now: the client closes.
 
-        Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then.
+        Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then. What a
+        late create makes, nobody renews: its TTL ends it.
         """
         for entry in sorted(self._entries, key=lambda one: isinstance(one.duty, DestroySession)):
             if io.now() < deadline:
                 await self._do(io, entry, deadline=min(deadline, io.now() + self._core.timeout))
-            if isinstance(entry.duty, Sweep):
+            if isinstance(entry.duty, Sweep | StraySession):
                 self._entries.pop(entry, None)
