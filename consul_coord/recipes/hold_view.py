@@ -121,7 +121,8 @@ class HoldView:
         self._core.on_lost(self._hold, fn)
 
     def __reduce__(self) -> tuple[object, ...]:
-        message = f"{type(self).__name__} can't be pickled: it is this process's; pass on its fence, or its sequencer"
+        name = type(self).__name__
+        message = f"{name} can't be pickled: it is this process's; pass on its fence, or its sequencer"
         raise TypeError(message)
 
     def __repr__(self) -> str:
