@@ -3,7 +3,8 @@
 ``nox`` runs lint, types, docs and tests; ``nox -l`` lists all sessions.
 
 Rules
-- A session runs what a developer can run by hand in an environment with the extra ``dev``, and nothing else.
+- A session runs what a developer can run by hand in an environment with the extra ``dev``, and nothing else;
+  ``integrations`` takes the extra of that name.
 - Environments are reused; ``nox -R`` skips even the installation.
 - Needed: Python 3.11 or newer, git, and a package index.
 """
@@ -63,6 +64,14 @@ def long(session: nox.Session) -> None:
     """Run the tests that take minutes."""
     _install_dev(session)
     session.run("python", "-m", "pytest", "-m", "long", *session.posargs)
+
+
+@nox.session
+def integrations(session: nox.Session) -> None:
+    """Run the tests of the how-to pages, also with the heavy packages that the extra ``dev`` leaves out."""
+    if session.venv_backend != "none":
+        session.install("--quiet", "--editable", ".[integrations]")
+    session.run("python", "-m", "pytest", "tests/integrations", *session.posargs)
 
 
 @nox.session
