@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -10,9 +11,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from bench.aims import judge
 from bench.bed import Bed
 from bench.machine import Start
 from bench.markdown import render
+from bench.publish import DOCS, publish
 from bench.registry import MEASURES
 from bench.results import Report
 from consul_coord.testing.agent import RealAgent
@@ -41,7 +44,13 @@ def run(measures: Sequence[Measure], *, quick: bool, address: str | None) -> Rep
             outcomes.append(measure.run(bed))
             print(f"{perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
         machine = start.describe(bed)
-    return Report(machine=machine, quick=quick, seconds=perf_counter() - began, outcomes=tuple(outcomes))
+    return Report(
+        machine=machine,
+        quick=quick,
+        seconds=perf_counter() - began,
+        outcomes=tuple(outcomes),
+        verdicts=judge(outcomes),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,11 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables here")
     parser.add_argument(
+        "--publish",
+        action="store_true",
+        help=f"write all of it into {DOCS.name}/: JSON, tables and plots (needs matplotlib)",
+    )
+    parser.add_argument(
         "--address",
         metavar="URL",
         help="http://host:port of an agent that is a server, in place of a new one",
     )
     given = parser.parse_args(arguments)
+    # What is lost on purpose, a thousand at a time, is no news.
+    logging.getLogger("consul_coord").setLevel(logging.ERROR)
     report = run(
         [measure for measure in MEASURES if measure.name in given.only],
         quick=given.quick,
@@ -71,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if given.json is not None:
         given.json.write_text(report.to_json(), encoding="utf-8")
+    if given.publish:
+        publish(report)
     if given.markdown is not None:
         given.markdown.write_text(render(report), encoding="utf-8")
     else:

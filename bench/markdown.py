@@ -14,18 +14,49 @@ _DIGITS = 3
 
 def render(report: Report) -> str:
     """Return the whole report."""
-    return "\n".join([*_head(report), *(line for outcome in report.outcomes for line in _section(outcome))])
+    return "\n".join(["# Benchmarks", "", render_aims(report), render_outcomes(report.outcomes)])
+
+
+def render_aims(report: Report) -> str:
+    """Return where and when it was run, and what came of the aims."""
+    return "\n".join([*_head(report), *_aims(report)])
+
+
+def render_outcomes(outcomes: Iterable[Outcome]) -> str:
+    """Return the tables of some measures."""
+    return "\n".join(line for outcome in outcomes for line in _section(outcome))
+
+
+def _aims(report: Report) -> Iterator[str]:
+    if not report.verdicts:
+        return
+    missed = sum(not verdict.met for verdict in report.verdicts)
+    yield "## Aims"
+    yield ""
+    yield f"{len(report.verdicts) - missed} of {len(report.verdicts)} met."
+    yield ""
+    yield _row(("measure", "what", "aim", "found", "met"))
+    yield _row(("---", "---", "---:", "---:", "---"))
+    for verdict in report.verdicts:
+        found = f"{_number(verdict.found)} {verdict.unit}".rstrip()
+        yield _row((verdict.measure, verdict.what, verdict.bound, found, "yes" if verdict.met else "**no**"))
+    yield ""
 
 
 def _head(report: Report) -> Iterator[str]:
     machine = report.machine
     form = "quick form, " if report.quick else ""
-    yield "# Benchmarks"
-    yield ""
+    versions = {
+        "Python": machine.python,
+        "Consul": machine.consul,
+        "Go": machine.go,
+        **machine.packages,
+        "commit": machine.commit,
+    }
     yield (
         f"{machine.began}, {form}{report.seconds:.0f} s; {machine.system}, {machine.cores} cores, "
-        f"load {_loads(machine)}; Python {machine.python}, Consul {machine.consul}; "
-        + ", ".join(f"{name} {version}" for name, version in machine.packages.items())
+        f"load {_loads(machine)}; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items() if version)
         + "."
     )
     yield ""

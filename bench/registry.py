@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench.measures import (
     async_throughput,
+    capacity,
     counts,
     election,
     handoff,
@@ -57,6 +58,7 @@ MEASURES = (
     Measure("idle", "requests of those who are idle", idle.run),
     Measure("imports", "import time", imports.run),
     Measure("install", "base install size", install.run),
+    Measure("capacity", "long queues in virtual time", capacity.run),
     Measure("server_start", "start-up of the reference server", server_start.run),
     Measure("server_txns", "transactions a second of the reference server", server_txns.run),
     Measure("server_wake", "a thousand blocking queries woken", server_wake.run),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,9 +102,26 @@ class Machine:
     cores: int
     python: str
     consul: str
+    go: str
+    """Version of Go, empty where there is none."""
+    commit: str
+    """The commit that was measured, with a plus for changes since; empty where there is none."""
     packages: dict[str, str]
     load_before: tuple[float, float, float]
     load_after: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a run said to one aim."""
+
+    measure: str
+    what: str
+    kind: Literal["count", "time"]
+    bound: str
+    unit: str
+    found: float
+    met: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +133,8 @@ class Report:
     seconds: float
     """How long the run took."""
     outcomes: tuple[Outcome, ...]
+    verdicts: tuple[Verdict, ...] = ()
 
     def to_json(self) -> str:
         """Return the report as JSON."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"

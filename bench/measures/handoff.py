@@ -47,10 +47,13 @@ class Chain(Protocol):
         ...
 
 
+NAME = "ours, async"
+
+
 class OursAsync:
     """``AsyncLock`` on an ``AsyncClient`` per contender, one task each."""
 
-    name = "ours, async"
+    name = NAME
 
     @contextmanager
     def open(self, bed: Bed) -> Iterator[Chain]:

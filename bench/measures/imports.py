@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
 EMPTY = "nothing"
 HTTPX = "import httpx"
-OURS = "import consul_coord"
+OURS = (
+    "import consul_coord",
+    "from consul_coord import Client, Lock",
+    "from consul_coord import AsyncClient, AsyncLock",
+)
+ALONE = "the import alone"
 _PROGRAMS = {
-    HTTPX: "import httpx",
-    OURS: "import consul_coord",
-    "from consul_coord import Client, Lock": "from consul_coord import Client, Lock",
-    "from consul_coord import AsyncClient, AsyncLock": "from consul_coord import AsyncClient, AsyncLock",
+    HTTPX: HTTPX,
+    **{program: program for program in OURS},
     EMPTY: "",
 }
 
@@ -59,4 +62,4 @@ def _alone(name: str, alone: dict[str, list[list[float]]]) -> Figure:
     value = Spread.of([one[0] for one in alone[name]], scale=MILLI)
     base = Spread.of([one[0] for one in alone[HTTPX]], scale=MILLI)
     ratio = Spread.of([value.median / base.median])
-    return Figure(contender=name, what="the import alone", unit="ms", value=value, ratio=ratio)
+    return Figure(contender=name, what=ALONE, unit="ms", value=value, ratio=ratio)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bench.bed import Bed
 
 KEYS = 10_000
+EMPTY, FILLED = "resident, empty", "resident, filled"
 _OPS = 64
 
 
@@ -32,8 +33,8 @@ def run(bed: Bed) -> Outcome:
         measure="server_memory",
         title=title,
         figures=(
-            Figure(contender=REFERENCE, what="resident, empty", unit="KiB", value=Spread.of([empty])),
-            Figure(contender=REFERENCE, what="resident, filled", unit="KiB", value=Spread.of([filled])),
+            Figure(contender=REFERENCE, what=EMPTY, unit="KiB", value=Spread.of([empty])),
+            Figure(contender=REFERENCE, what=FILLED, unit="KiB", value=Spread.of([filled])),
         ),
     )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bench.bed import Bed
 
 IN_PROCESS = "ReferenceServer()"
+WHAT = "start, one reply, stop"
 COMMAND = "consul-coord serve"
 _PATH = "/v1/status/leader"
 
@@ -34,7 +35,7 @@ def run(bed: Bed) -> Outcome:
     return Outcome(
         measure="server_start",
         title="The reference server: start to first reply, and stop",
-        figures=figures(samples, what="start, one reply, stop"),
+        figures=figures(samples, what=WHAT),
         notes=(
             "Within a process without its imports, which a first round has made; as a command with them.",
         ),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from bench.bed import Bed
 
+LONGEST = "longest wait of another request"
 _TTL = 10
 _OPS = 64
 _LEADER = "/reference/leader"
@@ -42,7 +43,7 @@ def run(bed: Bed) -> Outcome:
         measure="server_storm",
         title=f"{sessions:,} sessions that end at once, each with a key",
         figures=(
-            *figures(longest, what="longest wait of another request"),
+            *figures(longest, what=LONGEST),
             *figures(samples, what="other requests"),
         ),
         notes=(f"Requests on one connection, from {_TTL} s before the sessions end until all have ended.",),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from bench.bed import Bed
 
+WHAT = "write to last answer"
 QUERIES = 1_000
 _SETTLING = "100ms"
 _READ_SIZE = 64 * 1024
@@ -34,7 +35,7 @@ def run(bed: Bed) -> Outcome:
         measure="server_wake",
         title=f"{QUERIES:,} blocking queries on one key, woken by one write",
         base=AGENT,
-        figures=figures(samples, what="write to last answer", base=AGENT),
+        figures=figures(samples, what=WHAT, base=AGENT),
         notes=("One thread writes, then reads the answers one after the other.",),
     )
 

@@ -108,6 +108,8 @@ def report(*outcomes: Outcome) -> Report:
         cores=2,
         python="3",
         consul="1",
+        go="",
+        commit="abc",
         packages={"httpx": "0"},
         load_before=(0.5, 0.5, 0.5),
         load_after=(1.5, 1.5, 1.5),
