@@ -1,0 +1,71 @@
+"""The docstrings that the API pages are made of: the first line is a sentence, of a method what it does."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.docs.test_reference import SHOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+THIRD_PERSON = re.compile(r"(?!Does|Is|Has|Its|Pass|Less)[A-Z]\w*s ")
+
+
+def resolved(name: str) -> object:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def methods_of(kind: type[Any]) -> Iterator[tuple[str, object]]:
+    """Return the public methods and properties of a class that are this package's own."""
+    for name, member in inspect.getmembers(kind):
+        code = (
+            member.fget
+            if isinstance(member, property)
+            else inspect.unwrap(member)
+            if callable(member)
+            else None
+        )
+        if not name.startswith("_") and (getattr(code, "__module__", None) or "").startswith("consul_coord"):
+            yield name, member
+
+
+KINDS = {name: kind for name in SHOWN if inspect.isclass(kind := resolved(name))}
+METHODS = {f"{name}.{method}": member for name, kind in KINDS.items() for method, member in methods_of(kind)}
+
+
+def flaw(doc: str | None, *, acts: bool) -> str | None:
+    """Return what is wrong with a docstring's first line."""
+    first = (doc or "").strip().partition("\n")[0]
+    if not first.endswith((".", ":")):
+        return f"no sentence in one line: {first!r}"
+    if acts and THIRD_PERSON.match(first):
+        return f"not imperative: {first!r}"
+    return None
+
+
+def test_a_class_says_what_it_is() -> None:
+    assert {name: flaw(kind.__doc__, acts=False) for name, kind in KINDS.items()} == dict.fromkeys(KINDS)
+
+
+def test_a_method_says_what_it_does() -> None:
+    found = {
+        name: flaw(inspect.getdoc(member), acts=not isinstance(member, property))
+        for name, member in METHODS.items()
+    }
+    assert found == dict.fromkeys(METHODS)
+
+
+@pytest.mark.parametrize("doc", [None, "", "It goes on\nin the next line.", "Returns it.", "Makes a thing."])
+def test_a_flaw_is_found(doc: str | None) -> None:
+    assert flaw(doc, acts=True) is not None
+
+
+def test_much_is_looked_at() -> None:
+    assert len(METHODS) > 300
