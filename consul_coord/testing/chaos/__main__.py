@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consul_coord.testing.chaos import links
+from consul_coord.testing.chaos.faults import FAULTS
 from consul_coord.testing.chaos.plan import Plan
 from consul_coord.testing.chaos.run import play
 from consul_coord.testing.history.timeline import html
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from consul_coord.testing.history import Record
 
 _MODULE = "consul_coord.testing.chaos"
-_FORMER = Plan()
 _SHOWN = 40.0
 """Seconds of the history that the picture shows."""
 
@@ -32,17 +32,28 @@ _SHOWN = 40.0
 def main(arguments: Sequence[str]) -> int:
     """Run what the command line says; returns the exit code."""
     parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=_FORMER.seconds, help="how long harm is done")
-    parser.add_argument("--seed", type=int, default=_FORMER.seed, help="what decides which harm comes when")
-    parser.add_argument("--pace", type=float, default=_FORMER.pace, help="mean seconds between two harms")
-    parser.add_argument("--drain", type=float, default=_FORMER.drain, help="seconds for the last clean-ups")
-    parser.add_argument("--worker", default=_FORMER.worker, help="the module that worker processes run")
-    parser.add_argument("--keep", type=Path, help="a new folder for histories, registers and a picture")
+    add, former = parser.add_argument, Plan()
+    add("--seconds", type=float, default=former.seconds, help="how long harm is done")
+    add("--seed", type=int, default=former.seed, help="what decides which harm comes when")
+    add("--pace", type=float, default=former.pace, help="mean seconds between two harms")
+    add("--longest", type=float, default=former.longest, help="seconds that a harm lasts at most")
+    add(
+        "--only", action="append", choices=FAULTS, help="a kind of harm to choose", metavar="KIND", default=[]
+    )
+    add("--drain", type=float, default=former.drain, help="seconds for the last clean-ups")
+    add("--worker", default=former.worker, help="the module that worker processes run")
+    add("--keep", type=Path, help="a new folder for histories, registers and a picture")
     given = parser.parse_args(arguments)
     if not links.is_private() and links.available():
         links.enter_private(_MODULE, arguments)
     plan = Plan(
-        seconds=given.seconds, seed=given.seed, pace=given.pace, drain=given.drain, worker=given.worker
+        seconds=given.seconds,
+        seed=given.seed,
+        pace=given.pace,
+        longest=given.longest,
+        only=tuple(given.only),
+        drain=given.drain,
+        worker=given.worker,
     )
     folder = Path(tempfile.mkdtemp(prefix="consul-chaos-")) if given.keep is None else given.keep
     folder.mkdir(parents=True, exist_ok=given.keep is None)

@@ -76,10 +76,13 @@ class Diary:
         """Return whether the worker goes on working under the hold."""
         return hold.is_held
 
+    def until(self, hold: HoldView) -> float | None:
+        """Return when the worker stops to believe in the hold by itself; None for never."""
+        return hold.deadline()
+
     def end(self, kind: str, hold: HoldView) -> None:
         """Write down that the hold is not relied upon any more."""
-        at = self._now()
-        self._add(kind, at, hold, until=hold.deadline(), detail=hold.reason or "")
+        self._add(kind, self._now(), hold, until=self.until(hold), detail=hold.reason or "")
 
     def _add(
         self,

@@ -84,15 +84,18 @@ class Part:
 class Plan:
     """One run: for how many seconds things are broken, by which seed, and who works meanwhile.
 
-    ``pace`` is the mean of the seconds between two faults. ``drain`` is for how many seconds a process may
-    clean up in the end; with 0 it need not, and what was still to be done is no finding. ``worker`` is the
-    module that worker processes run, so that a test can plant a fault in it.
+    ``pace`` is the mean of the seconds between two harms, ``longest`` the most that one lasts, ``only`` the
+    kinds to choose from (all, if empty). ``drain`` is for how many seconds a process may clean up in the end;
+    with 0 it need not, and what was still to be done is no finding. ``worker`` is the module that worker
+    processes run, so that a test can plant a fault in it.
     """
 
     seconds: float = 60.0
     seed: int = 1
     processes: int = 5
     pace: float = 0.8
+    longest: float = 8.0
+    only: tuple[str, ...] = ()
     drain: float = 0.0
     prefix: str = "chaos"
     worker: str = "consul_coord.testing.chaos.worker"

@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
 _WARM: Final = 60.0
 """Seconds within which every key must have been held once, before anything is harmed."""
-_MEANS: Final = (0.6, 3.0)
-_MOST: Final = 8.0
-"""Seconds that a harm lasts: the means of short and of long ones, and the most."""
+_MEANS: Final = (0.07, 0.4)
+"""How long short and long harms last on average, as parts of the longest."""
 _CLOSE: Final = 40.0
 _POLL: Final = 0.1
 _ID: Final = 36
@@ -141,8 +140,8 @@ class _Harms:
 
 def _harm(bed: Bed, hands: Hands) -> dict[str, int]:
     """Do harm for as long as the plan says; returns what was done how often."""
-    names = list(FAULTS)
-    weights = [weight for weight, _ in FAULTS.values()]
+    names = bed.plan.only or tuple(FAULTS)
+    weights = [FAULTS[name][0] for name in names]
     done: Counter[str] = Counter()
     harms = _Harms(hands)
     chance = hands.chance
@@ -156,8 +155,8 @@ def _harm(bed: Bed, hands: Hands) -> dict[str, int]:
             harmed = _attempt(name, hands)
             if harmed is not None:
                 done[name] += 1
-                mean = chance.choice(_MEANS)
-                harms.begin(name, harmed, until=now + min(chance.expovariate(1 / mean), _MOST))
+                mean = bed.plan.longest * chance.choice(_MEANS)
+                harms.begin(name, harmed, until=now + min(chance.expovariate(1 / mean), bed.plan.longest))
         time.sleep(max(0.0, min(following, harms.next_end, end) - bed.clock.now()))
     harms.end(float("inf"))
     return dict(done)
