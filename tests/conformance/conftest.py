@@ -30,5 +30,4 @@ def target(request: pytest.FixtureRequest) -> Target:
     kind: str = request.param
     fixture = "reference_server" if kind == "reference" else "real_agent"
     server: ReferenceServer[SystemClock] | RealAgent = request.getfixturevalue(fixture)
-    node = Target(kind, server.address, "").get("/v1/agent/self").json["Config"]["NodeName"]
-    return Target(kind, server.address, node)
+    return Target(kind, server.address)

@@ -115,6 +115,33 @@ def test_a_wait_ends_in_its_time_with_the_same_data(target: Target) -> None:
     assert (after.status, after.json, after.index) == (200, before.json, before.index)
 
 
+@pytest.mark.parametrize("wait", ["0s", "-1s", ""])
+def test_no_wait_is_the_usual_wait(target: Target, pool: ThreadPoolExecutor, wait: str) -> None:
+    key = target.key()
+    target.put(f"/v1/kv/{key}", b"v")
+    watch = blocked(pool, target, f"/v1/kv/{key}", wait=wait)
+    target.put(f"/v1/kv/{key}", b"w")
+    assert watch.result(DEADLINE).json[0]["Value"] == "dw=="
+
+
+def test_sessions_share_one_index(target: Target) -> None:
+    session = target.session()
+    target.session()
+    paths = (f"/v1/session/info/{session}", "/v1/session/list", f"/v1/session/node/{target.node}")
+    before = [target.get(path).index for path in paths]
+    target.session()
+    after = [target.get(path).index for path in paths]
+    assert max(before) < min(after)
+
+
+def test_a_deleted_last_key_wakes_its_prefix(target: Target, pool: ThreadPoolExecutor) -> None:
+    target.put(f"/v1/kv/{target.key('d/k')}", b"v")
+    watch = blocked(pool, target, f"/v1/kv/{target.key('d/')}?recurse")
+    target.delete(f"/v1/kv/{target.key('d/k')}")
+    answer = watch.result(DEADLINE)
+    assert (answer.status, answer.body) == (404, b"")
+
+
 def test_an_index_from_the_future_waits_its_full_time(target: Target, pool: ThreadPoolExecutor) -> None:
     key = target.key()
     target.put(f"/v1/kv/{key}", b"v")

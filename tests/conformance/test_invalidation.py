@@ -67,6 +67,43 @@ def test_the_five_ways(target: Target, way: str, behavior: str) -> None:
     target.put("/v1/catalog/deregister", {"Node": node})
 
 
+def test_a_session_ends_with_the_service_of_its_check(target: Target) -> None:
+    node = f"svc-{target.unique}"
+    check = {"CheckID": "c1", "Name": "c1", "Status": "passing", "ServiceID": "web"}
+    body = {"Node": node, "Address": "10.0.0.2", "Service": {"Service": "web"}, "Check": check}
+    assert target.put("/v1/catalog/register", body).json is True
+    session = target.session(Node=node, ServiceChecks=[{"ID": "c1"}])
+    target.put("/v1/catalog/deregister", {"Node": node, "ServiceID": "web"})
+    assert target.info(session) == []
+    target.put("/v1/catalog/deregister", {"Node": node})
+
+
+@pytest.mark.parametrize(("behavior", "lock_index"), [("release", 2), ("delete", 1)])
+def test_the_next_holder(target: Target, behavior: str, lock_index: int) -> None:
+    key, first, second = target.key(), target.session(Behavior=behavior, LockDelay=0), target.session()
+    target.put(f"/v1/kv/{key}?acquire={first}")
+    before = target.entry(key)
+    target.put(f"/v1/session/destroy/{first}")
+    assert target.put(f"/v1/kv/{key}?acquire={second}").json is True
+    after = target.entry(key)
+    assert after["LockIndex"] == lock_index
+    assert (after["CreateIndex"] == before["CreateIndex"]) is (behavior == "release")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("lock_delay", ["90s", 999])
+def test_a_lock_delay_is_a_minute_at_most(target: Target, lock_delay: object) -> None:
+    key, first, second = target.key(), target.session(LockDelay=lock_delay), target.session()
+    target.put(f"/v1/kv/{key}?acquire={first}")
+    began = time.monotonic()
+    target.put(f"/v1/session/destroy/{first}")
+    while target.put(f"/v1/kv/{key}?acquire={second}").json is False:
+        assert time.monotonic() - began < 75.0
+        time.sleep(0.05)
+    assert time.monotonic() - began >= 60.0
+
+
 def test_a_warning_ends_nothing(target: Target) -> None:
     node = target.node_with_check("warn")
     session = target.session(Node=node, NodeChecks=["c1"])

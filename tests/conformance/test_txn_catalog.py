@@ -65,7 +65,7 @@ def test_a_node(target: Target) -> None:
     name = f"N-{target.unique}"
     made = one(target, node("cas", name, Address="10.0.0.9", Meta={"a": "b"}, ModifyIndex=0))
     index = made["ModifyIndex"]
-    assert made == {
+    expected = {
         "ID": "",
         "Node": name,
         "Address": "10.0.0.9",
@@ -75,6 +75,7 @@ def test_a_node(target: Target) -> None:
         "CreateIndex": index,
         "ModifyIndex": index,
     }
+    assert target.shows(made, expected)
     assert one(target, node("set", name, Address="10.0.0.9", Meta={"a": "b"})) == made
     assert one(target, node("get", name.lower())) == made
     moved = one(target, node("cas", name, Address="10.0.0.8", ModifyIndex=index))
@@ -89,11 +90,12 @@ def test_a_service(target: Target, home: str) -> None:
     made = one(target, service("cas", home, ID="w1", Service="web", Port=80, Tags=["a"]))
     index = made["ModifyIndex"]
     indexes = {"CreateIndex": index, "ModifyIndex": index}
-    assert made == {"ID": "w1", "Service": "web", "Port": 80, "Tags": ["a"], **SERVICE_REST, **indexes}
+    named = {"ID": "w1", "Service": "web", "Port": 80, "Tags": ["a"]}
+    assert target.shows(made, {**named, **SERVICE_REST, **indexes})
     assert one(target, service("set", home, ID="w1", Service="web", Port=80, Tags=["a"])) == made
     assert one(target, service("get", home, ID="w1")) == made
-    named = one(target, service("set", home, Service="unnamed"))
-    assert (named["ID"], named["Tags"]) == ("unnamed", None)
+    unnamed = one(target, service("set", home, Service="unnamed"))
+    assert (unnamed["ID"], unnamed["Tags"]) == ("unnamed", None)
     gone = send(
         target,
         service("delete-cas", home, ID="w1", Service="web", ModifyIndex=index),
@@ -108,7 +110,7 @@ def test_a_check(target: Target, home: str) -> None:
     index = made["ModifyIndex"]
     indexes = {"CreateIndex": index, "ModifyIndex": index}
     named = {"Node": home, "CheckID": "c1", "Name": "c", "Status": "passing", "Definition": {}}
-    assert made == {**named, **CHECK_REST, **indexes}
+    assert target.shows(made, {**named, **CHECK_REST, **indexes})
     assert one(target, check("set", home, CheckID="c1", Name="c", Status="passing")) == made
     assert one(target, check("get", home, CheckID="c1")) == made
     bare = one(target, check("set", home, Name="bare"))
@@ -200,8 +202,8 @@ PARSE = [
 @pytest.mark.parametrize(("body", "text"), PARSE, ids=[body.decode() for body, _ in PARSE])
 def test_bodies_that_are_no_transaction(target: Target, body: bytes, text: str) -> None:
     answer = target.put("/v1/txn", body)
-    assert (answer.status, answer.text.startswith("Failed to parse body: json: ")) == (400, True)
-    assert answer.text.endswith(text)
+    assert (answer.status, answer.text.startswith("Failed to parse body: ")) == (400, True)
+    assert answer.text.endswith(text) or not target.is_1_8  # they are Go's words
 
 
 def test_of_several_kinds_in_one_operation_the_first_counts(target: Target, home: str) -> None:
