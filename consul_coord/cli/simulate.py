@@ -1,13 +1,18 @@
 """``consul-coord simulate``: runs of the simulator, by seed.
 
 Rules
-- A broken rule ends it with code 1; the seed, the rule and the end of the story are told, and the whole story
-  is in the file of ``--trace``.
+- A broken rule ends it with code 1; the seed, the rule and the end of the story are told, and the whole of it
+  is in the files of ``--trace`` and ``--timeline``.
+- What a file holds is told by its name: a document for ``.json``, a history's lines for ``.jsonl``, the story
+  for a person otherwise; a picture as ``.svg`` or ``.html``.
 - The last line says what was run: it is the same for the same seeds.
 """
 
 from __future__ import annotations
 
+import io
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +26,8 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   consul-coord simulate --seed 1 --count 100
-  consul-coord simulate --seed 217 --trace story.txt
+  consul-coord simulate --seed 217 --trace run.json
+  consul-coord simulate --seed 217 --trace story.txt --timeline run.html
 
 No Consul is needed: time, network and server are simulated, and the same seed gives the same run.
 """
@@ -36,9 +42,15 @@ No Consul is needed: time, network and server are simulated, and the same seed g
     "--trace",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE",
-    help="Write the story of the last run to FILE.",
+    help="Write the last run to FILE: .json a document, .jsonl a history, else the story as text.",
 )
-def simulate(*, seed: int, count: int, trace: Path | None) -> int:
+@click.option(
+    "--timeline",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Draw the last run's holders, waiters and faults over time to FILE: .svg or .html.",
+)
+def simulate(*, seed: int, count: int, trace: Path | None, timeline: Path | None) -> int:
     """Run clients against a Consul that misbehaves, in virtual time.
 
     Exits with 0 when no rule was broken, else with 1.
@@ -51,8 +63,8 @@ def simulate(*, seed: int, count: int, trace: Path | None) -> int:
         counts.add(outcome.counts)
         events += outcome.events
         seconds += outcome.seconds
-        if trace is not None and (outcome.violation is not None or number == seed + count - 1):
-            trace.write_text(_story(outcome), encoding="utf-8")
+        if outcome.violation is not None or number == seed + count - 1:
+            _write(outcome, trace, timeline)
         if outcome.violation is not None:
             click.echo(str(SimulationFailed(outcome)))
             return ExitCode.NO
@@ -64,6 +76,46 @@ def simulate(*, seed: int, count: int, trace: Path | None) -> int:
     return ExitCode.DONE
 
 
+def _write(outcome: Outcome, trace: Path | None, timeline: Path | None) -> None:
+    if trace is not None:
+        form = {".json": _document, ".jsonl": _history}.get(trace.suffix, _story)
+        trace.write_text(form(outcome), encoding="utf-8")
+    if timeline is not None:
+        timeline.write_text(_picture(outcome, page=timeline.suffix == ".html"), encoding="utf-8")
+
+
 def _story(outcome: Outcome) -> str:
-    end = "no rule was broken" if outcome.violation is None else str(outcome.violation)
-    return f"{outcome.plan.describe()}\n{outcome.trace.text()}\n{end}\n"
+    return f"{outcome.plan.describe()}\n{outcome.trace.text()}\n{_end(outcome)}\n"
+
+
+def _end(outcome: Outcome) -> str:
+    return "no rule was broken" if outcome.violation is None else str(outcome.violation)
+
+
+def _document(outcome: Outcome) -> str:
+    violation = outcome.violation
+    document = {
+        "seed": outcome.seed,
+        "plan": outcome.plan.describe().splitlines(),
+        "events": outcome.events,
+        "seconds": outcome.seconds,
+        "violation": None if violation is None else {"rule": violation.rule, "how": violation.how},
+        "counts": dict(sorted(outcome.counts.seen.items())),
+        "records": [asdict(record) for record in outcome.trace.records()],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _history(outcome: Outcome) -> str:
+    from consul_coord.testing.history import dump
+
+    lines = io.StringIO()
+    dump(outcome.trace.records(), lines)
+    return lines.getvalue()
+
+
+def _picture(outcome: Outcome, *, page: bool) -> str:
+    from consul_coord.testing.history import timeline
+
+    draw = timeline.html if page else timeline.svg
+    return draw(outcome.trace.records(), title=f"Seed {outcome.seed}: {_end(outcome)}")

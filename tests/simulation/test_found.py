@@ -48,7 +48,18 @@ class Scene:
 
     def __init__(self) -> None:
         self.world = World(
-            replace(draw(0), processes=0, foreign=0, keys=(KEY,), spec=SPEC, fates={}, chaos={}, skew=0.0)
+            replace(
+                draw(0),
+                processes=0,
+                foreign=0,
+                keys=(KEY,),
+                pools=(),
+                elections=(),
+                spec=SPEC,
+                fates={},
+                chaos={},
+                skew=0.0,
+            )
         )
         self.process: Process = self.world.new_process("p")
 

@@ -7,20 +7,27 @@ Rules
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from consul_coord.recipes import waitqueue
+from consul_coord.server.acl import Rule
 from consul_coord.server.gotext import SECOND
 from consul_coord.testing.simulation.network import FADED
+from consul_coord.testing.simulation.slot_rules import GARBAGE
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consul_coord.server.records import SessionRecord
+    from consul_coord.server.records import Entry, SessionRecord
     from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.world import World
+
+
+MOST_PROCESSES = 8
+"""With so many, living and dead, none forks any more."""
 
 
 class Chaos:
@@ -44,8 +51,18 @@ class Chaos:
             "delete contender": self._delete_contender,
             "overwrite": self._overwrite,
             "restore": self._restore,
+            "delete record": self._delete_record,
+            "rewrite record": self._rewrite_record,
+            "damage record": self._damage_record,
+            "overwrite contender": self._overwrite_contender,
+            "release contender": self._release_contender,
             "check critical": self._fail_check,
+            "check flapping": self._let_check_flap,
+            "permission revoked": self._revoke,
+            "double": self._double,
         }
+        self._keys = tuple(world.judge.keys)
+        self._pools = world.plan.pools
 
     def begin(self) -> None:
         """Start every kind that the plan has."""
@@ -59,13 +76,23 @@ class Chaos:
     def _plan_next(self, name: str, mean: float) -> None:
         def strike() -> None:
             if not self._over:
+                self._kind = name
                 self._kinds[name]()
                 self._plan_next(name, mean)
 
         self._world.scheduler.after(self._rng.expovariate(1 / mean), strike)
 
-    def _note(self, what: str) -> None:
-        self._world.judge.note("world", what)
+    def _note(self, what: str, who: str = "agent", *, seconds: float | None = None) -> None:
+        """Tell of a fault; of one that lasts, also its end."""
+        judge = self._world.judge
+        judge.note("world", what if seconds is None else f"{what} for {seconds:.2f} s")
+        judge.record(who, "fault", detail=what)
+        judge.see(f"chaos: {self._kind}")
+        if seconds is not None:
+            self._world.scheduler.after(seconds, lambda: judge.record(who, "healed", detail=what))
+
+    _kind = ""
+    """What is under way."""
 
     def _later(self, least: float, most: float, action: Callable[[], object]) -> float:
         seconds = self._rng.uniform(least, most)
@@ -90,14 +117,14 @@ class Chaos:
 
         def resume() -> None:
             if not process.crashed:
-                self._note(f"{process.name} goes on")
+                self._world.judge.note("world", f"{process.name} goes on")
                 slept = self._world.scheduler.now - began if asleep else 0.0
                 process.resume(slept=slept)
                 if valid_until is not None and process.clock.now() > valid_until:
                     self._world.judge.see("pause of a holder beyond its lease")
 
         seconds = self._later(0.0, self._rng.choice((0.5, 8.0)), resume)
-        self._note(f"{process.name} stands still for {seconds:.2f} s" + (", asleep" if asleep else ""))
+        self._note("asleep" if asleep else "stands still", process.name, seconds=seconds)
 
     def _crash(self) -> None:
         process = self._victim()
@@ -105,7 +132,8 @@ class Chaos:
             return
         if any(True for _ in process.core.holds()):
             self._world.judge.see("crash of a holder")
-        self._note(f"{process.name} crashes")
+        self._note("crashes", process.name)
+        self._world.judge.record(process.name, "died")
         process.crash()
         self._later(0.0, 5.0, lambda: None if self._over else self._world.add_process())
 
@@ -115,7 +143,13 @@ class Chaos:
             return
         process.link.cut = True
         longest = FADED * (self._world.plan.spec.ttl or 0.0)
-        self._note(f"{process.name} is cut off for {self._later(0.1, longest, process.link.mend):.2f} s")
+        self._note("cut off", process.name, seconds=self._later(0.1, longest, process.link.mend))
+
+    def _double(self) -> None:
+        process = self._victim()
+        if process is not None and len(self._world.processes) < MOST_PROCESSES:
+            self._note("forks", process.name)
+            self._world.add_double(process)
 
     # -- servers
 
@@ -124,36 +158,65 @@ class Chaos:
         if cluster.down:
             return
         seconds = self._later(least, most, cluster.elect_leader)
-        self._note(f"no leader for {seconds:.2f} s")
+        self._note("no leader", seconds=seconds)
         cluster.lose_leader()
 
     def _restart(self) -> None:
         cluster = self._world.cluster
         if cluster.down:
             return
-        self._note(f"the agent restarts, in {self._later(0.05, 4.0, cluster.start):.2f} s")
+        self._note("restarts", seconds=self._later(0.05, 4.0, cluster.start))
         cluster.stop()
 
     def _fail_check(self) -> None:
+        self._be_critical(self._rng.uniform(0.05, 3.0))
+
+    def _be_critical(self, seconds: float) -> None:
         cluster = self._world.cluster
-        if not cluster.state.leader:
-            return
-        seconds = self._later(0.05, 3.0, lambda: cluster.set_health(passing=True))
-        self._note(f"the node's check is critical for {seconds:.2f} s")
-        cluster.set_health(passing=False)
+        if cluster.state.leader:
+            self._world.scheduler.after(seconds, lambda: cluster.set_health(passing=True))
+            self._note("check critical", seconds=seconds)
+            cluster.set_health(passing=False)
+
+    def _let_check_flap(self) -> None:
+        for number in range(self._rng.randrange(2, 6)):
+            self._world.scheduler.after(number * 0.4, lambda: None if self._over else self._be_critical(0.2))
+
+    def _revoke(self) -> None:
+        """Refuse something that was permitted: writing, reading, the queue alone, or sessions."""
+        names = (*self._keys, *(pool.prefix for pool in self._pools))
+        name = self._rng.choice(names)
+        rule = self._rng.choice(
+            (
+                Rule("key", name, "read", prefix=True),
+                Rule("key", name, "deny", prefix=True),
+                Rule("key", waitqueue.directory(name), "deny", prefix=True),
+                Rule("session", "", "read", prefix=True),
+            )
+        )
+        cluster = self._world.cluster
+        cluster.permit((rule,))
+        seconds = self._later(0.1, 6.0, lambda: cluster.permit(()))
+        self._note(f"only {rule.policy} on {rule.resource} {rule.name!r}", seconds=seconds)
 
     # -- operators
 
     def _destroy_session(self) -> None:
-        sessions = self._world.cluster.sessions()
-        if not sessions or not self._world.cluster.state.leader:
+        world = self._world
+        sessions = world.cluster.sessions()
+        if not sessions or not world.cluster.state.leader:
             return
         session = self._rng.choice(sessions)
-        self._note(f"an operator destroys {short(session.id)}")
-        for key in self._world.plan.keys:
-            if self._world.cluster.holder(key) == session.id and not self._covered(session):
-                self._world.judge.forced(key)
-        self._world.cluster.destroy_session(session.id)
+        self._note(f"operator destroys {short(session.id)}")
+        if not self._covered(session):
+            for key in self._keys:
+                if world.cluster.holder(key) == session.id:
+                    world.judge.rules[key].forced()
+        if not session.node_checks:
+            for pool in self._pools:
+                if world.cluster.entry(f"{pool.prefix}/{session.id}") is not None:
+                    world.judge.rules[pool.prefix].forced(session.id)
+        world.cluster.destroy_session(session.id)
 
     @staticmethod
     def _covered(session: SessionRecord) -> bool:
@@ -163,44 +226,115 @@ class Chaos:
         )
 
     def _key(self) -> str:
-        return self._rng.choice(self._world.plan.keys)
+        """Return a key that has a leader to write it; empty if there is none."""
+        return self._rng.choice(self._keys) if self._keys and self._world.cluster.state.leader else ""
+
+    def _pool(self) -> str:
+        """Return the prefix of a semaphore, likewise."""
+        if not self._pools or not self._world.cluster.state.leader:
+            return ""
+        return self._rng.choice(self._pools).prefix
 
     def _release_key(self) -> None:
         key = self._key()
-        if self._world.cluster.state.leader and self._world.cluster.holder(key):
-            self._note(f"an operator releases {key}")
-            self._world.judge.forced(key)
+        if key and self._world.cluster.holder(key):
+            self._note(f"operator releases {key}")
+            self._world.judge.rules[key].forced()
             self._world.cluster.release(key)
 
     def _delete_key(self) -> None:
         key = self._key()
-        if self._world.cluster.state.leader and self._world.cluster.entry(key) is not None:
-            self._note(f"an operator deletes {key}")
-            self._world.judge.forced(key)
+        if key and self._world.cluster.entry(key) is not None:
+            self._note(f"operator deletes {key}")
+            self._world.judge.rules[key].forced()
             self._world.cluster.delete(key)
 
+    def _overwrite(self) -> None:
+        if key := self._key():
+            self._note(f"operator writes {key}")
+            self._world.cluster.overwrite(key, self._rng.randbytes(2).hex().encode())
+
     def _delete_contender(self) -> None:
-        key = self._key()
-        contenders = self._world.cluster.under(waitqueue.directory(key))
-        if contenders and self._world.cluster.state.leader:
-            contender = self._rng.choice(contenders)
-            self._note(f"an operator deletes the contender of {short(contender.session)} for {key}")
+        contender = self._contender()
+        if contender is not None:
+            self._note(f"operator deletes {contender.key}")
             self._world.judge.contender_deleted(contender.key)
             self._world.cluster.delete(contender.key)
 
-    def _overwrite(self) -> None:
-        if self._world.cluster.state.leader:
-            key = self._key()
-            self._note(f"an operator writes {key}")
-            self._world.cluster.overwrite(key, self._rng.randbytes(2).hex().encode())
+    def _contender(self) -> Entry | None:
+        """Choose a contender for a key or a slot; who has a slot by it is not counted any more."""
+        places = [*map(waitqueue.directory, self._keys), *(f"{pool.prefix}/" for pool in self._pools)]
+        cluster = self._world.cluster
+        directory = self._rng.choice(places)
+        found = [entry for entry in cluster.under(directory) if entry.key == directory + entry.session]
+        if not found or not cluster.state.leader:
+            return None
+        entry = self._rng.choice(found)
+        rules = self._world.judge.pools.get(directory.removesuffix("/"))
+        if rules is not None:
+            rules.forced(entry.session)
+        return entry
+
+    # -- operators of semaphores
+
+    def _slot(self) -> Entry | None:
+        """Choose a contender of a semaphore."""
+        prefix = self._pool()
+        contenders = [one for one in self._world.cluster.under(f"{prefix}/") if one.session] if prefix else []
+        return self._rng.choice(contenders) if contenders else None
+
+    def _overwrite_contender(self) -> None:
+        if (entry := self._slot()) is not None:
+            self._note(f"operator writes {entry.key}")
+            self._world.cluster.overwrite(entry.key, b"a note")
+
+    def _release_contender(self) -> None:
+        if (entry := self._slot()) is not None:
+            self._note(f"operator releases {entry.key}")
+            self._world.judge.rules[entry.key.rpartition("/")[0]].forced(entry.session)
+            self._world.cluster.release(entry.key)
+
+    def _delete_record(self) -> None:
+        prefix = self._pool()
+        if prefix and self._world.cluster.entry(f"{prefix}/.lock") is not None:
+            self._note(f"operator deletes {prefix}/.lock")
+            self._world.judge.rules[prefix].forced()
+            self._world.cluster.delete(f"{prefix}/.lock")
+
+    def _rewrite_record(self) -> None:
+        prefix = self._pool()
+        if prefix and (fields := self._world.judge.pools[prefix].standing().fields):
+            self._note(f"operator rewrites {prefix}/.lock")
+            self._world.judge.see("record rewritten")
+            changed = self._rng.choice(({"Limit": self._rng.choice((1, 2, 3))}, {"Note": "by hand"}))
+            value = json.dumps({**fields, "Holders": dict.fromkeys(fields["Holders"], True), **changed})
+            self._world.cluster.overwrite(f"{prefix}/.lock", value.encode())
+            self._world.judge.pools[prefix].rewritten()
+
+    def _damage_record(self) -> None:
+        prefix = self._pool()
+        if not prefix or self._world.plan.foreign or self._world.cluster.entry(f"{prefix}/.lock") is None:
+            return  # who is foreign may well write whatever he takes it for
+        cluster, rules = self._world.cluster, self._world.judge.rules[prefix]
+        rules.forced()
+        cluster.overwrite(f"{prefix}/.lock", GARBAGE)
+        seconds = self._later(0.1, 4.0, lambda: self.repair(prefix))
+        self._note(f"operator damages {prefix}/.lock", seconds=seconds)
+
+    def repair(self, prefix: str) -> None:
+        """Delete a record that can't be read."""
+        cluster = self._world.cluster
+        entry = cluster.entry(f"{prefix}/.lock")
+        if entry is not None and entry.value == GARBAGE and not cluster.down:
+            cluster.delete(entry.key)
 
     def _restore(self) -> None:
         cluster = self._world.cluster
         if not cluster.state.leader:
             return
         if self._rng.chance(0.5):
-            self._note("a snapshot is taken")
+            self._note("snapshot taken")
             cluster.take_snapshot()
         elif cluster.restore():
-            self._note("the snapshot was restored, and its sessions destroyed")
+            self._note("snapshot restored, and its sessions destroyed")
             self._world.judge.restored()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from consul_coord.server import catalog
+from consul_coord.server.acl import AclConfig, Token
 from consul_coord.server.config import ServerConfig
 from consul_coord.server.kv import KvOp
 from consul_coord.server.records import CRITICAL, PASSING, SERF_CHECK, CheckRecord, Entry
@@ -25,6 +26,7 @@ from consul_coord.server.wire import Blocked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.server.acl import Rule
     from consul_coord.server.records import SessionRecord
     from consul_coord.server.wire import Reply, Request
     from consul_coord.testing.simulation.dice import Dice
@@ -178,6 +180,11 @@ class Cluster:
         status = PASSING if passing else CRITICAL
         check = CheckRecord(self.state.node, SERF_CHECK, "Serf Health Status", status=status)
         self._do(lambda now: self.state.register(catalog.Registration(self.state.node, checks=(check,)), now))
+
+    def permit(self, rules: tuple[Rule, ...]) -> None:
+        """Have these rules of permission, and let everything else be allowed."""
+        acl = AclConfig(anonymous=Token(rules), default_policy="write") if rules else None
+        self.state.config = replace(self.state.config, acl=acl)
 
     def _write(self, verb: str, entry: Entry) -> None:
         self._do(lambda now: self.state.write_kv(KvOp(verb, entry), now))

@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import math
+from collections import deque
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
@@ -77,6 +78,42 @@ class SimHost(BaseHost):
     def report_failure(self, where: str, error: BaseException) -> None:
         """Keep a bug."""
         self._process.on_failure(where, error)
+
+
+class SimCalls:
+    """How users' functions are called: each in an event of its own, in order where that matters."""
+
+    def __init__(self, host: SimHost) -> None:
+        self._host = host
+        self._waiting: deque[tuple[Callable[[], object], Callable[[Exception], object]]] = deque()
+
+    def in_order(self, function: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+        """Call a function after those handed over before; what it raises goes to ``failed``."""
+        self._waiting.append((function, failed))
+        self._host.call_back(self._call_next)
+
+    def _call_next(self) -> None:
+        function, failed = self._waiting.popleft()
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - a user's, for its owner to report
+            failed(error)
+
+    def ask(
+        self,
+        function: Callable[[], object],
+        answered: Callable[[object], object],
+        failed: Callable[[Exception], object],
+    ) -> None:
+        """Call a function soon; what it returns goes to ``answered``, what it raises to ``failed``."""
+
+        def call() -> None:
+            try:
+                answered(function())
+            except Exception as error:  # noqa: BLE001 - as above
+                failed(error)
+
+        self._host.call_back(call)
 
 
 class SimIO(HostedIO):

@@ -3,13 +3,14 @@
 Rules
 - Requests of one process may pass each other: each has a connection of its own.
 - Who hears nothing waits until his own time is over. A connection that breaks says so at once.
-- A request is applied up to ``LATEST`` seconds after it was sent, as seen with an agent that was stopped and
-  went on. Nothing is applied later: that is where the clean-up of real clients ends, too.
+- A request is applied up to ``Plan.latest`` seconds after it was sent, as seen with an agent that was stopped
+  and went on. Nothing is applied later: that is where the clean-up of real clients ends, too.
 - What reaches a process that stands still waits for it; a timer that is due then, likewise.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlencode
@@ -33,15 +34,14 @@ if TYPE_CHECKING:
 
     Fire = Callable[[Callable[[], object]], object]
 
-LATEST = 40.0
 SLOW = 3.0
 FADED = 2.5
 """TTLs for which a link is cut at most."""
 _LATENCY = 0.002
 """Seconds one way, on average, when nothing is wrong."""
 _LONGEST_LATENCY = 0.02
-_LATENESS = (0.3, 1.5, 6.0, LATEST)
-"""A request that is late is so by up to one of these many seconds."""
+_LATENESS = (0.3, 1.5, 6.0, math.inf)
+"""A request that is late is so by up to one of these many seconds, as far as it may be."""
 
 _NO_LEADER = (500, b"No cluster leader")
 _RATE_LIMITED = (429, b"")
@@ -59,7 +59,7 @@ class Course:
     arrives: bool = True
     answer: Literal["reply", "nothing", "break", "refusal"] = "reply"
     delay: float = 0.0
-    """Up to so many seconds more, on the way there."""
+    """Up to so many seconds more, on the way there; infinite for as many as the plan allows."""
     back: float = 0.0
     """Likewise, on the way back."""
     twice: bool = False
@@ -77,8 +77,8 @@ COURSES = {
     "connection refused": Course(arrives=False, answer="refusal"),
     "reply lost": Course(answer="nothing"),
     "reply cut off": Course(answer="break"),
-    "late": Course(answer="nothing", delay=LATEST),
-    "late and cut off": Course(answer="break", delay=LATEST),
+    "late": Course(answer="nothing", delay=math.inf),
+    "late and cut off": Course(answer="break", delay=math.inf),
     "twice": Course(twice=True),
     "slow": Course(delay=SLOW, back=SLOW),
     "fading": Course(back=SLOW, fades=True),
@@ -99,6 +99,7 @@ class Network:
         self.judge = judge
         self.healed = False
         self._delays: dict[str, float] = {}
+        self.latest = plan.latest
         self._plan = plan
         self.rng = rng
 
@@ -208,7 +209,7 @@ class Exchange:
 
     def _lateness(self, most: float) -> float:
         """Draw how late it comes at most: often just too late, sometimes very late."""
-        return min(most, self._network.rng.choice(_LATENESS))
+        return min(most, self._network.latest, self._network.rng.choice(_LATENESS))
 
     def close(self) -> None:
         """Hang up, with or without a reply."""

@@ -53,10 +53,28 @@ CHAOS = {
     "delete key": "an operator deletes the key",
     "delete contender": "an operator deletes a contender",
     "overwrite": "an operator writes the key's value",
+    "delete record": "an operator deletes a semaphore's record",
+    "rewrite record": "an operator changes a semaphore's limit by hand, or adds a field",
+    "damage record": "an operator makes a semaphore's record unreadable, and deletes it after a while",
+    "overwrite contender": "an operator writes the value of a semaphore's contender",
+    "release contender": "an operator releases a semaphore's contender from its session",
     "restore": "an operator restores a snapshot, and destroys the sessions in it, as he should",
     "check critical": "the node's health check fails for a moment",
+    "check flapping": "it fails and recovers several times in a row",
+    "permission revoked": "some requests are refused for want of permission, for a while",
+    "double": "a process forks, and its child goes on with a copy of the client",
 }
 """What may happen at any time, apart from requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A semaphore."""
+
+    prefix: str
+    limit: int
+    grace: float
+    """Seconds for which the slot of a vanished holder is left alone; its sessions have checks then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +84,14 @@ class Plan:
     seed: int
     processes: int
     users: int
-    """Users of locks in each process."""
+    """Users of locks and semaphores in each process."""
     keys: tuple[str, ...]
+    """Locks."""
+    pools: tuple[Pool, ...]
+    elections: tuple[str, ...]
+    """Keys that each process has a candidate for."""
     foreign: int
-    """Clients that contend for the keys and know of no queue, as Go's do."""
+    """Clients that contend for all these and know of no queue, as Go's do: for each kind as many."""
     spec: SessionSpec
     timeout: float
     ttl_factor: float
@@ -81,6 +103,8 @@ class Plan:
     hot: frozenset[str]
     """Kinds of requests that faults are aimed at."""
     hot_probability: float
+    latest: float
+    """Seconds after which a request is applied at the latest."""
     chaos: Mapping[str, float]
     """Each with the seconds between two of them, on average."""
     patient: bool
@@ -88,14 +112,26 @@ class Plan:
     spurious: bool
     """Whether watches of absent keys answer early."""
 
+    @property
+    def bounded(self) -> bool:
+        """Whether no clock runs beyond the stated bound."""
+        return self.skew <= SAFE_SKEW
+
+    @property
+    def stretch(self) -> float:
+        """By how much the slowest clock makes waits longer."""
+        return 1 / (1 - self.skew)
+
     def describe(self) -> str:
         """Return it as a few lines of text."""
+        pools = ", ".join(f"{p.prefix} ({p.limit} slots, grace {p.grace:g} s)" for p in self.pools)
         spec, checks = self.spec, list(self.spec.node_checks)
         fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
         rows = (
             f"seed {self.seed}: {self.processes} processes with {self.users} users each",
-            f"{self.foreign} foreign clients; keys {', '.join(self.keys)}",
+            f"locks: {', '.join(self.keys) or 'none'}; foreign clients of each kind: {self.foreign}",
+            f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}",
             f"sessions: TTL {spec.ttl} s (ends after {self.ttl_factor:g} x), lock-delay {spec.lock_delay} s",
             f"sessions: {spec.behavior}, checks {checks}; clocks {self.skew:.1%} off at most",
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
@@ -105,8 +141,12 @@ class Plan:
         return "\n".join(rows)
 
 
+LATEST = 40.0
+"""Seconds: clean-up looks for what comes late for more than that."""
 SAFE_SKEW = 0.045
 """Less than a session's own allowance for drift."""
+_WILD_SKEW = 0.3
+"""Far beyond that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,39 +168,74 @@ AIMS = (
     Aim(fates=("fading", "reply lost"), chaos=("cut",), hot=("renew",), short_leases=True),
     Aim(fates=("reply lost", "reply cut off"), hot=("barge", "join", "take", "unlock", "create")),
 )
-"""One of them for each run."""
+"""One of them for each run with locks."""
+SLOT_AIMS = (
+    Aim(),
+    Aim(fates=("late", "late and cut off"), hot=("join", "slot-take", "slot-take-at-once", "slot-leave")),
+    Aim(fates=("reply lost", "reply cut off"), hot=("join", "slot-take", "slot-take-at-once", "withdraw")),
+    Aim(chaos=("delete contender", "destroy session"), fates=("slow",), hot=("slot-take", "join")),
+    Aim(chaos=("delete record", "rewrite record"), fates=("late and cut off",), hot=("slot-take", "join")),
+)
+"""Likewise, of each run with semaphores alone."""
+MIXES = (
+    *("locks",) * 5,
+    *("semaphores",) * 3,
+    "elections",
+    "locks and elections",
+    "locks and semaphores",
+    "semaphores and elections",
+)
+"""Which recipes there are, one of them for each run."""
 
 
 def draw(seed: int) -> Plan:
     """Return what a seed stands for."""
     rng = Dice(seed, "plan")
-    aim = rng.choice(AIMS)
+    mix = rng.choice(MIXES)
+    aim = rng.choice(AIMS if "locks" in mix or mix == "elections" else SLOT_AIMS)
     likely = {name: 1.0 if name in aim.fates else 0.05 if "late" in name else 0.35 for name in FATES}
     fates = {name: 10 ** rng.uniform(-2.2, -1.0) for name, part in likely.items() if rng.chance(part)}
     any_kind = rng.sample(SHAPES, rng.choice((0, 1, 2)))
     chaos = {
         name: rng.uniform(1.5, 4.0) if name in aim.chaos else rng.uniform(3.0, 15.0)
         for name in CHAOS
-        if name in aim.chaos or rng.chance(0.22)
+        if name in aim.chaos or rng.chance(0.2)
     }
+    spec = _spec(rng, short=aim.short_leases)
+    pools = _pools(rng) if "semaphores" in mix else ()
     return Plan(
         seed=seed,
-        processes=rng.choice((2, 2, 3, 3, 4)),
-        users=rng.choice((1, 1, 2, 3)),
-        keys=("jobs/a",) if rng.chance(0.8) else ("jobs/a", "jobs/b"),
-        foreign=int(rng.chance(0.25)),
-        spec=_spec(rng, short=aim.short_leases),
+        processes=rng.choice((2, 2, 2, 3, 3, 4)),
+        users=rng.choice((1, 1, 1, 2, 2, 3)),
+        keys=_keys(rng) if "locks" in mix else (),
+        pools=pools,
+        elections=("lead/a",) if "elections" in mix else (),
+        # A foreign client knows of no grace, and of no fields but its own.
+        foreign=int(rng.chance(0.25) and not any(pool.grace for pool in pools)),
+        spec=spec,
         timeout=rng.choice((2.0, 5.0, 10.0)),
         ttl_factor=1.0 if aim.short_leases else rng.choice((1.0, 2.0)),
-        skew=rng.choice((0.0, SAFE_SKEW)),
-        chaos_seconds=rng.uniform(6.0, 20.0),
+        skew=_WILD_SKEW if rng.chance(0.06) else rng.choice((0.0, SAFE_SKEW)),
+        chaos_seconds=rng.uniform(4.0, 12.0),
         fates=fates,
         hot=frozenset(rng.sample(aim.hot, 1) if aim.hot else any_kind),
         hot_probability=rng.uniform(0.1, 0.5),
+        latest=rng.choice((8.0, 8.0, 8.0, LATEST)),
         chaos=chaos,
         patient=rng.chance(0.04),
         spurious=rng.chance(0.2),
     )
+
+
+def _keys(rng: Dice) -> tuple[str, ...]:
+    return ("jobs/a",) if rng.chance(0.8) else ("jobs/a", "jobs/b")
+
+
+def _pools(rng: Dice) -> tuple[Pool, ...]:
+    # The name of one begins with the other's: they must not be taken for each other.
+    names = ("pool/a",) if rng.chance(0.7) else ("pool/a", "pool/ab")
+    grace = rng.choice((1.0, 3.0)) if rng.chance(0.15) else 0.0
+    return tuple(Pool(name, rng.choice((1, 2, 2, 3)), grace) for name in names)
 
 
 def _spec(rng: Dice, *, short: bool) -> SessionSpec:

@@ -52,11 +52,13 @@ class Process:
         judge: Judge,
         plan: Plan,
         rng: Dice,
+        clock: LocalClock | None = None,
     ) -> None:
+        """Start one; ``clock`` is another process's of the same machine."""
         self.name = name
         self.rng = rng
         self.judge = judge
-        self.clock = LocalClock(
+        self.clock = clock or LocalClock(
             scheduler, rate=1.0 + rng.uniform(-plan.skew, plan.skew), offset=rng.uniform(1_000.0, 9_000.0)
         )
         self.host = SimHost(self, rng)

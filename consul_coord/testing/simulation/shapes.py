@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request
 
+GUARDED = "done/"
+"""Prefix of the keys that are written under a hold's guard."""
+
 _BY_VERBS = {
     ("check-not-exists", "lock"): "barge",
     ("lock",): "barge",
@@ -22,12 +25,21 @@ _BY_VERBS = {
     ("get", "get-tree"): "look",
     ("get-tree",): "look",
     ("check-index", "lock", "delete"): "take",
+    ("check-index", "check-not-exists", "lock", "delete", "delete", "delete"): "elect",
+    ("check-index", "check-index", "lock", "delete", "delete", "delete"): "elect",
     ("check-session", "delete"): "adopt",
     ("check-index", "unlock"): "unlock",
     ("check-index", "unlock", "get-tree"): "unlock",
-    ("check-session", "lock"): "put",
+    ("check-index", "lock"): "put",
     ("check-session", "check-index", "set"): "guarded",
-    ("check-session", "set"): "guarded",
+    ("check-session", "set"): "note",
+    ("check-session", "check-session", "set"): "name-heir",
+    ("check-session", "check-session", "set", "cas"): "name-heir",
+    ("check-index", "cas", "lock"): "slot-take",
+    ("cas", "lock"): "slot-take-at-once",
+    ("check-session", "cas", "delete-cas", "get-tree"): "slot-leave",
+    ("check-session", "get", "delete-cas"): "slot-withdraw",
+    ("delete-cas",): "withdraw",
 }
 _BY_PATH = (
     ("PUT", "/v1/session/create", "create"),
@@ -38,8 +50,10 @@ _BY_PATH = (
 )
 _BY_PARAM = (
     ("GET", "index", "watch"),
+    ("GET", "recurse", "list"),
     ("PUT", "acquire", "acquire"),
     ("PUT", "release", "release"),
+    ("PUT", "cas", "put-cas"),
 )
 _KV = "/v1/kv/"
 
@@ -50,8 +64,10 @@ SHAPES = (
 )
 """Every name there is."""
 
-LOCKING = frozenset({"barge", "take", "adopt", "acquire"})
-"""Those that may change who has the key itself, to somebody's favour."""
+LOCKING = frozenset(
+    {"barge", "take", "elect", "adopt", "acquire", "slot-take", "slot-take-at-once", "slot-leave", "put-cas"}
+)
+"""Those that may change who holds what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,9 @@ def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
     fields = [op["KV"] for op in ops]
     name = _BY_VERBS.get(tuple(op["Verb"] for op in fields), "other")
     session = next((op["Session"] for op in fields if op.get("Session")), "")
+    last = fields[-1]["Key"]
+    if last.startswith(GUARDED):
+        return Shape("guarded", last, session)
     # What a barge checks is its contender; what it is about is the key that it locks.
-    about = next((op["Key"] for op in fields if op["Verb"] == "lock"), fields[0]["Key"])
+    about = next((op["Key"] for op in fields if op["Verb"] in {"lock", "delete-cas"}), fields[0]["Key"])
     return Shape(name, about, session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 from consul_coord.testing.simulation.plan import Plan, draw
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.judge import Violation
     from consul_coord.testing.simulation.trace import Trace
 
+RUNS_A_COLLECTION = 10
+"""After so many runs in a process what they have left is collected."""
 SHOWN = 120
 """Lines of the trace that an error shows."""
 
@@ -89,6 +92,15 @@ class Simulation:
         )
 
 
+_runs = count(1)
+
+
+def _collect_sometimes() -> None:
+    """Collect what runs have left: each time would take longer than many a run."""
+    if next(_runs) % RUNS_A_COLLECTION == 0:
+        gc.collect()
+
+
 @contextmanager
 def _without_collector() -> Generator[None]:
     """Let objects go when nobody refers to them, or where the run says so, but at no other time."""
@@ -98,7 +110,7 @@ def _without_collector() -> Generator[None]:
     try:
         yield
     finally:
-        gc.collect()  # what the run has left, and no more: everything older is frozen
         gc.unfreeze()
+        _collect_sometimes()
         if enabled:
             gc.enable()

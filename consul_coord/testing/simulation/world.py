@@ -12,25 +12,28 @@ Rules
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.recipes import waitqueue
-from consul_coord.recipes.reaper import SWEEPS, Sweep
+from consul_coord.recipes.reaper import SWEEPS, StraySession, Sweep
+from consul_coord.testing.simulation.candidates import PRIORITY_DELAY, REST, CandidateUser
 from consul_coord.testing.simulation.chaos import Chaos
 from consul_coord.testing.simulation.cluster import Cluster
 from consul_coord.testing.simulation.dice import Dice
-from consul_coord.testing.simulation.foreign import Foreign
+from consul_coord.testing.simulation.double import fork
+from consul_coord.testing.simulation.foreign import ForeignLock, ForeignSemaphore
+from consul_coord.testing.simulation.holding import CALM_HOLD
 from consul_coord.testing.simulation.judge import Judge
-from consul_coord.testing.simulation.network import COURSES, LATEST, Network
+from consul_coord.testing.simulation.network import COURSES, Network
 from consul_coord.testing.simulation.process import Process
 from consul_coord.testing.simulation.scheduler import Scheduler
 from consul_coord.testing.simulation.trace import short
-from consul_coord.testing.simulation.workload import CALM_HOLD, User, locks_of
+from consul_coord.testing.simulation.workload import LockUser, SlotUser, locks_of, semaphores_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
-    from consul_coord.recipes.lock import LockCore
+    from consul_coord.testing.simulation.clock import LocalClock
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.program import SimTask
@@ -55,15 +58,15 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.scheduler = Scheduler(self._dice("order"))
-        self.judge = Judge(self.scheduler, plan)
         self.cluster = Cluster(self.scheduler, plan, self._dice("cluster"))
-        self.judge.cluster = self.cluster
+        self.judge = Judge(self.scheduler, plan, self.cluster)
         self.network = Network(self.scheduler, self.cluster, plan, self._dice("network"), self.judge)
         self.processes: list[Process] = []
-        self._users: list[User] = []
+        self._users: list[LockUser | SlotUser | CandidateUser] = []
         self._running: dict[SimTask, str] = {}
         self._healed = False
         self._idle_since = 0.0
+        self._nothing_comes_after = 0.0
         self._chaos = Chaos(self, self._dice("chaos"))
         self._names = 0
 
@@ -73,16 +76,40 @@ class World:
     # -- who takes part
 
     def add_process(self) -> Process:
-        """Start a process with its users."""
+        """Start a process with its users and candidates."""
         process = self.new_process("p")
-        locks: dict[str, LockCore] = locks_of(process, self.plan)
-        for number in range(self.plan.users):
-            user = User(process, locks, healed=lambda: self._healed)
-            self._users.append(user)
-            self.start(process, user.run, f"user {number}")
+        self._add_users(process)
         return process
 
-    def new_process(self, kind: str) -> Process:
+    def add_double(self, parent: Process) -> Process:
+        """Start a process that a fork of another one has made: it has a copy of its client, and users."""
+        child = self.new_process("f", clock=parent.clock)
+        fork(parent, child, self.judge)
+        self._add_users(child)
+        return child
+
+    def _add_users(self, process: Process) -> None:
+        plan = self.plan
+        locks, semaphores = locks_of(process, plan), semaphores_of(process, plan)
+        kinds: list[Callable[[str], LockUser | SlotUser]] = []
+        if locks:
+            kinds.append(lambda name: LockUser(process, name, locks, healed=self._is_healed))
+        if semaphores:
+            kinds.append(lambda name: SlotUser(process, name, semaphores, healed=self._is_healed))
+        users = range(max(plan.users, len(kinds))) if kinds else ()
+        self._run_users(process, [kinds[number % len(kinds)](f"user {number}") for number in users])
+        candidates = [CandidateUser(process, key, plan, healed=self._is_healed) for key in plan.elections]
+        self._run_users(process, candidates)
+
+    def _run_users(self, process: Process, users: Sequence[LockUser | SlotUser | CandidateUser]) -> None:
+        for user in users:
+            self._users.append(user)
+            self.start(process, user.run, user.actor)
+
+    def _is_healed(self) -> bool:
+        return self._healed
+
+    def new_process(self, kind: str, *, clock: LocalClock | None = None) -> Process:
         """Start a process without any users."""
         self._names += 1
         name = f"{kind}{self._names}"
@@ -93,9 +120,10 @@ class World:
             judge=self.judge,
             plan=self.plan,
             rng=self._dice(name),
+            clock=clock,
         )
         self.processes.append(process)
-        self.judge.processes.append(process)
+        self.judge.add(process)
         return process
 
     def start(
@@ -119,9 +147,13 @@ class World:
     def _run_phases(self) -> None:
         for _ in range(self.plan.processes):
             self.add_process()
-        for _ in range(self.plan.foreign):
-            process = self.new_process("go")
-            self.start(process, Foreign(process, self.plan.keys, healed=lambda: self._healed).run, "foreign")
+        for kind, names in (
+            (ForeignLock, (*self.plan.keys, *self.plan.elections)),
+            (ForeignSemaphore, tuple(pool.prefix for pool in self.plan.pools)),
+        ):
+            for _ in range(self.plan.foreign if names else 0):
+                process = self.new_process("go")
+                self.start(process, kind(process, names, healed=self._is_healed).run, "foreign")
         self._chaos.begin()
         phases = (
             self._chaos_phase,
@@ -165,14 +197,20 @@ class World:
         )
         spec = self.plan.spec
         sessions = self.plan.ttl_factor * (spec.ttl or 0.0) + (spec.lock_delay or 0.0)
-        lateness = LATEST + sum(SWEEPS) if self._late else 0.0
+        lateness = self.plan.latest + sum(SWEEPS) if self._late else 0.0
         silence = _LONGEST_WATCH + self.plan.timeout if silent else self.plan.timeout
-        return max(lateness, silence) + 2 * sessions + _LONGEST_PAUSE
+        grace = max((pool.grace for pool in self.plan.pools), default=0.0)
+        vacancy = PRIORITY_DELAY + REST[1] if self.plan.elections else 0.0
+        aftermath = max(lateness, silence) + 2 * sessions + _LONGEST_PAUSE + 2 * grace + vacancy
+        return self.plan.stretch * aftermath
 
     @property
     def _round(self) -> float:
         """How many seconds everybody's turns take at most, one after the other."""
-        return len(self._users) * len(self.plan.keys) * (CALM_HOLD + _TURN)
+        plan = self.plan
+        things = len(plan.keys) + len(plan.pools) + len(plan.elections)
+        longest = CALM_HOLD + _TURN + (2 * (PRIORITY_DELAY + REST[1]) if plan.elections else 0.0)
+        return plan.stretch * len(self._users) * things * longest
 
     def _healing(self) -> None:
         now = self.scheduler.now
@@ -183,6 +221,9 @@ class World:
         self.cluster.start()
         self.cluster.elect_leader()
         self.cluster.set_health(passing=True)
+        self.cluster.permit(())
+        for pool in self.plan.pools:
+            self._chaos.repair(pool.prefix)
         for process in self.processes:
             process.link.mend()
             process.resume()
@@ -190,6 +231,8 @@ class World:
             self.add_process()
         self.judge.healed_at = now
         self.judge.quiet_at = now + self._aftermath
+        expiry = self.plan.ttl_factor * max(self.plan.spec.ttl or 0.0, ForeignLock.spec.ttl or 0.0) + 1.0
+        self._nothing_comes_after = now + max(self.plan.latest if self._late else 0.0, expiry)
         bound = self._aftermath + self._round
         if not self.advance(now + bound, unless=lambda: not self._running):
             waiting = ", ".join(self._running.values())
@@ -198,20 +241,21 @@ class World:
     def _settling(self) -> None:
         """Let clean-up end, and what comes late come."""
         self._idle_since = self._idle_since or self.scheduler.now
-        self.advance(self.scheduler.now + sum(SWEEPS) + 2 * _LONGEST_PAUSE, unless=self._settled)
+        most = self.plan.stretch * (sum(SWEEPS) + 2 * _LONGEST_PAUSE)
+        self.advance(self.scheduler.now + most, unless=self._settled)
         if not self._settled():
             self.judge.convict("nothing left", "there is still clean-up to do")
 
     def _settled(self) -> bool:
-        spec = self.plan.spec
-        expiry = self.plan.ttl_factor * (spec.ttl or 0.0) + 1.0
-        if self.scheduler.now < (self.judge.healed_at or 0.0) + max(LATEST if self._late else 0.0, expiry):
+        if self.scheduler.now < self._nothing_comes_after:
             return False
         duties = [duty for process in self._alive() for duty in process.reaper.duties()]
-        # Without lateness the first looks find all there is; only some runs wait for the last ones.
-        patient = self.plan.patient or self._late
-        swept = not patient and self.scheduler.now > self._idle_since + SWEEPS[0] + SWEEPS[1] + 1.0
-        return not duties or (swept and all(isinstance(duty, Sweep) for duty in duties))
+        # The first look after the last late request finds all there is; only some runs wait for the others.
+        latest = self.plan.latest if self._late else SWEEPS[0]
+        enough = next((look for look in accumulate(SWEEPS[:-1]) if look > latest), None)
+        patient = self.plan.patient or enough is None
+        swept = not patient and self.scheduler.now > self._idle_since + (enough or 0.0) + 1.0
+        return not duties or (swept and all(isinstance(duty, Sweep | StraySession) for duty in duties))
 
     @property
     def _late(self) -> bool:
@@ -228,23 +272,21 @@ class World:
         self._settling()
 
     def _calm_turns(self) -> None:
-        self.judge.note("world", "everybody takes each lock once more")
+        self.judge.note("world", "everybody takes each thing once more")
         self.judge.quiet_at = self.scheduler.now
         now = self.scheduler.now
         for user in self._users:
             if not user.process.crashed:
                 self.start(user.process, user.calm_rounds, "calm user")
         # A crashed holder's lock-delay may still be in force.
-        bound = self._round + 2.0 + (self.plan.spec.lock_delay or 0.0)
+        grace = max((pool.grace for pool in self.plan.pools), default=0.0)
+        bound = self._round + 2.0 + (self.plan.spec.lock_delay or 0.0) + grace
         if not self.advance(now + bound, unless=lambda: not self._running):
             self.judge.convict("progress", f"undisturbed, the turns took more than {bound:.1f} s")
 
     def _leftovers(self) -> None:
-        for key in self.plan.keys:
-            if holder := self.cluster.holder(key):
-                self.judge.convict("nothing left", f"{key} is locked by {short(holder)} for nobody")
-            for entry in self.cluster.under(waitqueue.directory(key)):
-                self.judge.convict("nothing left", f"{entry.key} of {short(entry.session)} queues for nobody")
+        for rules in self.judge.rules.values():
+            rules.check_left()
 
     def _closing(self) -> None:
         for process in self._alive():

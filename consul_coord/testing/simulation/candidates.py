@@ -1,0 +1,192 @@
+"""Candidates of an election: they stand, lead, proclaim, resign, hand over, fall ill, and stand again.
+
+Rules
+- ``on_elected`` and ``on_lost`` take turns, in every life of a candidacy.
+- Once the world is healed a candidate stands until he has led once more, and then no more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from consul_coord.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    ConsulCoordError,
+    NotHeld,
+    SessionNotFound,
+)
+from consul_coord.http.endpoints import kv
+from consul_coord.http.retry import send_once
+from consul_coord.recipes import election, leader, waitqueue
+from consul_coord.recipes.leadership import told_as_leadership
+from consul_coord.testing.simulation.driver import SimCalls
+from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from consul_coord.io import IO
+    from consul_coord.models import LossReason
+    from consul_coord.recipes.election import Candidacy
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.testing.simulation.driver import SimIO
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.process import Process
+
+REST = (0.0, 0.5)
+"""Seconds that a candidate stays aside after a leadership."""
+PRIORITY_DELAY = 0.5
+"""Seconds of vacancy that a candidate of low priority waits for."""
+HEALTH_INTERVAL = 0.5
+
+
+class CandidateUser(Holder):
+    """Whoever has a candidate in one process."""
+
+    def __init__(self, process: Process, key: str, plan: Plan, *, healed: Callable[[], bool]) -> None:
+        super().__init__(process, "candidate", healed=healed)
+        self.key = key
+        self._candidacy: Candidacy | None = None
+        self._in_office = False
+        sick = self.rng.chance(0.2)
+        session = plan.spec if self.rng.chance(0.3) else None
+        self._lock = election.lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
+        self._plan = election.ElectionPlan(
+            key=key,
+            retry_wait=REST,
+            priority_delay=PRIORITY_DELAY if self.rng.chance(0.15) else 0.0,
+            health_interval=HEALTH_INTERVAL,
+            on_elected=self._elected,
+            on_lost=self._lost,
+            on_change=self._changed if self.rng.chance(0.3) else None,
+            health=self._health if sick else None,
+        )
+
+    # -- callbacks
+
+    def _elected(self, candidacy: Candidacy, hold: HoldCore) -> None:  # noqa: ARG002 - as ElectionPlan has it
+        if self._in_office:
+            self.judge.convict("callbacks", f"{self.process.name} was elected twice without a loss between")
+        self._in_office = True
+        if self._plan.priority_delay:
+            self.judge.see("low priority elected")
+        if not self.healed() and self.rng.chance(0.03):
+            raise ClumsyUser
+
+    def _lost(self, reason: LossReason) -> None:
+        if not self._in_office:
+            self.judge.convict("callbacks", f"{self.process.name} lost a leadership twice, or none: {reason}")
+        self._in_office = False
+
+    def _changed(self, _: object) -> None:
+        self.judge.see("change of leadership seen")
+
+    def _health(self) -> bool:
+        return self.healed() or self.rng.chance(0.7)
+
+    # -- his life
+
+    async def run(self, io: SimIO) -> None:
+        """Stand again and again until the world is healed, then until elected once more."""
+        while not self.healed():
+            await self._stand(io, self._lead)
+            await io.sleep(self.rng.uniform(0.0, 1.0))
+        await self.calm_rounds(io)
+
+    async def calm_rounds(self, io: SimIO) -> None:
+        """Stand until elected, all being well."""
+        led = await self._stand(io, self._lead_briefly)
+        if not led:
+            self.judge.convict(
+                "progress", f"{self.process.name} did not get to lead {self.key}, all being well"
+            )
+
+    async def _stand(
+        self, io: SimIO, lead: Callable[[SimIO, Candidacy, HoldCore], Coroutine[Any, Any, bool]]
+    ) -> bool:
+        """Be a candidate until ``lead`` says that it is enough; returns whether it ever led."""
+        core = self.process.core
+        candidacy = election.Candidacy(core, self._plan, self._lock, SimCalls(self.process.host), keeps=self)
+        self._candidacy, self._in_office = candidacy, False
+        self.judge.record(self.process.name, "waiting", actor=self.actor, key=self.key)
+        await self.process.call(io.task, lambda io: election.start(io, candidacy))
+        led = False
+        try:
+            while not led:
+                timeout = None if self.healed() else self.rng.uniform(0.5, 8.0)
+                try:
+                    hold = await self._wait(io, candidacy, timeout)
+                except AcquireTimeout:
+                    if self.rng.chance(0.3) and not self.healed():
+                        break
+                    continue
+                except AcquireCancelled:
+                    break
+                led = await lead(io, candidacy, hold)
+        finally:
+            if not self.process.crashed:
+                await self.process.call(
+                    io.task, lambda io: election.stop(io, candidacy, timeout=5.0), closing=True
+                )
+                if not led:
+                    self.judge.record(self.process.name, "gave_up", actor=self.actor, key=self.key)
+        return led
+
+    async def _wait(self, io: SimIO, candidacy: Candidacy, timeout: float | None) -> HoldCore:
+        _, hold = await self.process.call(
+            io.task, lambda io: election.wait_for_leadership(io, candidacy, timeout=timeout)
+        )
+        return hold
+
+    async def _lead(self, io: SimIO, candidacy: Candidacy, hold: HoldCore) -> bool:
+        """Lead for a while; returns whether that is enough."""
+        rules = self.judge.rules[self.key]
+        claim = rules.claim(hold.fence)
+        if claim is not None:
+            await self.work(io, hold, claim)
+            await self._end(io, candidacy, hold)
+        return self.rng.chance(0.3)
+
+    async def _end(self, io: SimIO, candidacy: Candidacy, hold: HoldCore) -> None:
+        match self.rng.randrange(4):
+            case 0:
+                pause = self.rng.choice((0.0, 1.0))
+                await self.call(io, lambda io: election.resign(io, candidacy, pause=pause))
+            case 1:
+                await self.call(io, lambda io: self._hand_over(io, candidacy, hold))
+            case 2:
+                await self.call(io, lambda io: leader.leader(io, self.process.core, self.key))
+            case _:
+                pass
+
+    async def _hand_over(self, io: IO, candidacy: Candidacy, hold: HoldCore) -> None:
+        call = kv.list_pairs(waitqueue.directory(self.key))
+        queue = waitqueue.read(self.key, (await send_once(io, call, deadline=io.now() + 2.0)).value).live
+        if queue:
+            heir = waitqueue.session_of(self.rng.choice(queue))
+            try:
+                await election.transfer(io, candidacy, hold, heir)
+            except (SessionNotFound, AcquireTimeout, NotHeld):
+                self.judge.see("nobody to hand over to")
+            else:
+                self.judge.see("handed over")
+
+    async def _lead_briefly(self, io: SimIO, candidacy: Candidacy, hold: HoldCore) -> bool:  # noqa: ARG002 - as _lead
+        await io.wait(hold.over, deadline=io.now() + self.rng.uniform(0, CALM_HOLD))
+        return True
+
+    async def ensure(self, io: IO, hold: HoldCore, seconds: float) -> None:
+        """Make sure of some of the lease."""
+        with told_as_leadership(hold):
+            await super().ensure(io, hold, seconds)
+
+    async def put(self, io: IO, hold: HoldCore, value: bytes) -> None:
+        """Proclaim something."""
+        if self._candidacy is not None:
+            await election.proclaim(io, self._candidacy, hold, value)
+            self.judge.see("proclaimed")
+
+
+class ClumsyUser(ConsulCoordError):
+    """A user's own mistake, which his candidate has to bear."""

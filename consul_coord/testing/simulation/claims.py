@@ -1,0 +1,68 @@
+"""A hold as its user has got it, and what can be seen of it from outside.
+
+Rules
+- It is believed in by its own lease on its process's own clock, whether the process runs or not.
+- It refers to the hold weakly: one that was dropped without a release must be found.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from consul_coord.testing.simulation.trace import short
+
+if TYPE_CHECKING:
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.testing.simulation.process import Process
+
+
+class Claim:
+    """What somebody was told that he holds."""
+
+    __slots__ = (
+        "actor",
+        "fence",
+        "found_lost",
+        "lease",
+        "of",
+        "process",
+        "reference",
+        "session",
+        "session_ended",
+        "told",
+    )
+
+    def __init__(self, process: Process, hold: HoldCore, *, of: str, actor: str) -> None:
+        self.process = process
+        self.actor = actor
+        self.of = of
+        """The lock's or the election's key, or the semaphore's prefix."""
+        self.session = hold.session
+        self.fence = hold.fence
+        self.lease = hold.lease
+        self.reference = weakref.ref(hold)
+        self.told = False
+        """Whether its user's callback was called."""
+        self.session_ended: float | None = None
+        """When its session was first seen to be gone on the server."""
+        self.found_lost: float | None = None
+        """When its loss was first seen from outside."""
+
+    def believed(self) -> bool:
+        """Return whether its user would be told that it is held."""
+        hold = self.reference()
+        return (
+            hold is not None
+            and not hold.ended
+            and not self.process.crashed
+            and self.lease.is_valid(self.process.clock.now())
+        )
+
+    @property
+    def until(self) -> float:
+        """The true time until which it is believed in, as things are."""
+        return self.process.clock.true(self.lease.valid_until)
+
+    def __str__(self) -> str:
+        return f"{self.process.name}'s hold of {self.of} by {short(self.session)} with fence {self.fence}"

@@ -1,0 +1,65 @@
+"""A fork: a second process with a copy of the first one's client, which must find that none of it is its own.
+
+Rules
+- What is copied is what a fork copies of memory: sessions with their leases, and holds of keys. Threads are
+  not: nothing of the copy runs, and no request of its may be sent.
+- The copy is told as the clients tell it, in the child, before anything else. From then on no inherited hold
+  is believed in, nothing is left to clean up, and the parent's go on undisturbed.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from consul_coord.models import KVPair, LossReason
+from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.locked_key import LOCKED_KEY
+from consul_coord.recipes.session import KeptSession
+
+if TYPE_CHECKING:
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.process import Process
+
+
+def fork(parent: Process, child: Process, judge: Judge) -> None:
+    """Give the child what a fork copies, tell its client so, and judge what it makes of that."""
+    child.closed = True  # no thread of the parent's runs in the child
+    inherited = Coordinator(child.host, spec=parent.core.spec, timeout=parent.core.timeout)
+    holds = [
+        _copied(hold, twin, inherited)
+        for kept, twin in [(kept, _twin(kept, inherited)) for kept in parent.core.sessions()]
+        for hold in parent.core.holds_of(kept)
+        if hold.tenure is LOCKED_KEY and not hold.ended
+    ]
+    inherited.forked(child.host)
+    child.closed = False
+    now = child.host.now()
+    for hold in holds:
+        judge.see("double refused")
+        if hold.is_held(now) or hold.loss(now) is not LossReason.FORKED:
+            judge.convict("fork", f"{child.name} believes in {parent.name}'s hold of {hold.key}")
+    if inherited.reaper.pending or inherited.sessions():
+        judge.convict("fork", f"{child.name} would clean up what is {parent.name}'s")
+
+
+def _twin(kept: KeptSession, inherited: Coordinator) -> KeptSession:
+    twin = KeptSession(kept.id, kept.spec, outside=kept.outside)
+    twin.lease = copy.deepcopy(kept.lease)
+    inherited.adopt_session(twin)
+    return twin
+
+
+def _copied(hold: HoldCore, twin: KeptSession, inherited: Coordinator) -> HoldCore:
+    pair = KVPair(
+        key=hold.key,
+        value=hold.value,
+        flags=hold.flags,
+        session=hold.session,
+        create_index=hold.fence,
+        modify_index=hold.fence,
+        lock_index=hold.lock_index,
+    )
+    return inherited.grant(pair, kept=twin, value=hold.value, flags=hold.flags, turn=Turn(hold.key, None))

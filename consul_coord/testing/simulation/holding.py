@@ -1,0 +1,266 @@
+"""What users of any recipe do with what they hold: wait, work, write under their fence, release, and err.
+
+Rules
+- A user does only what the public API allows, and all that it allows.
+- Once the world is healed a user takes each of his rounds without a time limit and releases in order: whoever
+  is still waiting then must get his turn.
+"""
+
+from __future__ import annotations
+
+import gc
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from consul_coord.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    ConsulCoordError,
+    DecodeError,
+    LockLost,
+    PermissionDenied,
+    SemaphoreLimitConflict,
+    SessionCheckFailed,
+    TxnFailed,
+)
+from consul_coord.http.endpoints import txn
+from consul_coord.http.failures import retryable
+from consul_coord.http.retry import send_once
+from consul_coord.io import Interrupt
+from consul_coord.models import TxnOp
+from consul_coord.recipes import hold_ops, release
+from consul_coord.testing.simulation.program import Cancelled
+from consul_coord.testing.simulation.shapes import GUARDED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from consul_coord.io import IO
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.waiting_calls import WaitingCalls
+    from consul_coord.testing.simulation.claims import Claim
+    from consul_coord.testing.simulation.driver import SimIO
+    from consul_coord.testing.simulation.process import Process
+
+FORGETFUL = 0.05
+"""Of so many rounds the hold is dropped without a release."""
+FORGOTTEN_WITHIN = 15.0
+"""Seconds after which nobody in the client refers to a dropped hold any more."""
+LONGEST_STEP = 4.0
+"""Seconds between two things done with a hold, at most."""
+CALM_HOLD = 0.2
+"""Seconds that a hold lasts at most, once the world is healed."""
+
+
+class Holder:
+    """Somebody with something in hand, in one process."""
+
+    def __init__(self, process: Process, actor: str, *, healed: Callable[[], bool]) -> None:
+        self.process = process
+        self.actor = actor
+        self.rng = process.rng
+        self.judge = process.judge
+        self.healed = healed
+
+    async def work(self, io: SimIO, hold: HoldCore, claim: Claim) -> None:
+        """Use a hold for a while, or until it is over."""
+        until = io.now() + self._duration(hold)
+        try:
+            while io.now() < until and not hold.over.is_set() and not self.healed():
+                longest = min(until - io.now() + 0.1, LONGEST_STEP)
+                await io.wait(hold.over, deadline=min(until, io.now() + self.rng.uniform(0.0, longest)))
+                await self._use(io, hold, claim)
+        finally:
+            self.judge.write(claim)
+
+    async def give_back(self, io: SimIO, hold: HoldCore, claim: Claim) -> None:
+        """Release a hold; a late write under it must find its guard closed."""
+        if not hold.ended:
+            self.judge.tell(claim, "released")
+        await self.call(io, lambda io: release.release(io, self.process.core, hold))
+        self.judge.write(claim)
+        if self.rng.chance(0.3):
+            await self._guarded(io, hold)
+
+    def _duration(self, hold: HoldCore) -> float:
+        if self.rng.chance(0.6):
+            return self.rng.uniform(0.0, 0.3)
+        longest = 3.0 if self.rng.chance(0.6) else 2.5 * min(hold.lease.longest, 10.0)
+        return self.rng.uniform(0.3, longest)
+
+    async def _use(self, io: SimIO, hold: HoldCore, claim: Claim) -> None:
+        core = self.process.core
+        self.judge.write(claim)
+        match self.rng.randrange(6):
+            case 0:
+                await self._guarded(io, hold)
+            case 1:
+                await self.call(io, lambda io: self.put(io, hold, self.rng.randbytes(2).hex().encode()))
+            case 2:
+                await self.call(io, lambda io: hold_ops.verify(io, core, hold))
+            case 3:
+                seconds = self.rng.uniform(0.0, hold.lease.longest)
+                await self.call(io, lambda io: self.ensure(io, hold, seconds))
+            case _:
+                pass
+
+    async def put(self, io: IO, hold: HoldCore, value: bytes) -> None:
+        """Write what everybody can read of a hold."""
+        await hold_ops.put(io, self.process.core, hold, value)
+
+    async def ensure(self, io: IO, hold: HoldCore, seconds: float) -> None:
+        """Make sure of some of the lease."""
+        await hold_ops.ensure(io, self.process.core, hold, seconds=seconds)
+
+    async def _guarded(self, io: SimIO, hold: HoldCore) -> None:
+        write = TxnOp.set(GUARDED + hold.key, str(hold.fence))
+
+        async def send(io: IO) -> None:
+            call = txn.txn(*hold.guard(), write)
+            await send_once(io, call, deadline=io.now() + self.process.core.timeout)
+
+        await self.call(io, send)
+
+    async def call(self, io: SimIO, program: Callable[[IO], Coroutine[Any, Any, object]]) -> None:
+        """Do something with a hold; it may be lost, or the agent unable."""
+        try:
+            await self.process.call(io.task, program, closing=True)
+        except (LockLost, TxnFailed, PermissionDenied):
+            pass
+        except ConsulCoordError as error:
+            if not retryable(error):
+                raise
+
+
+class User(Holder, ABC):
+    """One thread or task of an application, which takes rounds."""
+
+    def __init__(self, process: Process, actor: str, *, healed: Callable[[], bool]) -> None:
+        super().__init__(process, actor, healed=healed)
+        self._forgot_at = -FORGOTTEN_WITHIN
+
+    @abstractmethod
+    def choices(self) -> Sequence[str]:
+        """Return what may be acquired."""
+
+    @abstractmethod
+    def object_for(self, of: str, *, alone: bool) -> WaitingCalls:
+        """Return the lock or semaphore object; one of this round's own if it is to be ``alone``."""
+
+    @abstractmethod
+    async def take(self, io: IO, what: Any, *, timeout: float | None) -> HoldCore:  # noqa: ANN401 - see above
+        """Acquire."""
+
+    @abstractmethod
+    async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:
+        """Make up for a limit that is another one."""
+
+    async def run(self, io: SimIO) -> None:
+        """Take rounds until the world is healed."""
+        while not self.healed():
+            if await self._round(io):
+                gc.collect()  # failures leave circles of tracebacks behind, which may refer to the hold
+                self._forgot_at = io.now()
+            await io.sleep(self.rng.choice((0.0, self.rng.uniform(0, 0.3), self.rng.uniform(0, 3.0))))
+
+    async def calm_rounds(self, io: SimIO) -> None:
+        """Take each thing once more, whatever that takes."""
+        for of in self.choices():
+            hold = None
+            for _ in range(2):  # a semaphore may have another limit by now, which is told once
+                hold = hold or await self._acquire(io, of, self.object_for(of, alone=False), timeout=None)
+            if hold is None:
+                self.judge.convict("progress", f"{self.process.name} could not take {of}, all being well")
+                return
+            claim = self._claim(hold, of)
+            await io.wait(hold.lost, deadline=io.now() + self.rng.uniform(0, CALM_HOLD))
+            self.judge.write(claim)
+            await self.give_back(io, hold, claim)
+
+    async def _round(self, io: SimIO) -> bool:
+        """Acquire and use something; returns whether the hold was dropped without a release."""
+        of = self.rng.choice(list(self.choices()))
+        forgetful = self.rng.chance(FORGETFUL)
+        what = self.object_for(of, alone=forgetful)  # which keeps its holds for as long as it lasts
+        call_off = self._plan_attack(io, what)
+        try:
+            hold = await self._acquire(io, of, what, timeout=self._timeout())
+            if hold is not None:
+                claim = self._claim(hold, of)
+                try:
+                    await self.work(io, hold, claim)
+                finally:
+                    if not forgetful:
+                        await self.give_back(io, hold, claim)
+        except Cancelled:
+            io.task.uncancel()
+            self.judge.see("task cancelled")
+        except KeyboardInterrupt:
+            self.judge.see("interrupted by Ctrl-C")
+        finally:
+            call_off()
+        return forgetful
+
+    def _timeout(self) -> float | None:
+        kinds: Sequence[float | None] = (None, None, self.rng.uniform(0.0, 2.0), self.rng.uniform(0.0, 15.0))
+        # A fair lock that is only tried may lose a race against a newcomer of the same moment.
+        return self.rng.choice(kinds if self.process.fair else (*kinds, 0.0))
+
+    def _plan_attack(self, io: SimIO, what: WaitingCalls) -> Callable[[], None]:
+        """Have the round ended from outside, perhaps; returns how to call that off."""
+        if not self.rng.chance(0.2):
+            return _nothing
+        attacks = (what.cancel, io.task.cancel, io.task.strike)
+        attack, delay = self.rng.choice(attacks), self.rng.choice((0.005, 0.1, 3.0))
+        return self.process.alarm(io.now() + self.rng.uniform(0.0, delay), attack)
+
+    async def _acquire(
+        self, io: SimIO, of: str, what: WaitingCalls, *, timeout: float | None
+    ) -> HoldCore | None:
+        process, name = self.process, self.process.name
+        limit = "" if timeout is None else f", within {timeout:.2f} s"
+        self.judge.note(name, f"acquires {of}{limit}")
+        self.judge.record(name, "waiting", actor=self.actor, key=of)
+        interrupt = Interrupt()
+        what.enter(interrupt)
+        hold: HoldCore | None = None
+        try:
+            hold = await process.call(
+                io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=interrupt
+            )
+        except AcquireTimeout as error:
+            self.judge.see("tried in vain" if timeout == 0 else f"timed out: {error.blocker.kind}")
+            self.judge.note(name, f"timed out: {error.blocker.kind}")
+        except AcquireCancelled:
+            self.judge.see("cancelled")
+            self.judge.note(name, "was cancelled")
+        except AlreadyHeld:
+            # Somebody may be looking at a dropped hold just now, and lets go of it soon.
+            if io.now() > self._forgot_at + FORGOTTEN_WITHIN:
+                raise
+            await io.sleep(0.1)
+        except SemaphoreLimitConflict as error:
+            self.judge.see("limit conflict")
+            await self.in_conflict(io, of, error)
+        except (SessionCheckFailed, PermissionDenied, DecodeError) as error:
+            self.judge.see(f"refused: {type(error).__name__}")
+            await io.sleep(0.2)
+        finally:
+            what.leave(interrupt)
+            if hold is None and not process.crashed:
+                self.judge.record(name, "gave_up", actor=self.actor, key=of)
+        return hold
+
+    def _claim(self, hold: HoldCore, of: str) -> Claim:
+        claim = self.judge.granted(self.process, hold, of=of, actor=self.actor)
+
+        def told(_: object) -> None:
+            claim.told = True
+
+        self.process.core.on_lost(hold, told)
+        return claim
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,118 @@
+"""What must hold of a key that one at a time may hold: a lock, or a leadership.
+
+Rules
+- At most one process believes in a hold at the same true time, and while it does, no other session has the
+  key; of a session that has ended, the key may be free until its lock-delay is over.
+- Fences rise in the order of the grants, and whoever believes in a hold is never refused by a resource that
+  has seen a later one. A leadership's fence is its term.
+- Among those who queue, the key goes to the first, or to the heir that a leader has named; nobody whose lock
+  is fair goes past them, as far as the token may read and write the queue.
+- At the end nobody holds the key, and its queue is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consul_coord.recipes import notes, waitqueue
+from consul_coord.testing.simulation.rules import Rules
+from consul_coord.testing.simulation.trace import short
+
+if TYPE_CHECKING:
+    from consul_coord.testing.simulation.claims import Claim
+    from consul_coord.testing.simulation.cluster import Cluster
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A key and its queue as they were just before a request."""
+
+    holder: str
+    live: tuple[str, ...]
+    heir: str
+
+
+class KeyRules(Rules):
+    """What is seen of one key."""
+
+    def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
+        super().__init__(judge, cluster, name)
+        self._given = 0
+        self._queue: tuple[str, ...] = ()
+        self._directory = waitqueue.directory(name)
+
+    @property
+    def has_register(self) -> bool:
+        """Whether writes under its fences are ordered by them."""
+        return True
+
+    def before(self, shape: Shape) -> Before:  # noqa: ARG002 - one of Rules
+        """Return the state that a request finds."""
+        note = self.cluster.entry(notes.heir_key(self.name))
+        heir = "" if note is None else note.value.decode()
+        return Before(self.cluster.holder(self.name), self._live(), heir)
+
+    def _live(self) -> tuple[str, ...]:
+        live = [
+            (entry.create_index, entry.session)
+            for entry in self.cluster.under(self._directory)
+            if entry.key == self._directory + entry.session
+        ]
+        return tuple(session for _, session in sorted(live))
+
+    def after(self, who: str, shape: Shape, before: Before) -> None:
+        """Judge who has got the key."""
+        holder = self.cluster.holder(self.name)
+        entry = self.cluster.entry(self.name)
+        if holder == before.holder or not holder or entry is None:
+            return
+        self._given = entry.modify_index
+        if holder in before.live and before.live[0] != holder:
+            if holder == before.heir:
+                self.judge.see("heir elected")
+            else:
+                queue = ", ".join(map(short, before.live))
+                self.judge.convict(
+                    "order", f"{who} got {self.name} by {short(holder)}, out of the order {queue}"
+                )
+        process = self.judge.process(who)
+        fair = process is not None and process.fair and self.name not in process.core.without_queue
+        if shape.name == "barge" and fair and before.live:
+            text = f"{who}'s lock is fair, and went past {short(before.live[0])} to {self.name}"
+            self.judge.convict("fairness", text)
+
+    def fence_given(self, session: str) -> int:  # noqa: ARG002 - one of Rules
+        """Return the fence that the server gave last."""
+        return self._given
+
+    def check_belief(self, believed: list[Claim]) -> None:
+        """Judge who believes in a hold at this moment."""
+        if len(believed) > 1:
+            self.judge.convict("exclusion", " and ".join(map(str, believed)))
+        for claim in believed:
+            holder = self.cluster.holder(self.name)
+            # Of a session that has ended, the key may be free until its lock-delay is over.
+            if holder != claim.session and (holder or self.cluster.lives(claim.session)):
+                self.judge.convict("exclusion", f"{claim} is believed in, and {short(holder)} has the key")
+
+    def check_queue(self) -> None:
+        """See who queues, after something was written."""
+        before, self._queue = self._queue, self._live()
+        if before != self._queue:
+            self.note_dead(before, in_lock_delay=self.cluster.in_lock_delay(self.name))
+
+    def waited_for(self) -> str:
+        """Return who is first in the queue for a key that is free."""
+        if not self._queue or self.cluster.holder(self.name) or self.cluster.in_lock_delay(self.name):
+            return ""
+        return self._queue[0] if self.judge.in_care(self._queue[0]) else ""
+
+    def check_left(self) -> None:
+        """Judge what is left at the end."""
+        if holder := self.cluster.holder(self.name):
+            self.judge.convict("nothing left", f"{self.name} is locked by {short(holder)} for nobody")
+        for entry in self.cluster.under(self._directory):
+            self.judge.convict("nothing left", f"{entry.key} of {short(entry.session)} queues for nobody")

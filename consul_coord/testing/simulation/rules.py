@@ -1,0 +1,224 @@
+"""What must hold of whatever can be held, however many may hold it at once: a lock, a leadership, a slot.
+
+Rules
+- What an acquire returns is held, at that moment; no two holds have the same fence.
+- Nobody believes in a hold for longer than the TTL after its session has ended, whatever has ended it.
+- The loss of a hold is told by its deadline, or as soon as its process goes on; and a hold never comes back.
+- An operator's force exempts the holds that were granted before it from being counted. Their fences still
+  are.
+- Where clocks run at rates beyond the stated bound, belief proves nothing and is not judged: fences are, and
+  guards, order, progress, and what is left.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from consul_coord.recipes.session import TRIES_PER_LEASE
+from consul_coord.testing.simulation.trace import short
+
+if TYPE_CHECKING:
+    from consul_coord.testing.simulation.claims import Claim
+    from consul_coord.testing.simulation.cluster import Cluster
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.shapes import Shape
+
+TOLD_WITHIN = 0.01
+"""Seconds after its deadline by which a loss is known to a process that runs."""
+TOLD_AFTER_SLEEP = 1.1
+"""Seconds after its machine has slept, timers and all: keepers look at the clock every second, unless a
+renewal is under way, which takes a part of the lease at most."""
+TAKEN_WITHIN = 2.5
+"""Seconds for which something free may be left to somebody who waits, when nothing goes wrong."""
+
+
+class Rules(ABC):
+    """What is seen of one thing that can be held."""
+
+    def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
+        self.judge = judge
+        self.cluster = cluster
+        self.name = name
+        self.claims: list[Claim] = []
+        self.latest = 0
+        """The highest fence that anybody was given so far."""
+        self._forced_up_to = 0
+        """Up to which index holds were granted before an operator's force."""
+        self._forced: dict[str, int] = {}
+        """Likewise, of one session."""
+        self._by_fence: dict[int, Claim] = {}
+        self._anew = False
+        self._free_since: float | None = None
+        self._register: tuple[int, Claim | None] = (0, None)
+        """The resource that takes no fence lower than the last one, and who wrote it last."""
+
+    # -- what differs
+
+    @abstractmethod
+    def before(self, shape: Shape) -> Any:  # noqa: ANN401 - its own business
+        """Return the state that a request finds."""
+
+    @abstractmethod
+    def after(self, who: str, shape: Shape, before: Any) -> None:  # noqa: ANN401 - see above
+        """Judge what a request has changed."""
+
+    @abstractmethod
+    def fence_given(self, session: str) -> int:
+        """Return the fence under which a guarded write of a session may succeed at present."""
+
+    @abstractmethod
+    def check_belief(self, believed: list[Claim]) -> None:
+        """Judge who believes in a hold at this moment."""
+
+    @abstractmethod
+    def check_queue(self) -> None:
+        """See who queues, after something was written."""
+
+    @abstractmethod
+    def waited_for(self) -> str:
+        """Return who waits for what is free; nobody if it isn't, or if that has a reason."""
+
+    @abstractmethod
+    def check_left(self) -> None:
+        """Judge what is left at the end."""
+
+    @property
+    @abstractmethod
+    def has_register(self) -> bool:
+        """Whether writes under its fences are ordered by them: only one may hold at a time."""
+
+    # -- operators
+
+    def forced(self, session: str = "") -> None:
+        """Count no holds any more that were granted so far, by one session or to anybody."""
+        index = self.cluster.state.store.raft_index
+        if session:
+            self._forced[session] = index
+        else:
+            self._forced_up_to = index
+        self.judge.record("agent", "ended", key=self.name, session=session, detail="forced")
+
+    def counts(self, claim: Claim) -> bool:
+        """Return whether no force has ended what a claim is promised."""
+        return claim.fence > max(self._forced_up_to, self._forced.get(claim.session, 0))
+
+    # -- claims
+
+    def claim(self, fence: int) -> Claim | None:
+        """Return the claim with a fence."""
+        return self._by_fence.get(fence)
+
+    def granted(self, claim: Claim) -> None:
+        """Judge a new claim."""
+        judge = self.judge
+        if self._by_fence.setdefault(claim.fence, claim) is not claim:
+            judge.convict("fences", f"{claim} has the same fence as {self._by_fence[claim.fence]}")
+        if not claim.believed():
+            judge.convict("granted", f"{claim} was over before it began")
+        self._anew = True
+        self.claims.append(claim)
+        self.check_fence(claim)
+        self.latest = max(self.latest, claim.fence)
+
+    def check_fence(self, claim: Claim) -> None:
+        """Judge whether a new fence is above all earlier ones."""
+        if claim.fence < self.latest and self.has_register and self._is_promised(claim):
+            self.judge.convict("fences", f"{claim} came after one with {self.latest}")
+
+    def _is_promised(self, claim: Claim) -> bool:
+        return self.judge.bounded and self.counts(claim) and claim.believed()
+
+    def write(self, claim: Claim) -> None:
+        """Write to the fenced resource under a hold."""
+        fence, writer = self._register
+        if not self.has_register:
+            return
+        if claim.fence < fence:
+            self.judge.see("stale fence refused")
+            self.judge.tell(claim, "refused")
+            if self._is_promised(claim):
+                self.judge.convict("fences", f"{claim} is believed in and was refused: {writer} wrote before")
+        else:
+            self._register = (claim.fence, claim)
+            self.judge.tell(claim, "write")
+
+    # -- after every event
+
+    def look(self, *, written: bool) -> None:
+        """See whether all is well at this moment."""
+        if self.claims:
+            self._check_claims(anew=written or self._anew)
+            self._anew = False
+        if written:
+            self.check_queue()
+        if self.judge.healed_at is not None:
+            self._check_taken()
+
+    def _check_claims(self, *, anew: bool) -> None:
+        over = [claim for claim in self.claims if self._is_over(claim)]
+        for claim in over:
+            self.claims.remove(claim)
+        if not self.judge.bounded:
+            return
+        for claim in self.claims:
+            self._check_session(claim)
+        if anew:  # belief begins with a grant, and what is held changes hands with a write
+            self.check_belief([claim for claim in self.claims if self.counts(claim) and claim.believed()])
+
+    def _check_session(self, claim: Claim) -> None:
+        now = self.judge.now
+        if claim.session_ended is None:
+            if not self.cluster.lives(claim.session):
+                claim.session_ended = now
+                self.judge.record("agent", "ended", key=self.name, session=claim.session)
+        elif now > claim.session_ended + self.judge.ttl and claim.believed():
+            self.judge.convict(
+                "lease", f"{claim} is believed in, {now - claim.session_ended:.2f} s after its session"
+            )
+
+    def _is_over(self, claim: Claim) -> bool:
+        """Return whether nothing more is to be seen of a claim; a loss must have been told by then."""
+        hold, process, now = claim.reference(), claim.process, self.judge.now
+        if hold is None or process.crashed or claim.told:
+            return True
+        if claim.found_lost is not None:
+            if not hold.ended:
+                self.judge.convict("lost for good", f"{claim} came back")
+            if now > max(claim.found_lost, process.awake_since) + TOLD_WITHIN and process.able:
+                self.judge.convict("told", f"the user of {claim} was not called back")
+        elif hold.ended:
+            if not hold.lost.is_set():
+                return True
+            claim.found_lost = now
+        elif process.able:
+            asleep = TOLD_AFTER_SLEEP + claim.lease.longest / TRIES_PER_LEASE
+            slack = self.judge.stretch * asleep if process.slept else TOLD_WITHIN
+            if now > max(claim.until, process.awake_since) + slack:
+                self.judge.convict(
+                    "told", f"{claim} is over since {now - claim.until:.3f} s, and nobody was told"
+                )
+        return False
+
+    def _check_taken(self) -> None:
+        who, now = self.waited_for(), self.judge.now
+        if not who:
+            self._free_since = None
+            return
+        self._free_since = now if self._free_since is None else self._free_since
+        since = max(self._free_since, self.judge.quiet_at)
+        if now > since + self.taken_within * self.judge.stretch:
+            self.judge.convict(
+                "progress", f"{self.name} is free for {now - since:.1f} s, and {short(who)} waits for it"
+            )
+
+    taken_within = TAKEN_WITHIN
+
+    def note_dead(self, before: tuple[str, ...], *, in_lock_delay: bool) -> None:
+        """Count who has died in the queue."""
+        for place, session in enumerate(before):
+            if not self.cluster.lives(session):
+                self.judge.see("head died" if place == 0 else "follower died")
+                self.judge.see("session ended while it waited")
+                if place == 0 and in_lock_delay:
+                    self.judge.see("head died in lock-delay")

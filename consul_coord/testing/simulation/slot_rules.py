@@ -1,0 +1,258 @@
+"""What must hold of a semaphore.
+
+Rules
+- At the moment of each take, no more than the limit of that record have a slot; and at any time no more than
+  that believe in one that they got up to then. A lower limit expels nobody.
+- While somebody believes in a slot, his contender is there and the record names him, or his session has
+  ended.
+- The record stays one: it can be read, keeps its flags and the fields that this package does not know, and
+  its limit changes by those who mean it alone.
+- Among those who queue, free slots go to the first as many. Who takes without queueing is not fair.
+- At the end the prefix is empty but for the record.
+
+The record is read here by means of its own: a fault in the recipe's reading must not blind the judge.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from consul_coord.testing.simulation.rules import TAKEN_WITHIN, Rules
+from consul_coord.testing.simulation.trace import short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consul_coord.server.records import Entry
+    from consul_coord.testing.simulation.claims import Claim
+    from consul_coord.testing.simulation.cluster import Cluster
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.plan import Pool
+    from consul_coord.testing.simulation.shapes import Shape
+
+GARBAGE: Final = b"not a record"
+"""What an operator may write over a record, until he repairs it."""
+_WAITING: Final = b"consul-coord:wait"
+_THRICE: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A semaphore at one moment."""
+
+    record: Entry | None
+    fields: Mapping[str, Any] | None
+    """What the record says; None when there is none that can be read."""
+    live: Mapping[str, Entry]
+    """The contenders that stand, by session."""
+
+    @property
+    def limit(self) -> int:
+        """The record's limit, 0 without one."""
+        return int(self.fields["Limit"]) if self.fields else 0
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Whom the record names."""
+        return tuple(self.fields["Holders"]) if self.fields else ()
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Who has a slot."""
+        return frozenset(one for one in self.named if one in self.live)
+
+    @property
+    def queue(self) -> tuple[str, ...]:
+        """Who waits by the rules of the queue, the first one first."""
+        waiting = (
+            (entry.create_index, session)
+            for session, entry in self.live.items()
+            if session not in self.named and entry.value.startswith(_WAITING)
+        )
+        return tuple(session for _, session in sorted(waiting))
+
+    @property
+    def unknown(self) -> dict[str, Any]:
+        """The fields that nobody here knows."""
+        return {
+            name: value for name, value in (self.fields or {}).items() if name not in {"Limit", "Holders"}
+        }
+
+
+class SlotRules(Rules):
+    """What is seen of one semaphore."""
+
+    def __init__(self, judge: Judge, cluster: Cluster, pool: Pool) -> None:
+        super().__init__(judge, cluster, pool.prefix)
+        self._directory = pool.prefix + "/"
+        self._record = self._directory + ".lock"
+        self._grace = pool.grace
+        self.taken_within = TAKEN_WITHIN + pool.grace
+        self._most = pool.limit
+        """The highest limit that there ever was."""
+        self._limits: list[tuple[int, int]] = []
+        """The index of each take, and the limit in force."""
+        self._given: dict[str, int] = {}
+        """The fence of each session's last take."""
+        self._refused: Counter[str] = Counter()
+        self._unheard: set[int] = set()
+        self._used: set[str] = set()
+        self._standing = Standing(None, None, {})
+        self._first = ""
+        """Who is first in the queue while a slot is free."""
+
+    @property
+    def has_register(self) -> bool:
+        """Whether there never was more than one slot."""
+        return self._most == 1
+
+    def standing(self) -> Standing:
+        """Return the semaphore as the server has it."""
+        record, fields = self.cluster.entry(self._record), None
+        live: dict[str, Entry] = {}
+        for entry in self.cluster.under(self._directory):
+            if entry.session and entry.key == self._directory + entry.session:
+                live[entry.session] = entry
+        if record is not None and record.value != GARBAGE:
+            try:
+                found = json.loads(record.value)
+                fields = {"Limit": int(found["Limit"]), **found, "Holders": list(found["Holders"])}
+            except (ValueError, TypeError, KeyError):
+                self.judge.convict("record", f"{self._record} was damaged: {record.value!r}")
+        return Standing(record, fields, live)
+
+    def rewritten(self) -> None:
+        """Take note that an operator may have changed the limit."""
+        self._most = max(self._most, self.standing().limit)
+
+    # -- requests
+
+    def before(self, shape: Shape) -> Standing:  # noqa: ARG002 - one of Rules
+        """Return the state that a request finds."""
+        return self.standing()
+
+    def refused(self, shape: Shape) -> None:
+        """Count a take that came too late."""
+        if shape.name == "slot-take":
+            self._refused[shape.session] += 1
+            self.judge.see("slot-take refused")
+            if self._refused[shape.session] == _THRICE:
+                self.judge.see("slot-take refused thrice")
+        if shape.name == "slot-take-at-once":
+            self.judge.see("slot-take-at-once refused")
+
+    def after(self, who: str, shape: Shape, before: Standing) -> None:
+        """Judge what a request has made of the record."""
+        now = self.standing()
+        if now.record is None or now.fields is None or now.record == before.record:
+            return
+        self._check_record(who, before, now)
+        self._most = max(self._most, now.limit)
+        if before.fields and before.limit != now.limit:
+            self.judge.see("resized")
+        added = now.held - before.held
+        if len(now.held) > now.limit and added:
+            holders = ", ".join(map(short, sorted(now.held)))
+            self.judge.convict("limit", f"{who} made {holders} holders of {self.name}, at most {now.limit}")
+        for session in added:
+            self._taken(who, session, shape, before, now)
+
+    def _check_record(self, who: str, before: Standing, now: Standing) -> None:
+        if before.record is None or before.fields is None or now.record is None:
+            return
+        foreign = self.judge.process(who) is None or who.startswith("go")
+        kept = before.record.flags == now.record.flags and (foreign or before.unknown == now.unknown)
+        if not kept:
+            text = f"{who} damaged the record of {self.name}: {before.record.value!r}, {now.record.value!r}"
+            self.judge.convict("record", text)
+
+    def _taken(self, who: str, session: str, shape: Shape, before: Standing, now: Standing) -> None:
+        index = now.record.modify_index if now.record is not None else 0
+        self._limits.append((index, now.limit))
+        self._given[session] = index
+        self._refused.pop(session, None)
+        if set(before.named) - before.live.keys():
+            self.judge.see("dead holder pruned")
+        if shape.name == "slot-take-at-once":
+            self.judge.see("slot taken at once")
+            process = self.judge.process(who)
+            if process is not None and process.fair and before.queue:
+                text = f"{who}'s semaphore is fair, and went past {short(before.queue[0])} to {self.name}"
+                self.judge.convict("fairness", text)
+        elif session in before.queue:
+            free = now.limit - len(before.held)
+            if before.queue.index(session) >= free:
+                queue = ", ".join(map(short, before.queue))
+                text = f"{who} got a slot of {self.name} by {short(session)}, {free} free, queue {queue}"
+                self.judge.convict("order", text)
+
+    def unheard(self, shape: Shape) -> None:
+        """Take note of a take whose client will not hear that it was applied."""
+        self._unheard.add(self._given.get(shape.session, 0))
+
+    # -- claims
+
+    def granted(self, claim: Claim) -> None:
+        """Judge a new claim."""
+        super().granted(claim)
+        if claim.fence in self._unheard:
+            self.judge.see("slot adopted")
+        if claim.session in self._used:
+            self.judge.see("slot session used again")
+        self._used.add(claim.session)
+
+    def fence_given(self, session: str) -> int:
+        """Return the fence of a session's last take."""
+        return self._given.get(session, 0)
+
+    def check_belief(self, believed: list[Claim]) -> None:
+        """Judge who believes in a slot at this moment."""
+        believed.sort(key=lambda claim: claim.fence)
+        for number, claim in enumerate(believed, start=1):
+            limit = self._limit_at(claim.fence)
+            if number > limit:
+                holders = " and ".join(map(str, believed[:number]))
+                self.judge.convict("limit", f"at most {limit}: {holders}")
+        now = self.standing() if believed else self._standing
+        for claim in believed:
+            gone = claim.session not in now.live or (
+                now.fields is not None and claim.session not in now.named
+            )
+            if gone and self.cluster.lives(claim.session):
+                self.judge.convict("limit", f"{claim} is believed in, and its slot is not there")
+
+    def _limit_at(self, fence: int) -> int:
+        """Return the limit of the take that a fence stems from; an operator may have written since."""
+        return next((limit for index, limit in reversed(self._limits) if index <= fence), 0)
+
+    def check_queue(self) -> None:
+        """See who queues, after something was written."""
+        before, now = self._standing, self.standing()
+        if before.record == now.record and before.live == now.live:
+            return
+        self._standing = now
+        queue = now.queue
+        if before.queue != queue:
+            self.note_dead(before.queue, in_lock_delay=False)
+        if any(not self.cluster.lives(one) for one in before.held - now.held):
+            self.judge.see("holder of a slot died")
+        damaged = now.record is not None and now.fields is None
+        free = now.record is None or len(now.held) < now.limit
+        self._first = queue[0] if queue and free and not damaged else ""
+
+    def waited_for(self) -> str:
+        """Return who is first in the queue for a slot that is free."""
+        if not self._first or not self.judge.in_care(self._first):
+            return ""
+        if self._grace and set(self._standing.named) - self._standing.live.keys():
+            self.judge.see("dead holder spared")
+        return self._first
+
+    def check_left(self) -> None:
+        """Judge what is left at the end."""
+        for entry in self.cluster.under(self._directory):
+            if entry.key != self._record:
+                self.judge.convict("nothing left", f"{entry.key} of {short(entry.session)} is left")
