@@ -174,6 +174,9 @@ class Coordinator:
         self._call_back(hold)
         kept = self.session_of(hold)
         if kept is not None and kept.exported and reason is LossReason.CLIENT_CLOSED:
+            for watch in hold.tenure.watches(hold):
+                # Who goes on with it gets the same fence again, here too: that is no unlock gone astray.
+                self._fences.pop(watch.key, None)
             hold.tenure.lost(self, hold)
             self.host.emit(HandedOver(hold.key, hold.session, hold.fence))
         elif not (reason is LossReason.CLIENT_CLOSED and self.closing.is_set()):  # what closes gives it back

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 def watch_of(hold: HoldCore) -> KeyWatch:
     """Return the watch on a hold's own key."""
-    return KeyWatch(hold.key, hold.last_index, partial(_loss, hold.session))
+    return KeyWatch(hold.key, hold.last_index, partial(loss_of, hold.session))
 
 
-def _loss(session: str, pair: KVPair | None) -> LossReason | None:
+def loss_of(session: str, pair: KVPair | None) -> LossReason | None:
+    """Return why a session does not hold a key any more; None when it does."""
     return None if pair is not None and pair.session == session else reason_of(pair)
 
 

@@ -4,7 +4,8 @@ Rules
 - Resuming renews first: the lease begins with that, and a session that is gone is refused.
 - Closing releases what the session holds, then destroys it: the other way round would impose the lock-delay.
 - A session that was exported belongs to whoever resumes it: closing only stops its renewal, and its locks
-  stay locked until it is resumed or its TTL is over.
+  stay locked until it is resumed or its TTL is over. It may be resumed where it is, too: then who had it here
+  before has it no longer, and its locks are taken again like anywhere else.
 - Cleaning up by name spares what this client keeps itself. Of the others Consul does not tell whether they
   have an owner: that is for who chose the name to know.
 """
@@ -43,6 +44,9 @@ async def open_session(io: IO, core: Coordinator, spec: SessionSpec, *, resume: 
     if resume is None:
         return await _open_new(io, core, spec, deadline)
     kept = sessions.KeptSession(parse(resume), spec, outside=False)
+    own = core.session(kept.id)
+    if own is not None:
+        _let_go(core, own)
     try:
         await sessions.renew(io, core, kept, deadline=deadline)
     except SessionNotFound as error:
@@ -70,6 +74,12 @@ def export(kept: KeptSession) -> str:
     """Hand the session over to whoever resumes it from the returned text."""
     kept.exported = True
     return _FORMAT + kept.id
+
+
+def _let_go(core: Coordinator, kept: KeptSession) -> None:
+    """End an exported session here, with its holds, and leave it alone on the server."""
+    kept.exported = True
+    core.end_session(kept, LossReason.CLIENT_CLOSED)
 
 
 def parse(text: str) -> str:

@@ -182,6 +182,20 @@ def test_an_exported_hold_that_nobody_refers_to_is_not_given_back(
     site.operator.destroy(session.id)
 
 
+def test_the_client_itself_may_go_on_with_it(site: Site, client: Client) -> None:
+    with client.keep_session(kept(site)) as before:
+        hold = Lock(client, site.key, session=before.id).acquire(timeout=5)
+        text = before.export()
+        after = client.keep_session(kept(site), resume=text)
+        assert hold.state is HoldState.LOST
+        again = Lock(client, site.key, session=after.id).acquire(timeout=5)
+        assert (again.session, again.fence) == (hold.session, hold.fence)
+    assert again.is_held, "leaving the first block ends nothing"
+    assert again.verify()
+    after.close()
+    assert site.left_behind() == []
+
+
 def test_another_process_goes_on_with_it(site: Site) -> None:
     first = """
 session = client.keep_session(SessionSpec(ttl=10, lock_delay=30, name=NAME))

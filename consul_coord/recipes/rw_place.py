@@ -1,0 +1,82 @@
+"""The tenure of a place in a read-write lock that is in: its contender, held by a session of its own.
+
+Rules
+- Given back by deleting the contender; the session is kept for the next attempt.
+- Where the contender was written by somebody else, or there is no answer, the session is destroyed: that ends
+  the contender in any case.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import TxnFailed
+from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.retry import perform, send_once
+from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.recipes import rwqueue
+from consul_coord.recipes.locked_key import watch_of
+from consul_coord.recipes.tenure import Ending, KeyWatch
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.rwqueue import Mode
+    from consul_coord.recipes.slot_sessions import SlotSession, SlotSessions
+
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+class Place:
+    """The tenure of a place in the queue that is in: its contender, held by a session of its own."""
+
+    sole = True
+
+    def __init__(self, sessions: SlotSessions, session: SlotSession, mode: Mode) -> None:
+        self._sessions = sessions
+        self._session = session
+        self._mode: Mode = mode
+
+    def watches(self, hold: HoldCore) -> tuple[KeyWatch, ...]:
+        """Return the watch on the contender."""
+        return (watch_of(hold),)
+
+    def guard(self, hold: HoldCore) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a Tenure's
+        """Return nothing: the place stands and falls with the contender."""
+        return ()
+
+    def kept_as(self, value: bytes) -> bytes:
+        """Return the value with the mode's mark."""
+        return rwqueue.marked(self._mode, value)
+
+    async def give_back(self, io: IO, core: Coordinator, hold: HoldCore, *, deadline: float) -> Ending:
+        """Delete the contender; the session is kept for the next attempt."""
+        ops = (TxnOp.check_session(hold.key, hold.session), TxnOp.delete_cas(hold.key, hold.last_index))
+        try:
+            await send_once(io, txn.txn(*ops), deadline=deadline)
+        except TxnFailed:
+            loss = await self._loss(io, core, hold, deadline)
+            if loss is not None:
+                core.discard_session(self._session.kept)
+                return Ending(ReleaseOutcome.ALREADY_LOST, loss)
+            # Somebody has written its value: it ends with its session.
+            kept = self._session.kept
+            destroy = session_endpoint.destroy(kept.id)
+            await perform(io, destroy, deadline=deadline, attempt=core.timeout)
+            core.end_session(kept, LossReason.CLIENT_CLOSED)
+            return Ending(ReleaseOutcome.RELEASED)
+        self._sessions.put_back(self._session)
+        return Ending(ReleaseOutcome.RELEASED)
+
+    async def _loss(self, io: IO, core: Coordinator, hold: HoldCore, deadline: float) -> LossReason | None:
+        call = kv.get(hold.key, options=_CONSISTENT)
+        pair = (await perform(io, call, deadline=deadline, attempt=core.timeout)).value
+        return watch_of(hold).loss(pair)
+
+    def abandon(self, core: Coordinator, hold: HoldCore) -> None:  # noqa: ARG002 - a Tenure's
+        """Leave the destroying of the session to the reaper: that ends the contender."""
+        core.discard_session(self._session.kept)
+
+    lost = abandon

@@ -1,0 +1,312 @@
+"""What an attempt and a hold of several keys send, and what they make of each reply."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord.errors import AcquireTimeout, AlreadyHeld, KeyConflict, PermissionDenied
+from consul_coord.events import Acquired, TimedOut
+from consul_coord.models import LOCK_FLAGS, HoldState, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.recipes import lock as locks
+from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.lock import LockCore, LockPlan
+from consul_coord.recipes.multilock import checked_keys
+from consul_coord.recipes.reaper import Sweep, Withdraw
+from consul_coord.recipes.release import release
+from tests.support.fake_io import FakeIO
+from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, txn_done, txn_failed, unreachable
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Request, Response
+    from consul_coord.recipes.hold import HoldCore
+
+TXN = "/v1/txn"
+KEYS = ("a", "b", "c")
+HELD = 'failed to lock key "{}", lock is already held'
+DELAYED = 'failed to lock key "{}" due to lock delay'
+
+
+class Bench:
+    """One lock on three keys, over scripted replies."""
+
+    def __init__(self) -> None:
+        self.io = FakeIO()
+        self.core = Coordinator(self.io, spec=SessionSpec(), timeout=10.0)
+        self.lock = LockCore(
+            LockPlan(
+                keys=checked_keys(["c", "a", "b"]),
+                value=b"v",
+                flags=LOCK_FLAGS,
+                accept_flags=frozenset(),
+                fair=False,
+                reentrant=False,
+                session=None,
+            )
+        )
+        self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+
+    def finds(self, **found: dict[str, object]) -> None:
+        """Let the first look at each key be answered; those not named are absent."""
+        for key in KEYS:
+            self.io.expect("GET", f"/v1/kv/{key}", pairs(*([found[key]] if key in found else [])))
+
+    def locks(self, index: int) -> None:
+        """Let the locking transaction succeed."""
+        self.io.expect("PUT", TXN, granted(index))
+
+    def acquire(self, timeout: float | None = 60.0) -> HoldCore:
+        return self.io.run(locks.acquire(self.io, self.core, self.lock, timeout=timeout))
+
+    def held(self) -> HoldCore:
+        self.finds()
+        self.locks(7)
+        return self.acquire()
+
+    def release(self, hold: HoldCore) -> ReleaseOutcome:
+        return self.io.run(release(self.io, self.core, hold))
+
+    def is_idle(self) -> bool:
+        """Whether nobody in this client has a turn at any of the keys."""
+        turns = [Turn(key, "probe") for key in KEYS]
+        free = [self.core.queues.join_if_idle(turn) for turn in turns]
+        for turn in turns:
+            self.core.queues.leave(turn)
+        return all(free)
+
+    def duties(self, kind: type[Withdraw | Sweep]) -> list[str]:
+        """Return the keys that the reaper is to clean in a way."""
+        duties = [each.duty for each in self.core.reaper._entries]
+        return sorted(duty.key for duty in duties if isinstance(duty, kind))
+
+
+def granted(index: int) -> Response:
+    return txn_done(*(entry(key, index=index) for key in KEYS))
+
+
+def ops_of(request: Request) -> list[dict[str, Any]]:
+    """Return a transaction's operations, their values decoded."""
+    ops = [dict(op["KV"]) for op in json.loads(request.body or b"[]")]
+    for op in ops:
+        if "Value" in op:
+            op["Value"] = base64.b64decode(op["Value"])
+    return ops
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_all_are_locked_in_one_transaction_in_one_order(bench: Bench) -> None:
+    hold = bench.held()
+    assert [(op["Verb"], op["Key"], op["Value"]) for op in ops_of(bench.io.requests[-1])] == [
+        ("lock", key, b"v") for key in KEYS
+    ]
+    assert (hold.key, hold.fence) == ("a", 7)
+    assert [bench.core.last_fence(key) for key in KEYS] == [7, 7, 7]
+    assert [event.fence for event in bench.io.seen(Acquired)] == [7]
+
+
+def test_keys_that_were_held_before_are_not_looked_at(bench: Bench) -> None:
+    hold = bench.held()
+    bench.io.expect("PUT", TXN, txn_done(*(entry(key, session=None, index=8) for key in KEYS for _ in "12")))
+    bench.release(hold)
+    bench.locks(9)
+    sent = len(bench.io.requests)
+    assert bench.acquire().fence == 9
+    assert len(bench.io.requests) == sent + 1
+
+
+def test_the_key_that_is_held_is_watched_and_all_are_tried_again(bench: Bench) -> None:
+    bench.finds()
+    bench.io.expect("PUT", TXN, txn_failed((1, HELD.format("b"))))
+    bench.io.expect("GET", "/v1/kv/b", pairs(entry("b", session=OTHER, index=30)))
+    idle: list[bool] = []
+
+    def freed(_: object) -> Response:
+        idle.append(bench.is_idle())
+        return pairs(entry("b", session=None, index=31))
+
+    bench.io.expect("GET", "/v1/kv/b", freed)
+    # Of a and c the fences are not known yet, so they are looked at again.
+    bench.finds()
+    bench.locks(40)
+    assert bench.acquire().fence == 40
+    assert ("index", "30") in bench.io.requests[6].params
+    assert idle == [True], "turns were kept while waiting"
+
+
+def test_a_key_that_is_held_at_the_first_look_is_not_tried(bench: Bench) -> None:
+    bench.io.expect("GET", "/v1/kv/a", pairs(entry("a", session=OTHER, index=30)))
+    with pytest.raises(AcquireTimeout) as told:
+        bench.acquire(timeout=0)
+    assert (told.value.key, told.value.blocker.session) == ("a", OTHER)
+    assert TXN not in bench.io.paths
+    assert bench.is_idle()
+    assert [event.blocker.kind for event in bench.io.seen(TimedOut)] == ["held"]
+
+
+def test_a_lock_delay_is_waited_out_with_growing_pauses(bench: Bench) -> None:
+    bench.finds()
+    bench.io.expect("PUT", TXN, txn_failed((2, DELAYED.format("c"))))
+    for _ in range(3):
+        bench.finds()
+        bench.io.expect("PUT", TXN, txn_failed((2, DELAYED.format("c"))))
+    bench.finds()
+    bench.locks(9)
+    bench.acquire()
+    tries = [at for at, path in zip(bench.io.sent_at, bench.io.paths, strict=True) if path == TXN]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]
+    assert gaps == pytest.approx([0.05, 0.1, 0.2, 0.4])
+
+
+def test_another_use_of_a_key_stops_all(bench: Bench) -> None:
+    bench.finds(b=entry("b", session=None) | {"Flags": 1})
+    bench.io.steps.pop()
+    with pytest.raises(KeyConflict) as told:
+        bench.acquire()
+    assert told.value.key == "b"
+    assert bench.is_idle()
+
+
+def test_a_missing_permission_names_the_key(bench: Bench) -> None:
+    bench.finds()
+    bench.io.expect("PUT", TXN, txn_failed((1, "Permission denied")))
+    with pytest.raises(PermissionDenied, match='key:write on "b"'):
+        bench.acquire()
+    assert bench.is_idle()
+    assert bench.core.reaper.pending == 0
+
+
+# -- without an answer
+
+
+def test_a_try_without_an_answer_gives_each_key_to_the_reaper(bench: Bench) -> None:
+    bench.finds()
+    bench.io.expect("PUT", TXN, lost())
+    with pytest.raises(AcquireTimeout) as told:
+        bench.acquire(timeout=0)
+    assert told.value.blocker.kind == "unreachable"
+    assert bench.duties(Withdraw) == list(KEYS)
+    assert bench.duties(Sweep) == list(KEYS)
+    assert not bench.is_idle(), "the reaper has the turns until it has found out"
+
+
+def test_a_try_that_was_interrupted_does_so_too(bench: Bench) -> None:
+    """As by Ctrl-C."""
+    bench.finds()
+
+    def interrupted(_: object) -> Response:
+        raise KeyboardInterrupt
+
+    bench.io.expect("PUT", TXN, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.acquire()
+    assert bench.duties(Withdraw) == bench.duties(Sweep) == list(KEYS)
+
+
+def test_a_try_that_was_not_sent_leaves_nothing_to_do(bench: Bench) -> None:
+    bench.finds()
+    bench.io.expect("PUT", TXN, unreachable())
+    bench.finds()
+    bench.locks(9)
+    assert bench.acquire().fence == 9
+    assert bench.core.reaper.pending == 0
+
+
+def test_the_fence_of_the_hold_before_is_an_unlock_that_was_never_applied(bench: Bench) -> None:
+    for key in KEYS:
+        bench.core.remember_fence(key, 7)
+    bench.locks(7)
+    bench.io.expect("PUT", TXN, *(txn_done(*[entry(key, session=None)] * 2) for key in KEYS))
+    bench.locks(9)
+    assert bench.acquire().fence == 9
+    verbs = [[(op["Verb"], op["Key"]) for op in ops_of(request)] for request in bench.io.requests[2:5]]
+    assert verbs == [[("check-index", key), ("unlock", key)] for key in KEYS]
+
+
+# -- in this client
+
+
+def test_who_holds_one_of_the_keys_is_told_so(bench: Bench) -> None:
+    bench.core.queues.join(Turn("b", bench.io.caller))
+    with pytest.raises(AlreadyHeld):
+        bench.acquire()
+    assert bench.io.requests == []
+
+
+def test_one_turn_is_waited_for_while_having_no_other(bench: Bench) -> None:
+    busy = Turn("b", "somebody else")
+    bench.core.queues.join(busy)
+    others: list[bool] = []
+
+    def free() -> None:
+        others.extend(bench.core.queues.join_if_idle(Turn(key, "probe")) for key in ("a", "c"))
+        bench.core.queues.leave(busy)
+
+    bench.io.at(1003.0, free)
+    with pytest.raises(AcquireTimeout) as told:
+        bench.acquire(timeout=10)
+    assert others == [True, True]
+    assert told.value.blocker.kind == "queued"
+    assert bench.io.requests == []
+
+
+# -- giving back
+
+
+def test_all_are_unlocked_in_one_transaction_with_their_value(bench: Bench) -> None:
+    hold = bench.held()
+    bench.io.expect("PUT", TXN, txn_done(*(entry(key, session=None, index=8) for key in KEYS for _ in "12")))
+    assert bench.release(hold) is ReleaseOutcome.RELEASED
+    ops = ops_of(bench.io.requests[-1])
+    assert [(op["Verb"], op["Key"]) for op in ops] == [
+        (verb, key) for key in KEYS for verb in ("check-index", "unlock")
+    ]
+    assert {op["Value"] for op in ops if op["Verb"] == "unlock"} == {b"v"}
+    assert {op["Flags"] for op in ops if op["Verb"] == "unlock"} == {LOCK_FLAGS}
+    assert bench.is_idle()
+
+
+def test_where_one_has_changed_each_is_unlocked_by_itself(bench: Bench) -> None:
+    hold = bench.held()
+    unlocked = [txn_done(entry(key, session=None), entry(key, session=None)) for key in KEYS]
+    bench.io.expect("PUT", TXN, txn_failed((2, "failed index check")), unlocked[0])
+    bench.io.expect("PUT", TXN, txn_failed((0, "failed index check")))
+    bench.io.expect("GET", "/v1/kv/b", pairs(entry("b", session=OTHER, index=50)))
+    bench.io.expect("PUT", TXN, unlocked[2])
+    assert bench.release(hold) is ReleaseOutcome.ALREADY_LOST
+    assert hold.loss(bench.io.time) is LossReason.TAKEN_OVER
+    assert bench.is_idle()
+
+
+def test_the_loss_of_one_has_the_others_given_back(bench: Bench) -> None:
+    hold = bench.held()
+    hold.lose(LossReason.RELEASED_BY_OTHER)
+    assert bench.duties(Withdraw) == list(KEYS)
+    assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.RELEASED_BY_OTHER)
+
+
+def test_with_its_session_everything_is_gone(bench: Bench) -> None:
+    hold = bench.held()
+    (kept,) = bench.core.sessions()
+    bench.core.end_session(kept, LossReason.SESSION_GONE)
+    assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.SESSION_GONE)
+    assert bench.core.reaper.pending == 0
+    assert bench.is_idle()
+
+
+def test_a_guard_and_the_watches_are_on_every_key(bench: Bench) -> None:
+    hold = bench.held()
+    assert [(op.verb, op.key) for op in hold.guard()] == [
+        (verb, key) for key in KEYS for verb in ("check-session", "check-index")
+    ]
+    watches = hold.tenure.watches(hold)
+    assert [(watch.key, watch.index) for watch in watches] == [(key, 7) for key in KEYS]
+    assert [watch.loss(None) for watch in watches] == [LossReason.KEY_DELETED] * 3

@@ -1,0 +1,234 @@
+"""Sessions that users keep themselves: what is sent to open, resume, hand over, close and clean them up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.errors import BrokenReply, ConnectFailed, InvalidArgument, SessionNotFound
+from consul_coord.events import HandedOver, Lost, Released
+from consul_coord.models import HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.recipes import session_ops
+from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.reaper import DestroySession, StraySession, Unlock
+from tests.support.fake_io import FakeIO
+from tests.support.replies import (
+    OTHER,
+    SESSION,
+    entry,
+    expect_gone,
+    lost,
+    ok,
+    refusal,
+    renewed,
+    txn_done,
+    unreachable,
+)
+from tests.support.replies import session as session_json
+
+if TYPE_CHECKING:
+    from consul_coord.models import Session
+    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.session import KeptSession
+
+CREATE, RENEW, DESTROY = "/v1/session/create", "/v1/session/renew/", "/v1/session/destroy/"
+LIST = "/v1/session/list"
+TEXT = f"consul-coord-session:1:{SESSION}"
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.io = FakeIO()
+        self.core = Coordinator(self.io, spec=SessionSpec(), timeout=10.0)
+
+    def open(self, resume: str | None = None) -> KeptSession:
+        spec = SessionSpec(name="importer")
+        return self.io.run(session_ops.open_session(self.io, self.core, spec, resume=resume))
+
+    def opened(self) -> KeptSession:
+        self.io.expect("PUT", CREATE, ok({"ID": SESSION}))
+        return self.open()
+
+    def close(self, kept: KeptSession) -> None:
+        self.io.run(session_ops.close_session(self.io, self.core, kept))
+
+    def grant(self, kept: KeptSession) -> HoldCore:
+        turn = Turn("k", "me")
+        self.core.queues.join(turn)
+        pair = KVPair("k", session=kept.id, modify_index=7, lock_index=1)
+        return self.core.grant(pair, kept=kept, value=b"", flags=0, turn=turn)
+
+    def destroy_named(self, name: str) -> tuple[Session, ...]:
+        return self.io.run(session_ops.destroy_named(self.io, self.core, name))
+
+    @property
+    def duties(self) -> list[type[object]]:
+        return [type(each.duty) for each in self.core.reaper._entries]
+
+    def is_idle(self) -> bool:
+        return self.core.queues.join_if_idle(Turn("k", "probe"))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# -- opening and resuming
+
+
+def test_it_is_created_and_renewed_from_then_on(bench: Bench) -> None:
+    kept = bench.opened()
+    assert kept.id == SESSION
+    assert [each.name for each in bench.io.spawned] == [f"keep session {SESSION}"]
+
+
+def test_a_create_that_was_surely_not_applied_is_repeated(bench: Bench) -> None:
+    bench.io.expect("PUT", CREATE, unreachable(CREATE), unreachable(CREATE), ok({"ID": SESSION}))
+    assert bench.open().id == SESSION
+    assert bench.duties == []
+
+
+def test_a_create_without_an_answer_is_not_repeated_but_looked_after(bench: Bench) -> None:
+    bench.io.expect("PUT", CREATE, lost(CREATE))
+    with pytest.raises(BrokenReply):
+        bench.open()
+    assert bench.duties == [StraySession]
+
+
+def test_repeating_ends_with_the_clients_timeout(bench: Bench) -> None:
+    bench.io.expect("PUT", CREATE, *[unreachable(CREATE)] * 100)
+    began = bench.io.time
+    with pytest.raises(ConnectFailed):
+        bench.open()
+    assert bench.io.time - began < 10.0
+
+
+def test_resuming_renews_first_and_creates_nothing(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW + SESSION, renewed(ttl="40s"))
+    kept = bench.open(TEXT)
+    assert (kept.id, kept.lease.longest) == (SESSION, pytest.approx(0.95 * 40))
+    assert kept.ours_to_destroy
+    assert bench.core.session(SESSION) is kept
+
+
+def test_what_has_ended_can_not_be_resumed(bench: Bench) -> None:
+    expect_gone(bench.io)
+    with pytest.raises(SessionNotFound, match="resumed") as told:
+        bench.open(TEXT)
+    assert told.value.session == SESSION
+    assert bench.core.sessions() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", SESSION, "consul-coord-session:1:", f"consul-coord-session:2:{SESSION}"]
+)
+def test_only_an_exports_text_is_resumed(bench: Bench, text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        bench.open(text)
+    assert bench.io.requests == []
+
+
+def test_what_is_exported_can_be_resumed(bench: Bench) -> None:
+    assert session_ops.parse(session_ops.export(bench.opened())) == SESSION
+
+
+def test_the_client_that_exported_it_may_go_on_with_it_itself(bench: Bench) -> None:
+    before = bench.opened()
+    hold = bench.grant(before)
+    text = session_ops.export(before)
+    bench.io.expect("PUT", RENEW + SESSION, renewed())
+    after = bench.open(text)
+    assert bench.core.session(SESSION) is after
+    assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.CLIENT_CLOSED)
+    assert [event.fence for event in bench.io.seen(HandedOver)] == [7]
+    assert bench.is_idle()
+    sent = len(bench.io.requests)
+    bench.close(before)
+    assert len(bench.io.requests) == sent, "whoever had it before ends nothing of it"
+    assert after.lease.is_valid(bench.io.time)
+
+
+# -- closing
+
+
+def test_closing_releases_then_destroys(bench: Bench) -> None:
+    kept = bench.opened()
+    hold = bench.grant(kept)
+    unlocked = [entry("k", session=None, index=8)] * 2
+    bench.io.expect("PUT", "/v1/txn", txn_done(*unlocked))
+    bench.io.expect("PUT", DESTROY + SESSION, ok(value=True))
+    bench.close(kept)
+    assert [event.outcome for event in bench.io.seen(Released)] == [ReleaseOutcome.RELEASED]
+    assert hold.look(bench.io.time) == (HoldState.RELEASED, None)
+    assert bench.core.sessions() == []
+    sent = len(bench.io.requests)
+    bench.close(kept)
+    assert len(bench.io.requests) == sent
+
+
+def test_a_destroy_without_an_answer_goes_to_the_reaper(bench: Bench) -> None:
+    kept = bench.opened()
+    bench.io.expect("PUT", DESTROY, *[unreachable(DESTROY)] * 100)
+    bench.close(kept)
+    assert bench.duties == [DestroySession]
+
+
+def test_a_refused_destroy_does_so_too(bench: Bench) -> None:
+    kept = bench.opened()
+    bench.io.expect("PUT", DESTROY, refusal(403, "Permission denied"))
+    bench.close(kept)
+    assert bench.duties == [DestroySession]
+
+
+def test_what_is_still_to_be_unlocked_comes_before_the_destroy(bench: Bench) -> None:
+    kept = bench.opened()
+    hold = bench.grant(kept)
+    bench.core.reaper.add(Unlock.of(hold))
+    hold.begin_release()
+    bench.close(kept)
+    assert bench.duties == [Unlock, DestroySession]
+
+
+def test_closing_an_exported_one_sends_nothing_and_lets_go_of_its_holds(bench: Bench) -> None:
+    kept = bench.opened()
+    hold = bench.grant(kept)
+    session_ops.export(kept)
+    sent = len(bench.io.requests)
+    bench.close(kept)
+    assert len(bench.io.requests) == sent
+    assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.CLIENT_CLOSED)
+    assert [event.fence for event in bench.io.seen(HandedOver)] == [7]
+    assert bench.io.seen(Lost) == []
+    assert bench.is_idle()
+    assert bench.duties == []
+
+
+# -- cleaning up by name
+
+
+def test_the_sessions_of_a_name_are_destroyed_but_for_the_own_ones(bench: Bench) -> None:
+    bench.opened()
+    listed = [
+        session_json(SESSION, Name="importer #0123456789ab-1"),
+        session_json(OTHER, Name="importer #ba9876543210-4"),
+        session_json("33333333-3333-3333-3333-333333333333", Name="exporter"),
+    ]
+    bench.io.expect("GET", LIST, ok(listed))
+    bench.io.expect("PUT", DESTROY + OTHER, ok(value=True))
+    assert [session.id for session in bench.destroy_named("importer")] == [OTHER]
+    assert ("consistent", "") in bench.io.requests[1].params
+
+
+def test_a_destroy_is_repeated_until_answered(bench: Bench) -> None:
+    bench.io.expect("GET", LIST, ok([session_json(OTHER, Name="importer")]))
+    bench.io.expect("PUT", DESTROY + OTHER, lost(DESTROY), ok(value=True))
+    assert [session.id for session in bench.destroy_named("imp*")] == [OTHER]
+
+
+def test_no_name_means_nobody(bench: Bench) -> None:
+    with pytest.raises(InvalidArgument):
+        bench.destroy_named("")
+    assert bench.io.requests == []
