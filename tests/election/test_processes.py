@@ -158,6 +158,21 @@ def test_a_terminated_leader_has_resigned_before_its_end(
     assert min(took) <= 0.1
 
 
+@pytest.mark.cluster
+@pytest.mark.timeout(120)
+def test_one_leader_at_a_time_whatever_happens_to_the_servers(
+    consul_binary: Path, key: str, tmp_path: Path
+) -> None:
+    with (
+        RealCluster(binary=consul_binary) as cluster,
+        Fleet(address=cluster.addresses[0], key=key, folder=tmp_path, count=5) as fleet,
+    ):
+        rounds = Rounds(fleet, cluster=cluster)
+        for name in ("server_killed", "killed", "server_killed"):
+            rounds.play(name)
+        rounds.finish()
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_hundred_rounds(consul_binary: Path, key: str, tmp_path: Path) -> None:

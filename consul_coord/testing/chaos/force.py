@@ -97,7 +97,7 @@ class Operator:
 
     def sessions(self, name: str) -> list[str]:
         """Return the ids of the sessions of one name, with whatever mark a client has put to it."""
-        found = self.read("/v1/session/list?consistent") or []
+        found: list[dict[str, Any]] = self.read("/v1/session/list?consistent") or []
         return [each["ID"] for each in found if means(name, each["Name"])]
 
     def destroy(self, session: str) -> None:

@@ -33,7 +33,7 @@ class Journal:
 
 def read_all(folder: Path) -> list[Record]:
     """Return the histories of all processes in a folder as one."""
-    histories = []
+    histories: list[list[Record]] = []
     for path in sorted(folder.glob("history-*.jsonl")):
         with path.open(encoding="utf-8") as file:
             histories.append(load(file, cut_off=True))
