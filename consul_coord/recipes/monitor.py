@@ -5,8 +5,10 @@ Rules
 - One blocking query per session tells its end to all its holds. One per key tells what operators do to the
   keys that a hold depends on: up to ``MOST_WATCHES`` keys each; beyond that many, keys are read in batches
   every ``BATCH_PERIOD`` seconds. A session with one hold only is not watched: its keys tell its end.
-- What a watch shows is a suspicion. Evidence is a 404 on renew, or a consistent read that is newer than the
-  fence: without permission a session reads as gone, and an old leader shows old data.
+- Evidence is a 404 on renew after a consistent read, or a consistent read of a key that is newer than the
+  fence: without permission a session reads as gone, and an old leader shows old data. Watches read
+  consistently, so that no other read has to come between a loss and its news; batches do not, and what they
+  show is a suspicion.
 - A write by somebody else is no loss as long as the session stays: it is an event.
 - No failure of a query is a loss: the lease alone decides how long contact may be missing.
 - What waits refers to a hold weakly, and in no frame that outlasts a look: a forgotten hold must be found.
@@ -32,7 +34,7 @@ from consul_coord.recipes.on_demand import OnDemand
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.models import KVPair, Session
+    from consul_coord.models import KVPair, Result, Session
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.session import KeptSession
@@ -104,7 +106,8 @@ class Monitor:
             self._watched_sessions.discard(kept.id)
 
     async def _follow_session(self, io: IO, kept: KeptSession) -> None:
-        follower: Follower[Session | None] = Follower(partial(session_endpoint.watch, kept.id))
+        query = partial(session_endpoint.watch, kept.id, options=_CONSISTENT)
+        follower: Follower[Session | None] = Follower(query)
         while self._core.has_holds_of(kept):
             try:
                 seen = await follower.next(io, until=kept.over)
@@ -113,7 +116,7 @@ class Monitor:
                 if seen.value is None:
                     # Gone, or not to be read with this token: a renewal tells.
                     limit = min(kept.lease.valid_until, io.now() + self._core.timeout)
-                    await sessions.renew(io, self._core, kept, deadline=limit)
+                    await sessions.renew(io, self._core, kept, deadline=limit, caught_up=True)
                     return
             except (PermissionDenied, SessionNotFound):
                 return
@@ -133,14 +136,15 @@ class Monitor:
         if hold is None:
             return
         over = hold.over
-        follower: Follower[KVPair | None] = Follower(partial(kv.watch, watch.key), index=watch.index)
+        query = partial(kv.watch, watch.key, options=_CONSISTENT)
+        follower: Follower[KVPair | None] = Follower(query, index=watch.index)
         del hold  # a watch must not keep a forgotten hold alive
         while not over.is_set():
             try:
                 seen = await follower.next(io, until=over)
                 if seen is None:
                     return
-                await self._judge(io, reference, watch, seen.value)
+                await self._judge(io, reference, watch, seen.value, consistent=seen)
             except PermissionDenied:
                 return
             except ConsulCoordError:
@@ -185,14 +189,26 @@ class Monitor:
     # -- evidence
 
     async def _judge(
-        self, io: IO, reference: weakref.ref[HoldCore], watch: KeyWatch, pair: KVPair | None
+        self,
+        io: IO,
+        reference: weakref.ref[HoldCore],
+        watch: KeyWatch,
+        pair: KVPair | None,
+        *,
+        consistent: Result[KVPair | None] | None = None,
     ) -> None:
-        """Take note of a reading of a key. Raises what stands in the way of making sure."""
+        """Take note of a reading of a key; a ``consistent`` one is evidence.
+
+        Raises what stands in the way of making sure.
+        """
         hold = reference()
         if hold is None or hold.ended:
             return
         if watch.loss(pair) is not None:
-            await self._make_sure(io, hold, watch)
+            if consistent is None:
+                await self._make_sure(io, hold, watch)
+            else:
+                await self._conclude(io, hold, watch, consistent)
         elif pair is not None and watch.key == hold.key:
             self._note_write(io, hold, pair.modify_index)
 
@@ -207,10 +223,19 @@ class Monitor:
             await self._make_sure(io, hold, watch)
 
     async def _make_sure(self, io: IO, hold: HoldCore, watch: KeyWatch) -> None:
-        limit = min(hold.lease.valid_until, io.now() + self._core.timeout)
         result = await perform(
-            io, kv.get(watch.key, options=_CONSISTENT), deadline=limit, attempt=self._core.timeout
+            io,
+            kv.get(watch.key, options=_CONSISTENT),
+            deadline=self._limit(io, hold),
+            attempt=self._core.timeout,
         )
+        await self._conclude(io, hold, watch, result)
+
+    def _limit(self, io: IO, hold: HoldCore) -> float:
+        return min(hold.lease.valid_until, io.now() + self._core.timeout)
+
+    async def _conclude(self, io: IO, hold: HoldCore, watch: KeyWatch, result: Result[KVPair | None]) -> None:
+        """End the hold if a consistent reading, just made, shows that it has ended."""
         pair = result.value
         loss = watch.loss(pair)
         if loss is None:
@@ -221,7 +246,7 @@ class Monitor:
         if kept is not None:
             # SessionNotFound has ended the hold; whatever else is raised, the key itself is evidence enough.
             with suppress(ConsulCoordError):
-                await sessions.renew(io, self._core, kept, deadline=limit)
+                await sessions.renew(io, self._core, kept, deadline=self._limit(io, hold), caught_up=True)
         hold.lose(loss)
 
 

@@ -170,6 +170,8 @@ class StraySession:
 
     name: str
     """Its name, which no other session has."""
+    has_ttl: bool
+    """Whether it ends by itself, sooner or later."""
     pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
 
     async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:  # noqa: ARG002 - a Duty's
@@ -250,11 +252,11 @@ class Reaper:
     async def finish(self, io: IO, *, deadline: float) -> None:
         """Try each duty once more, now: the client closes.
 
-        Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then. What a
-        late create makes, nobody renews: its TTL ends it.
+        Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then. What
+        a late create makes nobody renews: its TTL ends it, if it has one.
         """
         for entry in sorted(self._entries, key=lambda one: isinstance(one.duty, DestroySession)):
             if io.now() < deadline:
                 await self._do(io, entry, deadline=min(deadline, io.now() + self._core.timeout))
-            if isinstance(entry.duty, Sweep | StraySession):
+            if isinstance(entry.duty, Sweep) or (isinstance(entry.duty, StraySession) and entry.duty.has_ttl):
                 self._entries.pop(entry, None)

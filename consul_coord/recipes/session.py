@@ -158,7 +158,7 @@ class SessionSource:
         except BaseException as error:
             # Also a KeyboardInterrupt or a cancellation while the reply was on its way.
             if outcome_unknown(error):
-                self._core.reaper.add(StraySession(name), after=SWEEPS[0])
+                self._core.reaper.add(StraySession(name, has_ttl=spec.ttl is not None), after=SWEEPS[0])
             raise
         kept.lease.confirm(sent_at=sent_at, horizon=spec.lease_horizon)
         return kept
@@ -173,23 +173,30 @@ class OwnSource(SessionSource):
             self._core.discard_session(kept)
 
 
-async def renew(io: IO, core: Coordinator, kept: KeptSession, *, deadline: float) -> None:
+async def renew(
+    io: IO, core: Coordinator, kept: KeptSession, *, deadline: float, caught_up: bool = False
+) -> None:
     """Renew once; extends the lease.
 
-    Raises SessionNotFound after ending the session; other errors change nothing.
+    ``caught_up``: a consistent read was answered just before, so that one 404 is enough. Raises
+    SessionNotFound after ending the session; other errors change nothing.
     """
     try:
-        sent_at, session = await _renew_once(io, kept, deadline)
+        sent_at, session = await (_renew_once if caught_up else _renew_surely)(io, kept, deadline)
     except SessionNotFound:
-        await _wait_for_readiness(io, kept, deadline)
-        try:
-            sent_at, session = await _renew_once(io, kept, deadline)
-        except SessionNotFound:
-            core.end_session(kept, LossReason.SESSION_GONE)
-            raise
+        core.end_session(kept, LossReason.SESSION_GONE)
+        raise
     kept.lease.confirm(sent_at=sent_at, horizon=_horizon(kept, session))
     _compare(io, kept, session)
     io.emit(Renewed(kept.id, kept.lease.remaining(io.now())))
+
+
+async def _renew_surely(io: IO, kept: KeptSession, deadline: float) -> tuple[float, Session]:
+    try:
+        return await _renew_once(io, kept, deadline)
+    except SessionNotFound:
+        await _wait_for_readiness(io, kept, deadline)
+        return await _renew_once(io, kept, deadline)
 
 
 async def _renew_once(io: IO, kept: KeptSession, deadline: float) -> tuple[float, Session]:

@@ -365,6 +365,15 @@ def test_what_is_not_found_within_a_minute_is_left_to_its_ttl(bench: Bench, list
     assert bench.core.reaper.pending == 0
 
 
+@pytest.mark.parametrize(("ttl", "left"), [(TTL, 0), (None, 1)])
+def test_closing_looks_once_more_and_leaves_the_rest_to_a_ttl_or_tells(ttl: float | None, left: int) -> None:
+    bench = Bench(SessionSpec(ttl=ttl, allow_unbounded=True))
+    unanswered_create(bench, lost(CREATE))
+    bench.io.expect("GET", LIST, ok([]))
+    bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.time + 5))
+    assert bench.core.reaper.pending == left
+
+
 def test_one_renewal_is_sent_once(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, lost(RENEW))
     with pytest.raises(Exception, match="connection ended"):
