@@ -28,7 +28,7 @@ FIXTURES = ("async_consul_client", "consul_client", "consul_server", "consul_ser
 PUBLIC = [
     *(f"{module.__name__}.{name}" for module in MODULES for name in module.__all__),
     "consul_coord.events",  # as a whole
-    *(f"consul_coord.testing.plugin.{name}" for name in FIXTURES),
+    *(f"pytest_consul_coord.{name}" for name in FIXTURES),
 ]
 
 

@@ -9,8 +9,9 @@ Installed with the package; nothing needs to be switched on.
 - ``real_consul``: a real Consul agent, emptied for each test
 
 Rules
-- Every test process that collects a test imports this module, also those that want nothing of it: it imports
-  pytest and nothing else until a fixture is asked for.
+- Every pytest run imports this module wherever the package is installed, also one that wants nothing of it.
+  So it stands beside the package, whose own import costs a tenth of a second, and imports pytest and nothing
+  else until a fixture is asked for.
 - A test has a server of its own, so no state passes from one test to another, and pytest-xdist has nothing to
   share.
 - Without a Consul binary, tests that ask for a real agent are skipped with the reason; they fail instead if
