@@ -252,8 +252,8 @@ class Reaper:
     async def finish(self, io: IO, *, deadline: float) -> None:
         """Try each duty once more, now: the client closes.
 
-        Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then. What
-        a late create makes nobody renews: its TTL ends it, if it has one.
+        Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then.
+        What a late create makes nobody renews: its TTL ends it, if it has one.
         """
         for entry in sorted(self._entries, key=lambda one: isinstance(one.duty, DestroySession)):
             if io.now() < deadline:

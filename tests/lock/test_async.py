@@ -340,7 +340,7 @@ async def test_a_callback_that_fails_is_reported_only(
 
 
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""trio itself forbids a task to end, or another to go on, with a scope left open."""
+"""trio ends a task with an error of its own when it leaves a scope open; so it can't go on to be tested."""
 
 
 @ON_ASYNCIO
@@ -378,6 +378,46 @@ async def test_a_block_around_a_yield_is_told_and_still_releases(site: Site, mak
 
         await asyncio.create_task(finish())
         assert site.operator.holder(site.key) is None
+
+
+async def test_leaving_in_the_wrong_order_is_told_and_still_releases(
+    site: Site, make_client: MakeClient
+) -> None:
+    async with make_client() as client:
+        names = [f"{site.key}/{number}" for number in range(2)]
+        outer, inner = (AsyncLock(client, name).hold(timeout=5) for name in names)
+        await outer.__aenter__()
+        await inner.__aenter__()
+        with pytest.raises(RuntimeError, match="not in order"):
+            await outer.__aexit__(None, None, None)
+        await inner.__aexit__(None, None, None)
+        assert [site.operator.holder(name) for name in names] == [None, None]
+
+
+async def test_leaving_in_another_task_while_the_first_goes_on(site: Site, make_client: MakeClient) -> None:
+    """The misuse is told where it happens, and by the loop once more where the block's task ends."""
+    async with make_client() as client:
+        block = AsyncLock(client, site.key).hold(timeout=5)
+        entered, left = anyio.Event(), anyio.Event()
+
+        async def enter() -> None:
+            await block.__aenter__()
+            entered.set()
+            await left.wait()
+
+        async def in_two_tasks() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(enter)
+                await entered.wait()
+                with pytest.raises(RuntimeError, match="left in another task"):
+                    await block.__aexit__(None, None, None)
+                left.set()
+
+        with pytest.raises(BaseExceptionGroup) as told:
+            await in_two_tasks()
+        assert told.group_contains(RuntimeError, match="cancel scope|Cancel scope")
+        assert site.operator.holder(site.key) is None
+    assert site.left_behind() == []
 
 
 async def test_a_client_must_be_entered_before_its_recipes_are_used(site: Site) -> None:
