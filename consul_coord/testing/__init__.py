@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from consul_coord.testing.simulation import Simulation, SimulationFailed
+    from consul_coord.testing.simulation import Rehearsal, Simulation, SimulationFailed, Stage
 
-__all__ = ["Simulation", "SimulationFailed"]
+__all__ = ["Rehearsal", "Simulation", "SimulationFailed", "Stage"]
 
 
 def __getattr__(name: str) -> object:

@@ -12,18 +12,23 @@ import __future__
 import inspect
 import sys
 import textwrap
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.recipes import coordinator, release, session, unlock, waitqueue
+from consul_coord.recipes import coordinator, release, session, slots, unlock, waitqueue
+from consul_coord.recipes.candidate import Candidate
 from consul_coord.recipes.contend import Attempt
 from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.election import Candidacy
 from consul_coord.recipes.hold import HoldCore
 from consul_coord.recipes.lease import Lease
 from consul_coord.recipes.local_queue import LocalQueues
 from consul_coord.recipes.reaper import RemoveContender
 from consul_coord.recipes.session import SessionSource
+from consul_coord.recipes.slot_contend import SlotAttempt
+from consul_coord.recipes.slot_sessions import SlotSessions
+from consul_coord.recipes.slots import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -41,10 +46,13 @@ class Mutation:
     becomes: str
     rare: bool = False
     """Whether it takes hundreds of seeds to be found."""
+    also: Mutation | None = None
+    """The other place that the fault is in."""
 
     def mutated(self) -> Any:
         """Return the function with the fault in it."""
-        function = getattr(self.home, self.function)
+        found = getattr(self.home, self.function)
+        function = found.fget if isinstance(found, property) else found
         source = textwrap.dedent(inspect.getsource(function))
         assert source.count(self.was) == 1, (
             f"{self.name}: {self.was!r} is not in {self.function} exactly once"
@@ -67,7 +75,8 @@ class Mutation:
         was = getattr(self.home, self.function)
         setattr(self.home, self.function, self.mutated())
         try:
-            yield
+            with nullcontext() if self.also is None else self.also.planted():
+                yield
         finally:
             setattr(self.home, self.function, was)
 
@@ -188,6 +197,180 @@ MUTATIONS = (
         "live",
         "if kept is not None and kept.lease.is_valid(io.now()):",
         "if kept is not None:\n            return kept\n        if kept is not None:",
+    ),
+    Mutation(
+        "own queue left when it may not be seen any more",
+        Attempt,
+        "_leave_queue",
+        "self.core.reaper.add(RemoveContender(pair.key, pair.modify_index))",
+        "pass",
+        rare=True,
+    ),
+    Mutation(
+        "a fork keeps what it inherited",
+        Coordinator,
+        "forked",
+        "self.end_session(kept, LossReason.FORKED)",
+        "pass",
+    ),
+    Mutation(
+        "the limit is not compared",
+        slots,
+        "judge",
+        "if rank < listing.record.limit - len(held):",
+        "if rank < 99:",
+    ),
+    Mutation(
+        "a take does not name the record's index",
+        SlotAttempt,
+        "_take_ops",
+        "TxnOp.cas(key, record.encode(), record.index, flags=record.flags)",
+        "TxnOp.set(key, record.encode(), flags=record.flags)",
+    ),
+    Mutation(
+        "a refused take is repeated at the record's new index",
+        SlotAttempt,
+        "_take",
+        "self._refused(error)\n        return None",
+        """again = verdict.record.at((await self._list()).record.index)
+        try:
+            result = await self._ask(
+                TxnOp.check_index(own.key, own.modify_index), *self._take_ops(again)
+            )
+        except TxnFailed:
+            return None""",
+    ),
+    Mutation(
+        "lists by the prefix without its slash",
+        SlotAttempt,
+        "_list",
+        "slots.directory(self.plan.prefix)",
+        "self.plan.prefix",
+        also=Mutation(
+            "names without their directory",
+            slots,
+            "read",
+            "pair.key.removeprefix(directory(prefix))",
+            'pair.key.rpartition("/")[2]',
+        ),
+    ),
+    Mutation(
+        "two permits with one session",
+        SlotSessions,
+        "_take_fit",
+        "self._fit.pop(0) if self._fit else None",
+        "(self._fit or [None])[0]",
+    ),
+    Mutation(
+        "dead holders count for ever",
+        Listing,
+        "held",
+        "if one in self.live or one in self.spared",
+        "",
+    ),
+    Mutation(
+        "a slot is taken before its grace",
+        SlotAttempt,
+        "_spare_the_dead",
+        "if now < self._spared_until(since)",
+        "if False",
+    ),
+    Mutation(
+        "the contender is not checked by the take",
+        SlotAttempt,
+        "_take",
+        "TxnOp.check_index(own.key, own.modify_index)",
+        "TxnOp.get_tree(own.key + '/none')",
+        rare=True,
+    ),
+    Mutation(
+        "an earlier hold's contender is taken for ours",
+        slots,
+        "judge",
+        "if own is None or own.create_index != born:",
+        "if own is None:",
+        rare=True,
+    ),
+    Mutation(
+        "the front watches the record alone",
+        SlotAttempt,
+        "_wait_at_the_front",
+        "kv.list_pairs(slots.directory(self.plan.prefix), options=options)",
+        "kv.list_pairs(slots.record_key(self.plan.prefix), options=options)",
+    ),
+    Mutation(
+        "a session is used again while the record names it",
+        SlotSessions,
+        "put_back",
+        "(self._resting if session.taken_at else self._fit)",
+        "self._fit",
+        rare=True,
+    ),
+    Mutation(
+        "a session with unanswered requests is used again",
+        SlotSessions,
+        "put_back",
+        "not session.settled or",
+        "",
+        rare=True,
+    ),
+    Mutation(
+        "taking at once goes on with the session after no answer",
+        SlotAttempt,
+        "_take_at_once",
+        "except BaseException:\n        self._drop_session()\n        raise",
+        "except BaseException:\n        raise",
+        rare=True,
+    ),
+    Mutation(
+        "giving up a slot's queue destroys no session",
+        SlotAttempt,
+        "_give_up",
+        "self.core.discard_session(session.kept)",
+        "pass",
+    ),
+    Mutation(
+        "an unlock forgets the flags",
+        Attempt,
+        "_granted",
+        "flags=plan.flags,\n        turn=",
+        "flags=0,\n        turn=",
+    ),
+    Mutation(
+        "the record forgets what it does not know",
+        slots.Record,
+        "encode",
+        ", **self.unknown",
+        "",
+        rare=True,
+    ),
+    Mutation(
+        "a leader goes on when told to stop",
+        Candidacy,
+        "_lead",
+        "if self._must_stand_aside():\n                await release(io, self.core, hold)\n            elif",
+        "if",
+    ),
+    Mutation(
+        "the heir's note is not deleted",
+        Candidate,
+        "_take",
+        "TxnOp.delete(note),",
+        "",
+    ),
+    Mutation(
+        "the end of a leadership is told twice",
+        Candidacy,
+        "_begin",
+        "hold.over.subscribe(partial(self._ended, hold))",
+        "for _ in range(2):\n        hold.over.subscribe(partial(self._ended, hold))",
+    ),
+    Mutation(
+        "the term is the key's LockIndex",
+        HoldCore,
+        "__init__",
+        "self.fence = granted.modify_index",
+        "self.fence = granted.lock_index",
     ),
 )
 """All of them."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from consul_coord.testing.simulation.counts import SOMETIMES, Counts
 from consul_coord.testing.simulation.judge import Violation
 from consul_coord.testing.simulation.plan import CHAOS, FATES, Plan, draw
+from consul_coord.testing.simulation.rehearsal import Rehearsal, Stage
 from consul_coord.testing.simulation.simulation import Outcome, Simulation, SimulationFailed
 
 __all__ = [
@@ -20,8 +21,10 @@ __all__ = [
     "Counts",
     "Outcome",
     "Plan",
+    "Rehearsal",
     "Simulation",
     "SimulationFailed",
+    "Stage",
     "Violation",
     "draw",
 ]

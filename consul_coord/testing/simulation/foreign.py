@@ -141,7 +141,7 @@ class ForeignSemaphore(Foreign):
             alive = {pair.session for pair in listed.value}
             holders = {one: True for one in fields["Holders"] if one in alive}
             if len(holders) < fields["Limit"]:
-                wanted = {"Limit": fields["Limit"], "Holders": {**holders, own: True}}
+                wanted: dict[str, object] = {"Limit": fields["Limit"], "Holders": {**holders, own: True}}
                 if await self._write(io, record, wanted, found.modify_index):
                     return True
                 index = 0

@@ -136,6 +136,10 @@ class Judge:
         """Return whether a client that runs takes care of a session."""
         return any(one.able and one.core.session(session) is not None for one in self._processes.values())
 
+    def any_without_queue(self, key: str) -> bool:
+        """Return whether a client goes without a key's queue, for want of permission once."""
+        return any(key in one.core.without_queue for one in self._processes.values())
+
     # -- requests
 
     def fate(self, who: str, shape: Shape, fate: str) -> None:

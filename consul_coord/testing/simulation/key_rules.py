@@ -7,7 +7,8 @@ Rules
   has seen a later one. A leadership's fence is its term.
 - Among those who queue, the key goes to the first, or to the heir that a leader has named; nobody whose lock
   is fair goes past them, as far as the token may read and write the queue.
-- At the end nobody holds the key, and its queue is empty.
+- At the end nobody holds the key, and its queue is empty, but for the note of a leader that crashed when
+  nobody who leads after it may write there.
 """
 
 from __future__ import annotations
@@ -114,5 +115,9 @@ class KeyRules(Rules):
         """Judge what is left at the end."""
         if holder := self.cluster.holder(self.name):
             self.judge.convict("nothing left", f"{self.name} is locked by {short(holder)} for nobody")
+        # What a crashed leader has noted, the next one deletes, if its token may.
+        spared = {notes.term_key(self.name)} if self.judge.any_without_queue(self.name) else set()
         for entry in self.cluster.under(self._directory):
+            if entry.key in spared:
+                continue
             self.judge.convict("nothing left", f"{entry.key} of {short(entry.session)} queues for nobody")

@@ -147,6 +147,8 @@ class Link:
         self.gate = gate
         self.cut = False
         """Whether nothing passes at present."""
+        self.dead = False
+        """Whether nothing ever will again."""
 
     def fade(self) -> None:
         """Let nothing pass for longer than a lease lasts, perhaps."""
@@ -155,7 +157,7 @@ class Link:
 
     def mend(self) -> None:
         """Let everything pass."""
-        self.cut = False
+        self.cut = self.dead
 
     def send(self, request: Request, fire: Fire) -> Callable[[], None]:
         """Send a request; ``fire`` gets what becomes of it. Returns how to close its connection."""

@@ -68,6 +68,10 @@ class Scheduler:
         """Plan an event again that a gate has kept."""
         heapq.heappush(self._heap, (event.when, self._rng.random(), next(self._order), event))
 
+    def is_idle(self) -> bool:
+        """Return whether nothing is planned any more."""
+        return not self._heap
+
     def step(self, until: float) -> bool:
         """Let the next event happen; returns False, with the time moved on, when none is due by ``until``."""
         while self._heap and self._heap[0][0] <= until:

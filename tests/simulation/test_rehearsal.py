@@ -1,0 +1,107 @@
+"""A user's own code in the simulator: what is right passes, what is wrong is told with its seed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consul_coord import AsyncLeaderElection, AsyncLock, AsyncSemaphore, SessionSpec
+from consul_coord.testing import Rehearsal, SimulationFailed, Stage
+
+KEY = "jobs/import"
+QUICK = SessionSpec(ttl=10.0, lock_delay=1.0)
+
+
+async def careful(stage: Stage) -> None:
+    async with AsyncLock(stage.client, KEY).hold() as hold:
+        with stage.working(KEY):
+            await asyncio.sleep(1.0)
+            stage.write(KEY, fence=hold.fence)
+
+
+async def careless(stage: Stage) -> None:
+    """Work on, whatever becomes of the hold."""
+    hold = await AsyncLock(stage.client, KEY).acquire()
+    with stage.working(KEY):
+        await asyncio.sleep(30.0)
+    await hold.release()
+
+
+async def leader(stage: Stage) -> None:
+    async with AsyncLeaderElection(stage.client, "service/leader") as election:
+        leadership = await election.wait_for_leadership()
+        async with leadership:
+            with stage.working("service"):
+                await asyncio.sleep(5.0)
+
+
+async def one_of_two(stage: Stage) -> None:
+    async with AsyncSemaphore(stage.client, "api/slots", 2).hold():
+        with stage.working(stage.name):
+            await asyncio.sleep(2.0)
+
+
+@pytest.mark.parametrize("program", [careful, leader, one_of_two])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_right_passes(program: object, seed: int) -> None:
+    assert callable(program)
+    outcome = Rehearsal(program, seed=seed, seconds=40.0, session=QUICK).run()
+    assert outcome.seconds > 40.0
+    assert " begins to work on " in outcome.trace.text()
+
+
+def test_work_without_a_look_at_the_hold_is_found() -> None:
+    with pytest.raises(SimulationFailed, match="both at work") as failed:
+        for seed in range(50):
+            Rehearsal(careless, seed=seed, session=QUICK).run()
+    assert failed.value.violation is not None
+    assert failed.value.violation.rule == "exclusion"
+    assert f"seed {failed.value.seed}: " in str(failed.value)
+
+
+def test_an_old_fence_is_found() -> None:
+    fences: list[int] = []
+
+    async def program(stage: Stage) -> None:
+        async with AsyncLock(stage.client, KEY).hold() as hold:
+            fences.append(hold.fence)
+            with stage.working(KEY):
+                stage.write(KEY, fence=fences[-1])
+                stage.write(KEY, fence=fences[0])
+
+    with pytest.raises(SimulationFailed, match="is old"):
+        Rehearsal(program, seed=1, faults=False).run()
+
+
+def test_a_bug_of_the_program_is_told() -> None:
+    async def program(stage: Stage) -> None:
+        raise ZeroDivisionError(stage.name)
+
+    with pytest.raises(SimulationFailed, match="ZeroDivisionError: p"):
+        Rehearsal(program, seed=1).run()
+
+
+def test_a_program_that_never_works_is_told() -> None:
+    async def program(stage: Stage) -> None:
+        await asyncio.sleep(1.0)
+        stage.note("did nothing")
+
+    with pytest.raises(SimulationFailed, match="nobody got to work"):
+        Rehearsal(program, seed=1, seconds=5.0).run()
+
+
+def test_a_session_that_is_left_behind_is_told() -> None:
+    async def program(stage: Stage) -> None:
+        await stage.client.session.create(SessionSpec(ttl=3600.0))
+        with stage.working(KEY):
+            await asyncio.sleep(10.0)
+
+    with pytest.raises(SimulationFailed, match="never ends"):
+        Rehearsal(program, seed=1, processes=1, seconds=20.0, faults=False).run()
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    first, second = (Rehearsal(careful, seed=7).run() for _ in range(2))
+    assert first.trace.digest() == second.trace.digest()
+    assert (first.events, first.seconds) == (second.events, second.seconds)
