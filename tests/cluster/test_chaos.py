@@ -54,7 +54,6 @@ def test_nothing_goes_wrong_in_a_minute_of_harm(consul_binary: Path, tmp_path: P
     assert kinds["acquired"] > 100
     assert kinds["elected"] > 5
     assert kinds["write"] > 200
-    assert kinds["lost"] > 0
     assert len(kinds_of_harm(records)) >= 8
 
 

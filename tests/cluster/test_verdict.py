@@ -54,14 +54,14 @@ def evidence(*more: list[Record], **changes: object) -> Evidence:
 
 
 def rules(found: Evidence) -> list[str]:
-    return [finding.rule for finding in judge(PLAN, found).findings]
+    return [finding.rule for finding in judge(PLAN, found).verdict.findings]
 
 
 OVERLAP = (hold(10, fence=10, lasts=5, session="one"), hold(12, fence=12, of=1, session="two"))
 
 
 def test_a_good_run_has_no_finding() -> None:
-    verdict = judge(PLAN, evidence(hold(10, fence=10), hold(12, fence=12, of=1)))
+    verdict = judge(PLAN, evidence(hold(10, fence=10), hold(12, fence=12, of=1))).verdict
     assert verdict.findings == ()
     assert verdict.holds == len(PLAN.keys) + 3
 
@@ -80,7 +80,9 @@ def test_two_holds_at_once_are_found() -> None:
     ids=["session", "key", "node"],
 )
 def test_two_at_once_by_force_are_none(force: Force) -> None:
-    assert rules(evidence(*OVERLAP, forces=[force])) == []
+    found = evidence(*OVERLAP, forces=[force])
+    assert rules(found) == []
+    assert judge(PLAN, found).forced == 1
 
 
 @pytest.mark.parametrize(

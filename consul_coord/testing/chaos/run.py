@@ -49,8 +49,10 @@ class Outcome:
     records: tuple[Record, ...]
     faults: Mapping[str, int]
     """How often each kind of harm was done."""
-    exempt: int
-    """How many acts of force there were."""
+    acts: int
+    """How often an operator used force."""
+    forced: int
+    """How many holds that may have ended."""
 
     def __str__(self) -> str:
         """Return it in a few lines, for people."""
@@ -63,7 +65,7 @@ class Outcome:
                 f"harm: {sum(self.faults.values())} ({counted})",
                 f"records: {len(self.records)} ({seen})",
                 f"holds {verdict.holds}, handovers {verdict.handovers}, lost {verdict.lost}",
-                f"fenced writes {verdict.writes}, acts of force {self.exempt}",
+                f"fenced writes {verdict.writes}, acts of force {self.acts} on {self.forced} holds",
                 *map(str, verdict.findings),
                 f"findings: {len(verdict.findings)}",
             )
@@ -94,8 +96,14 @@ def play(plan: Plan, folder: Path) -> Outcome:
             healed=healed,
             codes=dict(bed.codes),
         )
-    verdict = judge(plan, evidence)
-    return Outcome(verdict, tuple(evidence.records), faults, exempt=len(hands.forces))
+    judgement = judge(plan, evidence)
+    return Outcome(
+        judgement.verdict,
+        tuple(evidence.records),
+        faults,
+        acts=len(hands.forces),
+        forced=judgement.forced,
+    )
 
 
 def _warm_up(bed: Bed) -> None:

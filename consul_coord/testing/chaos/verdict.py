@@ -13,7 +13,7 @@ by force, whose holder may have written the grant down after somebody else's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from consul_coord.testing.chaos.diary import BUG, CLOSED
@@ -47,8 +47,16 @@ class Evidence:
     codes: Mapping[str, int]
 
 
-def judge(plan: Plan, evidence: Evidence) -> Verdict:
-    """Return the verdict on a run."""
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on a run, and how many holds an operator may have ended by force."""
+
+    verdict: Verdict
+    forced: int
+
+
+def judge(plan: Plan, evidence: Evidence) -> Judgement:
+    """Judge a run."""
     records, holds = evidence.records, read(evidence.records).holds
     forced = [(force, hold) for force in evidence.forces for hold in holds if force.hits(hold)]
     verdict = check(
@@ -67,13 +75,7 @@ def judge(plan: Plan, evidence: Evidence) -> Verdict:
     findings += _shared_fences(holds, plan)
     findings += _bugs(evidence)
     findings += _progress(plan, records, evidence.healed)
-    return Verdict(
-        findings=tuple(findings),
-        holds=verdict.holds,
-        handovers=verdict.handovers,
-        writes=verdict.writes,
-        lost=verdict.lost,
-    )
+    return Judgement(replace(verdict, findings=tuple(findings)), forced=len(unsure))
 
 
 def _end(force: Force, hold: Hold) -> Record:
