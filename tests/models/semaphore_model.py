@@ -1,0 +1,451 @@
+"""The semaphore as a model: clients that follow the project's own rules, and a tiny Consul.
+
+The judgement of a listing is the recipes' own (`consul_coord.recipes.slots`), as is what a take writes. The
+requests, and what an answer or none leads to, are tables here, as in `consul_coord.recipes.slot_contend`.
+
+Rules
+- As in the model of the lock: a request is answered, or its reply is lost, or it is lost, or it is late; no
+  wait ends by itself; who dies loses the session at once; indexes are numbered anew after each step.
+- A client has a session for each attempt. It uses the last one again if every request of that was answered
+  and the record was seen without it, and else has it destroyed, which is what giving up does, too. A
+  destroyed session's contender is gone, and late requests of it are refused.
+- An operator may delete a contender, and raise the limit. A client may keep its slot for ever: others get the
+  free ones all the same.
+
+Looked at: never more holders than the limit, but for those whom an operator deposed; no waiter of a lower
+rank is passed; and from everywhere an end can be reached in which nobody waits and nothing is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from consul_coord.models import SEMAPHORE_FLAGS, KVPair
+from consul_coord.recipes import slots
+from consul_coord.recipes.slots import Follow, Front, Gone, Held, Take
+from tests.models.explorer import Broken, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from consul_coord.recipes.slots import Listing, Verdict
+
+PREFIX: Final = "p"
+_ATTEMPTS: Final = 4
+"""Most sessions of one client."""
+
+
+class Contender(NamedTuple):
+    """A contender's key, as its session holds it."""
+
+    created: int
+    modified: int
+    waits: bool = True
+
+
+class Client(NamedTuple):
+    """One client: what it does next, what it knows, and what it has left to do."""
+
+    doing: str
+    attempts: int
+    session: int
+    """Its present session; numbers are the client's own."""
+    other: int = -1
+    """The session whose contender is watched."""
+    at: int = 0
+    """What its watch begins from, or the index of the record that its take names."""
+    place: int = 0
+    """ModifyIndex of its contender as last listed."""
+    born: int = 0
+    """CreateIndex of its contender, as its join's reply gave it."""
+    holders: tuple[int, ...] = ()
+    """Whom its take names as holders."""
+    settled: bool = True
+    """Whether every request of its session was answered."""
+
+
+class Request(NamedTuple):
+    """What a client sends, and all that it names."""
+
+    session: int
+    name: str
+    place: int = 0
+    at: int = 0
+    """The index of the record."""
+    holders: tuple[int, ...] = ()
+
+
+class World(NamedTuple):
+    """Everything there is. Sessions are numbers: ``client * 4 + attempt``."""
+
+    holders: tuple[int, ...]
+    """Whom the record names."""
+    record: int
+    """The record's ModifyIndex; 0 while there is none."""
+    limit: int
+    raises: int
+    contenders: tuple[tuple[int, Contender], ...]
+    ended: frozenset[int]
+    clients: tuple[Client, ...]
+    late: tuple[Request, ...]
+    faults: int
+    deaths: int
+    deletions: int
+    give_ups: int
+    changed: int
+    """The index of the last change under the prefix."""
+    now: int
+
+
+Ops = tuple[str, ...]
+REQUESTS: Final[Mapping[str, Ops]] = {
+    "join": ("lock C",),
+    "take": ("check-index C", "cas R", "mark C"),
+    "leave": ("delete C",),
+    "destroy": ("destroy",),
+}
+UNANSWERED: Final[Mapping[str, str]] = {
+    "join": "join",
+    "take": "list",
+    "leave": "destroy",
+    "destroy": "destroy",
+}
+
+
+@dataclass(frozen=True)
+class SemaphoreModel:
+    """A semaphore with some clients, each of which takes a slot a number of times."""
+
+    clients: int = 2
+    limit: int = 1
+    attempts: int = 1
+    faults: int = 1
+    deaths: int = 0
+    deletions: int = 0
+    """How often an operator deletes a contender."""
+    give_ups: int = 0
+    requests: Mapping[str, Ops] = field(default_factory=lambda: REQUESTS)
+    unanswered: Mapping[str, str] = field(default_factory=lambda: UNANSWERED)
+    judge: Callable[[Listing, str, int], Verdict] = lambda listing, session, born: slots.judge(
+        listing, session, born=born
+    )
+    uses_again: str = "when seen without"
+    """When a session is used again: ``when seen without``, or ``always``."""
+    keeps: frozenset[int] = frozenset()
+    """Who never gives a slot back."""
+    raises: int = 0
+    """How often an operator raises the limit by one."""
+    watches_prefix: bool = True
+    """Whether the front watches all, and not the record alone."""
+
+    # -- the model
+
+    def first(self) -> World:
+        return World(
+            holders=(),
+            record=0,
+            limit=self.limit,
+            raises=self.raises,
+            contenders=(),
+            ended=frozenset(),
+            clients=tuple(Client("idle", self.attempts, who * _ATTEMPTS) for who in range(self.clients)),
+            late=(),
+            faults=self.faults,
+            deaths=self.deaths,
+            deletions=self.deletions,
+            give_ups=self.give_ups,
+            changed=0,
+            now=0,
+        )
+
+    def is_good_end(self, world: World) -> bool:
+        kept = {client.session for who, client in enumerate(world.clients) if self._keeps(who, client)}
+        done = all(
+            client.doing == "dead" or (client.doing == "idle" and not client.attempts)
+            for client in world.clients
+            if client.session not in kept
+        )
+        return done and not world.late and kept.issuperset(session for session, _ in world.contenders)
+
+    def _keeps(self, who: int, client: Client) -> bool:
+        return who in self.keeps and client.doing == "hold"
+
+    def steps(self, world: World) -> Iterator[Step[World]]:
+        for who, client in enumerate(world.clients):
+            for name, after in self._moves(world, who, client):
+                yield Step(f"{who} {name}", _renumbered(after) if isinstance(after, World) else after)
+            if world.deaths and client.doing not in {"dead", "idle"}:
+                after = _destroy(world._replace(deaths=world.deaths - 1), client.session)
+                yield Step(f"{who} dies", _renumbered(_put(after, who, Client("dead", 0, client.session))))
+        for number, late in enumerate(world.late):
+            rest = world._replace(late=world.late[:number] + world.late[number + 1 :])
+            yield Step(f"{late.session} late {late.name} vanishes", _renumbered(rest))
+            applied = self._apply(rest, late)
+            if applied is not None:
+                after = _renumbered(applied) if isinstance(applied, World) else applied
+                yield Step(f"{late.session} late {late.name} is applied", after)
+        if world.raises and world.record:
+            raised = world._replace(limit=world.limit + 1, raises=world.raises - 1, now=world.now + 1)
+            yield Step("- the limit is raised", _renumbered(_changed(raised._replace(record=raised.now))))
+        if world.deletions:
+            for session, _ in world.contenders:
+                after = _changed(_without(world, session))._replace(deletions=world.deletions - 1)
+                yield Step(f"{session} is deleted by an operator", _renumbered(after))
+
+    def _moves(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
+        moves: Mapping[str, Callable[[World, int, Client], Iterator[tuple[str, World | Broken]]]] = {
+            "idle": self._begins,
+            "list": self._lists,
+            "front": self._woken,
+            "follow": self._woken,
+            "hold": self._ends,
+            "dead": lambda *_: iter(()),
+        }
+        yield from moves.get(client.doing, self._ask)(world, who, client)
+        if world.give_ups and client.doing in {"join", "list", "front", "follow", "take"}:
+            spent = world._replace(give_ups=world.give_ups - 1)
+            yield "gives up", _put(spent, who, client._replace(doing="destroy"))
+
+    def _begins(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
+        if client.attempts:
+            yield "begins", _put(world, who, client._replace(doing="join", attempts=client.attempts - 1))
+
+    def _lists(self, world: World, who: int, _client: Client) -> Iterator[tuple[str, World | Broken]]:
+        yield "lists", self._judged(world, who)
+
+    def _woken(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
+        """Yield the end of a watch: only what changed since its index ends it."""
+        if client.doing == "front":
+            name, seen = "is woken at the front", world.changed if self.watches_prefix else world.record
+        else:
+            ahead = _contender(world, client.other)
+            name, seen = "is woken by the one before", 0 if ahead is None else ahead.modified
+        if seen != client.at:
+            yield name, _put(world, who, client._replace(doing="list"))
+
+    def _ends(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
+        if not self._keeps(who, client):
+            yield "gives back", _put(world, who, client._replace(doing="leave"))
+        if client.session not in world.holders or _contender(world, client.session) is None:
+            yield "is told of the loss", _put(world, who, client._replace(doing="destroy"))
+
+    def _judged(self, world: World, who: int) -> World:
+        client = world.clients[who]
+        session = _id(client.session)
+        listing = slots.read(
+            PREFIX, _pairs(world), limit=self.limit, flags=SEMAPHORE_FLAGS, index=world.changed
+        )
+        verdict = self.judge(listing, session, client.born)
+        if isinstance(verdict, Gone):
+            return _put(world, who, client._replace(doing="destroy", attempts=client.attempts + 1))
+        client = client._replace(place=verdict.own.modify_index)
+        return _put(world, who, self._next(world, client, verdict))
+
+    def _next(self, world: World, client: Client, verdict: Held | Take | Front | Follow) -> Client:
+        if isinstance(verdict, Held):
+            return client._replace(doing="hold")
+        if isinstance(verdict, Take):
+            record = verdict.record
+            taken = tuple(sorted(map(_number, record.holders)))
+            return client._replace(doing="take", at=record.index, holders=taken)
+        if isinstance(verdict, Front):
+            index = world.changed if self.watches_prefix else world.record
+            return client._replace(doing="front", at=index)
+        ahead = verdict.predecessor
+        other = _number(slots.session_of(ahead))
+        return client._replace(doing="follow", other=other, at=ahead.modify_index)
+
+    def _ask(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
+        name = client.doing
+        request = Request(client.session, name, client.place, client.at, client.holders)
+        applied = self._apply(world, request)
+        if isinstance(applied, Broken):
+            yield name, applied
+            return
+        done = applied is not None
+        yield f"{name} {'done' if done else 'refused'}", self._answered(applied or world, who, done=done)
+        if not world.faults:
+            return
+        spent = world._replace(faults=world.faults - 1)
+        lost = client._replace(doing=self.unanswered[name], settled=False)
+        yield f"{name} lost", _put(spent, who, lost)
+        yield f"{name} late", _put(spent._replace(late=tuple(sorted((*world.late, request)))), who, lost)
+        if applied is not None:
+            yield f"{name} reply lost", _put(applied._replace(faults=world.faults - 1), who, lost)
+
+    def _answered(self, world: World, who: int, *, done: bool) -> World | Broken:
+        client = world.clients[who]
+        name = client.doing
+        if name == "join":
+            if not done:
+                return _put(world, who, client._replace(doing="destroy", attempts=client.attempts + 1))
+            own = _contender(world, client.session)
+            return self._judged(_put(world, who, client._replace(born=own.created if own else 0)), who)
+        if name == "take":
+            if not done:
+                return _put(world, who, client._replace(doing="list"))
+            after = _put(world, who, client._replace(doing="hold"))
+            return Broken("limit") if _holding(after) > world.limit else after
+        if name == "leave":
+            without = client.session not in world.holders
+            again = self.uses_again == "always" or (without and client.settled)
+            return _put(world, who, _fresh(client) if again else client._replace(doing="destroy"))
+        return _put(world, who, _fresh(client)._replace(session=client.session + 1, settled=True))
+
+    def _apply(self, world: World, request: Request) -> World | Broken | None:
+        """Return the state after a request; None when it was refused."""
+        after: World | None = world._replace(now=world.now + 1)
+        for op in self.requests[request.name]:
+            if after is None:
+                return None
+            after = _OPS[op](after, request)
+        if after is not None and request.name == "take" and _passed_over(world, request):
+            return Broken("order")
+        return after
+
+
+def _passed_over(world: World, take: Request) -> bool:
+    """Return whether as many wait who were there before as there are slots besides these holders'."""
+    own = _contender(world, take.session)
+    before = sum(
+        one.waits and other not in take.holders and (own is None or one.created < own.created)
+        for other, one in world.contenders
+    )
+    return before > world.limit - len(take.holders)
+
+
+# -- the server
+
+
+def _lock(world: World, request: Request) -> World | None:
+    if request.session in world.ended:
+        return None
+    own = _contender(world, request.session)
+    made = Contender(world.now, world.now) if own is None else own._replace(modified=world.now)
+    return _changed(_contends(world, request.session, made))
+
+
+def _mark(world: World, request: Request) -> World | None:
+    if request.session in world.ended:
+        return None
+    own = _contender(world, request.session)
+    created = world.now if own is None else own.created
+    return _changed(_contends(world, request.session, Contender(created, world.now, waits=False)))
+
+
+def _check(world: World, request: Request) -> World | None:
+    own = _contender(world, request.session)
+    return world if own is not None and own.modified == request.place else None
+
+
+def _set_record(world: World, request: Request) -> World:
+    return _changed(world._replace(holders=request.holders, record=world.now))
+
+
+_OPS: Final[Mapping[str, Callable[[World, Request], World | None]]] = {
+    "lock C": _lock,
+    "mark C": _mark,
+    "check-index C": _check,
+    "cas R": lambda world, request: _set_record(world, request) if world.record == request.at else None,
+    "set R": _set_record,
+    "delete C": lambda world, request: (
+        world if _contender(world, request.session) is None else _changed(_without(world, request.session))
+    ),
+    "destroy": lambda world, request: _destroy(world, request.session),
+}
+
+
+def _destroy(world: World, session: int) -> World:
+    gone = world._replace(ended=world.ended | {session}, now=world.now + 1)
+    return gone if _contender(world, session) is None else _changed(_without(gone, session))
+
+
+def _contender(world: World, session: int) -> Contender | None:
+    return next((one for other, one in world.contenders if other == session), None)
+
+
+def _contends(world: World, session: int, made: Contender) -> World:
+    rest = _without(world, session).contenders
+    return world._replace(contenders=tuple(sorted((*rest, (session, made)))))
+
+
+def _without(world: World, session: int) -> World:
+    return world._replace(
+        contenders=tuple(one for one in world.contenders if one[0] != session), now=world.now + 1
+    )
+
+
+def _changed(world: World) -> World:
+    return world._replace(changed=world.now)
+
+
+# -- states
+
+
+def _holding(world: World) -> int:
+    """Return how many believe to hold, and are not deposed by an operator."""
+    return sum(
+        client.doing == "hold" and _contender(world, client.session) is not None for client in world.clients
+    )
+
+
+def _fresh(client: Client) -> Client:
+    return Client("idle", client.attempts, client.session, settled=client.settled)
+
+
+def _put(world: World, who: int, client: Client) -> World:
+    return world._replace(clients=(*world.clients[:who], client, *world.clients[who + 1 :]))
+
+
+def _renumbered(world: World) -> World:
+    """Return the state with its indexes as small as they can be, in the same order."""
+    used = {0, world.record, world.changed}
+    for _, one in world.contenders:
+        used.update(one[:2])
+    for client in world.clients:
+        used.update((client.at, client.place, client.born))
+    for late in world.late:
+        used.update((late.place, late.at))
+    rank = {index: place for place, index in enumerate(sorted(used))}
+    return world._replace(
+        record=rank[world.record],
+        changed=rank[world.changed],
+        contenders=tuple(
+            (session, Contender(rank[one.created], rank[one.modified], one.waits))
+            for session, one in world.contenders
+        ),
+        clients=tuple(
+            one._replace(at=rank[one.at], place=rank[one.place], born=rank[one.born]) for one in world.clients
+        ),
+        late=tuple(one._replace(place=rank[one.place], at=rank[one.at]) for one in world.late),
+        now=len(rank) - 1,
+    )
+
+
+def _id(session: int) -> str:
+    return f"{session:08x}-0000-0000-0000-000000000000"
+
+
+def _number(session: str) -> int:
+    return int(session[:8], 16)
+
+
+def _pairs(world: World) -> list[KVPair]:
+    """Return what a listing of the prefix gives."""
+    found = [
+        KVPair(
+            slots.contender_key(PREFIX, _id(session)),
+            slots.waiting(b"") if one.waits else slots.holding(b""),
+            flags=SEMAPHORE_FLAGS,
+            session=_id(session),
+            create_index=one.created,
+            modify_index=one.modified,
+        )
+        for session, one in world.contenders
+    ]
+    if world.record:
+        record = slots.Record(world.limit, tuple(map(_id, world.holders)))
+        key = slots.record_key(PREFIX)
+        found.append(KVPair(key, record.encode(), SEMAPHORE_FLAGS, modify_index=world.record))
+    return found

@@ -1,0 +1,148 @@
+"""The rules of the semaphore hold in every state of a small world, and none of them can be left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from consul_coord.recipes import slots
+from consul_coord.recipes.slots import Follow, Front, Held, Take
+from tests.models.explorer import Explored, explore
+from tests.models.semaphore_model import REQUESTS, UNANSWERED, SemaphoreModel
+
+if TYPE_CHECKING:
+    from consul_coord.recipes.slots import Listing, Verdict
+
+SMALL: Final = {
+    "two clients, twice each, a fault": SemaphoreModel(attempts=2),
+    "three clients for two slots": SemaphoreModel(clients=3, limit=2, faults=0),
+    "three clients, a death": SemaphoreModel(clients=3, faults=0, deaths=1),
+    "two clients that give up, a fault": SemaphoreModel(give_ups=1),
+    "an operator raises the limit, and a client keeps its slot": SemaphoreModel(
+        clients=3, raises=1, faults=0, keeps=frozenset({1})
+    ),
+    "an operator deletes": SemaphoreModel(deletions=1, faults=0, attempts=2),
+}
+LARGE: Final = {
+    "three clients, a fault": SemaphoreModel(clients=3),
+    "three clients for two slots, a fault": SemaphoreModel(clients=3, limit=2),
+    "three clients for two slots, a death": SemaphoreModel(clients=3, limit=2, faults=0, deaths=1),
+    "two clients, twice each, two faults": SemaphoreModel(attempts=2, faults=2),
+    "an operator deletes, a fault": SemaphoreModel(deletions=1, attempts=2),
+    "four clients for two slots": SemaphoreModel(clients=4, limit=2, faults=0),
+}
+HAPPENS: Final = {
+    *("take done", "take refused", "take lost", "take late", "take reply lost", "join late", "leave lost"),
+    *("late take is applied", "late join is applied", "late leave is applied", "is woken at the front"),
+}
+"""What a world with two clients and a fault has to show."""
+
+
+@cache
+def explored_once(name: str) -> Explored:
+    return explore(SMALL[name])
+
+
+def _judge(listing: Listing, session: str, born: int) -> Verdict:
+    return slots.judge(listing, session, born=born)
+
+
+def _not_adopted(listing: Listing, session: str, born: int) -> Verdict:
+    verdict = _judge(listing, session, born)
+    return Front(verdict.own) if isinstance(verdict, Held) else verdict
+
+
+def _rank_does_not_count(listing: Listing, session: str, born: int) -> Verdict:
+    verdict = _judge(listing, session, born)
+    if isinstance(verdict, Front | Follow) and len(listing.held) < listing.record.limit:
+        return Take(verdict.own, listing.record.with_holders((*listing.held, session)))
+    return verdict
+
+
+def _the_dead_keep_their_slots(listing: Listing, session: str, born: int) -> Verdict:
+    return _judge(listing.sparing(listing.record.holders), session, born)
+
+
+def _nobody_prunes(listing: Listing, session: str, born: int) -> Verdict:
+    verdict = _judge(listing, session, born)
+    if isinstance(verdict, Take):
+        return replace(verdict, record=verdict.record.with_holders((session,)))
+    return verdict
+
+
+def _everybody_is_the_front(listing: Listing, session: str, born: int) -> Verdict:
+    verdict = _judge(listing, session, born)
+    return (
+        Take(verdict.own, listing.record.with_holders((*listing.held, session)))
+        if isinstance(verdict, Front | Follow)
+        else verdict
+    )
+
+
+def _with(request: str, *ops: str) -> dict[str, Any]:
+    return {"requests": {**REQUESTS, request: ops}}
+
+
+WITHOUT: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "a take names no index of the record": (
+        "limit",
+        {**_with("take", "check-index C", "set R", "mark C"), "clients": 3, "limit": 2, "faults": 0},
+    ),
+    "a take names no contender": (
+        "order",
+        {**_with("take", "cas R", "mark C"), "clients": 3, "faults": 0, "deletions": 1},
+    ),
+    "a take leaves its contender as it is": (
+        "progress",
+        {**_with("take", "check-index C", "cas R"), "clients": 3, "faults": 0, "raises": 1, "keeps": {1}},
+    ),
+    "giving up destroys nothing": ("progress", {**_with("destroy"), "give_ups": 1, "faults": 0}),
+    "an unanswered leave is taken for done": ("progress", {"unanswered": {**UNANSWERED, "leave": "idle"}}),
+    "a session is always used again": (
+        "limit",
+        {"uses_again": "always", "attempts": 2, "faults": 0, "clients": 3},
+    ),
+    "the front watches the record alone": ("progress", {"watches_prefix": False, "faults": 0, "deaths": 1}),
+    "a slot that is ours is not adopted": ("progress", {"judge": _not_adopted}),
+    "the rank does not count": (
+        "order",
+        {"judge": _rank_does_not_count, "clients": 3, "faults": 0},
+    ),
+    "the dead keep their slots": (
+        "progress",
+        {"judge": _the_dead_keep_their_slots, "faults": 0, "deaths": 1},
+    ),
+    "a take forgets the other holders": (
+        "limit",
+        {"judge": _nobody_prunes, "clients": 3, "limit": 2, "faults": 0},
+    ),
+    "the limit does not count": ("order", {"judge": _everybody_is_the_front, "faults": 0}),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_rules_hold_in_every_state(name: str) -> None:
+    explored = explored_once(name)
+    assert explored.broken == "", str(explored)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", LARGE)
+def test_the_rules_hold_in_every_state_of_larger_worlds(name: str) -> None:
+    explored = explore(LARGE[name], most=5_000_000)
+    assert explored.broken == "", str(explored)
+
+
+def test_the_worlds_reach_what_they_are_for() -> None:
+    assert explored_once("two clients, twice each, a fault").names >= HAPPENS
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_no_rule_can_be_left_out(name: str) -> None:
+    rule, changes = WITHOUT[name]
+    explored = explore(SemaphoreModel(**changes))
+    assert explored.broken == rule, str(explored)
