@@ -3,6 +3,9 @@
 Rules
 - ``get`` and ``set`` are what they say; ``cas`` and ``delete-cas`` want the ModifyIndex of what is there, 0
   for what is not. Deleting what is not there is fine, except with ``delete-cas``.
+- A node is got by its id, if that is given, but compared and deleted by its name.
+- ``cas`` of a check that can't be made (no such node or service) passes without a result and without effect,
+  where ``set`` fails: an oddity of Consul's, kept.
 - Everything but ``get`` is checked for its names before anything of the transaction is applied.
 - Whatever an operation does to sessions (a check turned critical, a node deleted) it does within the
   transaction, at its index.
@@ -10,6 +13,7 @@ Rules
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -47,8 +51,10 @@ class Kind(Generic[R]):
 
     name: str
     label: Callable[[R], str]
+    get: Callable[[Store, R], R | None]
     find: Callable[[Store, R], R | None]
     put: Callable[[Store, int, R, Delay], None]
+    put_compared: Callable[[Store, int, R, Delay], None]
     remove: Callable[[Store, int, R, Delay], None]
     refusal: Callable[[R], str | None]
 
@@ -74,7 +80,7 @@ def run(store: Store, index: int, op: CatalogOp, delay: Delay) -> Record | None:
 
 def _get(store: Store, _index: int, op: CatalogOp, _delay: Delay) -> Record:
     kind = kind_of(op)
-    found: Record | None = kind.find(store, op.record)
+    found: Record | None = kind.get(store, op.record)
     if found is None:
         message = f"{kind.label(op.record)} doesn't exist"
         raise StateError(message)
@@ -84,15 +90,21 @@ def _get(store: Store, _index: int, op: CatalogOp, _delay: Delay) -> Record:
 def _set(store: Store, index: int, op: CatalogOp, delay: Delay) -> Record | None:
     kind = kind_of(op)
     kind.put(store, index, op.record, delay)
-    stored: Record | None = kind.find(store, op.record)
-    return stored
+    return _stored(store, op)
 
 
 def _cas(store: Store, index: int, op: CatalogOp, delay: Delay) -> Record | None:
-    existing: Record | None = kind_of(op).find(store, op.record)
+    kind = kind_of(op)
+    existing: Record | None = kind.find(store, op.record)
     if (existing.modify_index if existing else 0) != op.record.modify_index:
         raise _stale("set", op)
-    return _set(store, index, op, delay)
+    kind.put_compared(store, index, op.record, delay)
+    return _stored(store, op)
+
+
+def _stored(store: Store, op: CatalogOp) -> Record | None:
+    stored: Record | None = kind_of(op).get(store, op.record)
+    return stored
 
 
 def _delete(store: Store, index: int, op: CatalogOp, delay: Delay) -> None:
@@ -119,10 +131,18 @@ _VERBS: dict[str, Callable[[Store, int, CatalogOp, Delay], Record | None]] = {
 }
 
 
-def _find_node(store: Store, node: NodeRecord) -> NodeRecord | None:
+def _get_node(store: Store, node: NodeRecord) -> NodeRecord | None:
     if node.id:
         return next((each for each in store.nodes if each.id == node.id), None)
+    return _find_node(store, node)
+
+
+def _find_node(store: Store, node: NodeRecord) -> NodeRecord | None:
     return store.nodes.get(fold(node.name))
+
+
+def _put_node(store: Store, index: int, node: NodeRecord, _delay: Delay) -> None:
+    catalog.put_node(store, index, node)
 
 
 def _node_refusal(node: NodeRecord) -> str | None:
@@ -133,10 +153,18 @@ def _node_refusal(node: NodeRecord) -> str | None:
     return None
 
 
+def _find_service(store: Store, service: ServiceRecord) -> ServiceRecord | None:
+    return store.services.get(pair(service.node, service.id))
+
+
 def _put_service(store: Store, index: int, service: ServiceRecord, _delay: Delay) -> None:
     if store.nodes.get(fold(service.node)) is not None and not service.id:
         raise StateError("failed inserting service: object missing primary index")
     catalog.put_service(store, index, service)
+
+
+def _find_check(store: Store, check: CheckRecord) -> CheckRecord | None:
+    return store.checks.get(pair(check.node, check.id))
 
 
 def _put_check(store: Store, index: int, check: CheckRecord, delay: Delay) -> None:
@@ -148,18 +176,27 @@ def _put_check(store: Store, index: int, check: CheckRecord, delay: Delay) -> No
     catalog.put_check(store, index, check, delay)
 
 
+def _put_check_or_not(store: Store, index: int, check: CheckRecord, delay: Delay) -> None:
+    with suppress(StateError):  # which comes before anything is written
+        _put_check(store, index, check, delay)
+
+
 _NODES: Kind[NodeRecord] = Kind(
     "Node",
     lambda node: f"node {quote(node.name)}",
+    _get_node,
     _find_node,
-    lambda store, index, node, _: catalog.put_node(store, index, node),
+    _put_node,
+    _put_node,
     lambda store, index, node, delay: catalog.remove_node(store, index, node.name, delay),
     _node_refusal,
 )
 _SERVICES: Kind[ServiceRecord] = Kind(
     "Service",
     lambda service: f"service {quote(service.id)} on node {quote(service.node)}",
-    lambda store, service: store.services.get(pair(service.node, service.id)),
+    _find_service,
+    _find_service,
+    _put_service,
     _put_service,
     lambda store, index, service, delay: catalog.remove_service(
         store, index, service.node, service.id, delay
@@ -169,8 +206,10 @@ _SERVICES: Kind[ServiceRecord] = Kind(
 _CHECKS: Kind[CheckRecord] = Kind(
     "Check",
     lambda check: f"check {quote(check.id)} on node {quote(check.node)}",
-    lambda store, check: store.checks.get(pair(check.node, check.id)),
+    _find_check,
+    _find_check,
     _put_check,
+    _put_check_or_not,
     lambda store, index, check, delay: catalog.remove_check(store, index, check.node, check.id, delay),
     lambda _: None,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,6 +177,30 @@ def test_failures(target: Target, home: str, op: Op, what: str) -> None:
     key = target.key()
     assert why(target, {"KV": {"Verb": "set", "Key": key}}, moved(op)) == [(1, here(what))]
     assert target.get(f"/v1/kv/{key}").status == 404
+
+
+@pytest.mark.parametrize(
+    ("on", "fields"),
+    [("NONE", {"CheckID": "c"}), ("HOME", {"CheckID": "c", "ServiceID": "no"}), ("HOME", {})],
+    ids=["no node", "no service", "no id"],
+)
+def test_a_compared_check_that_can_not_be_made_passes_without_a_result(
+    target: Target, home: str, on: str, fields: dict[str, object]
+) -> None:
+    name = home if on == "HOME" else f"none-{target.unique}"
+    key = target.key()
+    answer = send(target, check("cas", name, ModifyIndex=0, **fields), {"KV": {"Verb": "set", "Key": key}})
+    assert [list(result) for result in answer.json["Results"]] == [["KV"]]
+    assert target.get(f"/v1/health/node/{name}").json == []
+
+
+def test_a_node_is_got_by_its_id_and_compared_by_its_name(target: Target) -> None:
+    name, id = f"id-{target.unique}", str(uuid.uuid4())
+    made = one(target, node("set", name, ID=id, Address="10.0.0.7"))
+    assert one(target, node("get", "whatever", ID=id)) == made
+    again = node("cas", name, ID=str(uuid.uuid4()), Address="10.0.0.7", ModifyIndex=0)
+    assert why(target, again) == [(0, f'failed to set node "{name}", index is stale')]
+    assert send(target, node("delete", name)).status == 200
 
 
 def test_prechecks_hide_later_failures(target: Target, home: str) -> None:
