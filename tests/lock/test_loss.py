@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import statistics
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import LOCK_FLAGS, Client, HoldState, Lock, LockLost, LossReason, ReleaseOutcome
-from consul_coord.events import Lost
+from consul_coord import (
+    LOCK_FLAGS,
+    CheckSpec,
+    Client,
+    ConsulCoordError,
+    HoldState,
+    Lock,
+    LockLost,
+    LossReason,
+    PermissionDenied,
+    Registration,
+    ReleaseOutcome,
+    SessionSpec,
+)
+from consul_coord.events import Lost, Renewed
+from consul_coord.server import Rule
 from tests.lock.conftest import spec
 from tests.lock.test_hold import Notes
+from tests.support import guarded
+from tests.support.guarded import SESSIONS
 from tests.support.sites import eventually
 
 if TYPE_CHECKING:
@@ -83,6 +101,87 @@ def test_a_loss_before_anything_is_watched_is_told_too(
     cause(site.operator, hold)
     assert hold.lost.wait(2 * PROMPT)
     assert hold.reason in reasons
+
+
+class Ended:
+    """A session that the health of something ends: what it is bound to, and how that is done away with."""
+
+    def __init__(self, site: Site, admin: Client) -> None:
+        self._site = site
+        self._admin = admin
+
+    def by_a_check(self) -> tuple[SessionSpec, Callable[[], object]]:
+        check = f"check-{self._site.unique}"
+        self._admin.agent.register_check(CheckSpec(name=check, ttl=600.0))
+        self._admin.agent.pass_check(check)
+        bound = spec(self._site, lock_delay=5.0, node_checks=(check,))
+        return bound, lambda: self._admin.agent.fail_check(check)
+
+    def by_a_check_that_goes(self) -> tuple[SessionSpec, Callable[[], object]]:
+        bound, _ = self.by_a_check()
+        return bound, lambda: self._admin.agent.deregister_check(bound.node_checks[0])
+
+    def by_its_node(self) -> tuple[SessionSpec, Callable[[], object]]:
+        node = f"node-{self._site.unique}"
+        self._admin.catalog.register(Registration(node=node, address="127.0.0.1"))
+        return spec(self._site, node=node), lambda: self._admin.catalog.deregister(node)
+
+
+@pytest.mark.parametrize("how", [Ended.by_a_check, Ended.by_a_check_that_goes, Ended.by_its_node])
+def test_what_ends_the_session_is_told_at_once(
+    site: Site,
+    client: Client,
+    make_client: MakeClient,
+    how: Callable[[Ended], tuple[SessionSpec, Callable[[], object]]],
+) -> None:
+    bound, end = how(Ended(site, client))
+    lock = Lock(make_client(), site.key, session=bound)
+    hold = lock.acquire(timeout=5)
+    assert not hold.lost.wait(0.12), "lost before its time"
+    assert hold.remaining() <= 5.0 or not bound.node_checks, "the lock-delay bounds the lease"
+    end()
+    assert hold.lost.wait(PROMPT)
+    assert hold.reason is LossReason.SESSION_GONE
+    with contextlib.suppress(ConsulCoordError):  # some are gone already
+        client.agent.deregister_check(f"check-{site.unique}")
+
+
+def test_the_median_loss_is_told_within_50_ms(site: Site, make_client: MakeClient) -> None:
+    took = []
+    for number in range(15):
+        hold = Lock(make_client(), f"{site.key}/{number}").acquire(timeout=5)
+        assert not hold.lost.wait(0.12), "lost before its time"
+        began = time.monotonic()
+        site.operator.destroy(hold.session)
+        assert hold.lost.wait(5)
+        took.append(time.monotonic() - began)
+        # How long the machine takes for two requests at this moment: what any news takes at least.
+        began = time.monotonic()
+        site.operator.holder(hold.key)
+        site.operator.exists(hold.session)
+        took[-1] -= max(0.0, time.monotonic() - began - 0.01)
+    assert statistics.median(took) <= 0.05
+
+
+def test_a_permission_withdrawn_for_a_while_is_no_loss(consul_binary: Path) -> None:
+    everything = (SESSIONS, Rule("key", "k", "write"), Rule("key", "k/", "write", prefix=True))
+    nothing = (Rule("key", "other", "read"),)
+    notes = Notes()
+    with guarded.agent(consul_binary, [everything]) as consul:
+        token = consul.tokens[everything]
+        session = SessionSpec(ttl=10.0, lock_delay=0)
+        with Client(address=consul.address, token=token, session=session, observer=notes) as client:
+            hold = Lock(client, "k").acquire(timeout=5)
+            assert not hold.lost.wait(0.12), "watched from now on"
+            guarded.change(consul, everything, nothing)
+            with pytest.raises(PermissionDenied, match="session:write"):
+                hold.ensure(9.4)
+            assert hold.is_held
+            guarded.change(consul, everything, everything)
+            eventually(lambda: notes.of(Renewed), within=20)
+            assert hold.verify()
+            assert hold.release() is ReleaseOutcome.RELEASED
+    assert notes.of(Lost) == []
 
 
 def test_one_sessions_end_is_told_to_all_its_holds(site: Site, make_client: MakeClient) -> None:

@@ -52,6 +52,14 @@ def agent(binary: Path, wanted: Iterable[Rules]) -> Generator[Guarded]:
         yield Guarded(running.address, {rules: _token(root, rules) for rules in wanted})
 
 
+def change(consul: Guarded, wanted: Rules, rules: Rules) -> None:
+    """Give the token made for one set of rules another one instead; on a real agent."""
+    token = consul.root.done("GET", f"/v1/acl/token/self?token={consul.tokens[wanted]}")
+    (policy,) = token["Policies"]
+    new = {"ID": policy["ID"], "Name": policy["Name"], "Rules": "\n".join(map(_hcl, rules))}
+    consul.root.done("PUT", f"/v1/acl/policy/{policy['ID']}", new)
+
+
 def _token(root: Operator, rules: Rules) -> str:
     policy = {"Name": uuid.uuid4().hex, "Rules": "\n".join(map(_hcl, rules))}
     root.done("PUT", "/v1/acl/policy", policy)
