@@ -42,6 +42,7 @@ SAYS: dict[str, tuple[str, ...]] = {
     ),
     "leader_with_followers": (r"follower: 10\.0\.0\.\d:80 leads, term \d+", r"followed 3 leaders"),
     "rate_limited_api": (r"9 answers, at most [1-3] at a time",),
+    "read_write_config": (r"swapping, 0 reading\n", r"at most 4 read at once; now db-2 and db-1"),
     "singleton_worker": (r"worker-\d does task-1\nworker-\d does task-2\n", r"0 task\(s\) left"),
 }
 """What each prints, as regular expressions."""
