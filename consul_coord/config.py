@@ -45,7 +45,8 @@ _BOOLEANS = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True) | dict.
 )
 _WORD_FORM = "a token of printable ASCII characters without spaces or line ends"
 _HIGHEST_PORT = 65535
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# A byte of a variable that is not UTF-8 arrives as a lone surrogate.
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _TOKEN = re.compile(r"[!-~]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -272,10 +273,10 @@ def _resolve_address(explicit: str | None, tls: TLSConfig | None, env: _Environm
 
 
 def _split_scheme(text: str, source: str) -> tuple[str, str]:
-    if _CONTROL.search(text) or any(sign in text for sign in "@?#"):
+    if _UNFIT.search(text) or any(sign in text for sign in "@?#"):
         raise ConfigError(
-            f"{source} takes {_ADDRESS_FORMS}, without credentials, query, fragment or control characters "
-            "(it is not shown here, since it may hold credentials)"
+            f"{source} takes {_ADDRESS_FORMS}, in UTF-8, without credentials, query, fragment or control "
+            "characters (it is not shown here, since it may hold credentials)"
         )
     said, mark, rest = text.partition("://")
     if not mark:
@@ -399,10 +400,10 @@ def _checked_token(token: str, source: str) -> str:
 
 def _basic_auth(pair: tuple[str, str], source: str) -> str:
     user, password = pair
-    if not user or ":" in user or _CONTROL.search(user + password):
+    if not user or ":" in user or _UNFIT.search(user + password):
         raise ConfigError(
-            f"{source} takes a user without a colon, and a password, both without control characters "
-            "(they are not shown here)"
+            f"{source} takes a user without a colon, and a password, both in UTF-8 without control "
+            "characters (they are not shown here)"
         )
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
 
@@ -433,8 +434,8 @@ def _read_token(path: str) -> str:
 
 
 def _plain(value: str | None, source: str) -> str | None:
-    if value and _CONTROL.search(value):
-        raise ConfigError(f"{source} takes text without control characters")
+    if value and _UNFIT.search(value):
+        raise ConfigError(f"{source} takes text in UTF-8 without control characters")
     return value or None
 
 

@@ -282,3 +282,20 @@ def test_no_repr_shows_a_secret() -> None:
     settings = resolve(token="s3cret-token", http_auth=("ann", "s3cret-password"))
     assert "s3cret" not in f"{settings!r} {settings} {settings.credentials!r}"
     assert "ann" not in repr(settings.credentials)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("CONSUL_HTTP_ADDR", "consul:80/\udcff"),
+        ("CONSUL_HTTP_ADDR", "unix:///run/\udcff"),
+        ("CONSUL_HTTP_AUTH", "operator:s3cr\udcff"),
+        ("CONSUL_HTTP_TOKEN", "t\udcff"),
+        ("CONSUL_NAMESPACE", "n\udcff"),
+    ],
+)
+def test_a_variable_that_is_not_utf8_is_refused(variable: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=variable) as caught:
+        resolve({variable: text})
+    assert "s3cr" not in repr(caught.value)
+    assert caught.value.__cause__ is caught.value.__context__ is None
