@@ -2,7 +2,7 @@
 
 Rules
 - Pages of ``howto`` go to "How to", all others to "Explanation"; in the order of their names, under their own
-  headings.
+  headings, but a folder's ``index.md`` comes first.
 - What the navigation mentions stays where it is. A page it mentions that does not exist remains an error.
 """
 
@@ -29,8 +29,9 @@ def complete(nav: list[dict[str, Any]], pages: list[str]) -> None:
     known = set(mentioned(nav))
     for page in pages:
         if page not in known:
-            folder, _, _ = page.rpartition("/")
-            section(nav, SECTIONS.get(folder, OTHERS)).append(page)
+            folder, _, name = page.rpartition("/")
+            entries = section(nav, SECTIONS.get(folder, OTHERS))
+            entries.insert(0 if name == "index.md" else len(entries), page)
 
 
 def section(nav: list[dict[str, Any]], name: str) -> list[Any]:

@@ -19,10 +19,12 @@ def test_what_is_missing_goes_to_the_section_of_its_folder() -> None:
         {"How to": [{"Test": "testing.md"}]},
         {"Explanation": ["why.md"]},
     ]
-    complete(nav, ["howto/a.md", "howto/b.md", "index.md", "new.md", "testing.md", "why.md"])
+    complete(
+        nav, ["howto/a.md", "howto/b.md", "howto/index.md", "index.md", "new.md", "testing.md", "why.md"]
+    )
     assert nav == [
         {"Home": "index.md"},
-        {"How to": [{"Test": "testing.md"}, "howto/a.md", "howto/b.md"]},
+        {"How to": ["howto/index.md", {"Test": "testing.md"}, "howto/a.md", "howto/b.md"]},
         {"Explanation": ["why.md", "new.md"]},
     ]
 
