@@ -181,7 +181,7 @@ MUTATIONS = (
     Mutation(
         "an unanswered unlock is taken for done",
         release,
-        "release",
+        "give_back",
         "if ending.outcome is ReleaseOutcome.UNKNOWN:",
         "if hold.key == '':",
     ),
