@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,3 +129,13 @@ def test_a_block_that_waits_for_its_signal_gets_it(tmp_path: Path) -> None:
     block = blocks_of("doc.md", TEXT)[2]
     code, _ = run(block, address="127.0.0.1:1", folder=tmp_path)
     assert code == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_block_escapes_by_its_fence(path: Path) -> None:
+    """Only what is included from a file, which is run by other tests, has another fence."""
+    text = path.read_text(encoding="utf-8")
+    fences = re.findall(
+        r"^ *(?:`{3,}|~{3,}) *(?:py|python|python3|pycon)\b.*\n(?!--8<-- )", text, re.MULTILINE
+    )
+    assert len(fences) == len(blocks_of(path.name, text))
