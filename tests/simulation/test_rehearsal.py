@@ -52,9 +52,12 @@ def test_what_is_right_passes(program: object, seed: int) -> None:
 
 
 def test_work_without_a_look_at_the_hold_is_found() -> None:
-    with pytest.raises(SimulationFailed, match="both at work") as failed:
+    def look_for_it() -> None:
         for seed in range(50):
             Rehearsal(careless, seed=seed, session=QUICK).run()
+
+    with pytest.raises(SimulationFailed, match="both at work") as failed:
+        look_for_it()
     assert failed.value.violation is not None
     assert failed.value.violation.rule == "exclusion"
     assert f"seed {failed.value.seed}: " in str(failed.value)

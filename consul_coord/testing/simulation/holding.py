@@ -34,6 +34,7 @@ from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.shapes import GUARDED
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable, Coroutine, Sequence
 
     from consul_coord.io import IO
@@ -159,9 +160,11 @@ class User(Holder, ABC):
     async def run(self, io: SimIO) -> None:
         """Take rounds until the world is healed."""
         while not self.healed():
-            if await self._round(io):
-                gc.collect()  # failures leave circles of tracebacks behind, which may refer to the hold
+            dropped = await self._round(io)
+            if dropped is not None:
                 self._forgot_at = io.now()
+                if dropped() is not None:
+                    gc.collect()  # failures leave circles of tracebacks behind, which may refer to the hold
             await io.sleep(self.rng.choice((0.0, self.rng.uniform(0, 0.3), self.rng.uniform(0, 3.0))))
 
     async def calm_rounds(self, io: SimIO) -> None:
@@ -178,8 +181,9 @@ class User(Holder, ABC):
             self.judge.write(claim)
             await self.give_back(io, hold, claim)
 
-    async def _round(self, io: SimIO) -> bool:
-        """Acquire and use something; returns whether the hold was dropped without a release."""
+    async def _round(self, io: SimIO) -> weakref.ref[HoldCore] | None:
+        """Acquire and use something; returns a hold that was dropped without a release."""
+        dropped: weakref.ref[HoldCore] | None = None
         of = self.rng.choice(list(self.choices()))
         forgetful = self.rng.chance(FORGETFUL)
         what = self.object_for(of, alone=forgetful)  # which keeps its holds for as long as it lasts
@@ -188,6 +192,7 @@ class User(Holder, ABC):
             hold = await self._acquire(io, of, what, timeout=self._timeout())
             if hold is not None:
                 claim = self._claim(hold, of)
+                dropped = claim.reference if forgetful else None
                 try:
                     await self.work(io, hold, claim)
                 finally:
@@ -200,7 +205,7 @@ class User(Holder, ABC):
             self.judge.see("interrupted by Ctrl-C")
         finally:
             call_off()
-        return forgetful
+        return dropped
 
     def _timeout(self) -> float | None:
         kinds: Sequence[float | None] = (None, None, self.rng.uniform(0.0, 2.0), self.rng.uniform(0.0, 15.0))

@@ -38,7 +38,7 @@ _OK = 200
 _FORBIDDEN = 403
 _UNHEARD = {"reply lost", "reply cut off", "failed after"}
 _LATE = {"late", "late and cut off"}
-_COUNTED: dict[type[object], str] = {events.Forgotten: "hold forgotten", events.Overwritten: "overwritten"}
+_SEEN: dict[type[object], str] = {events.Forgotten: "hold forgotten", events.Overwritten: "overwritten"}
 _EXPECTED = ("PermissionDenied", "SessionCheckFailed", CLUMSY)
 
 
@@ -160,7 +160,9 @@ class Judge:
 
     def served(self, who: str, shape: Shape, fate: str, before: Any, reply: Reply | None) -> None:  # noqa: ANN401
         """Take note of what the agent made of a request."""
-        shown = "connection broken" if reply is None else _Shown(reply)
+        shown: object = "connection broken"
+        if reply is not None:
+            shown = "200" if reply.status == _OK else _Shown(reply)
         mark = "" if fate == "served" else f" ({fate})"
         self.note(who, shape, " ", short(shape.session) if shape.session else "", "-> ", shown, mark)
         if reply is None:
@@ -244,8 +246,8 @@ class Judge:
                 self._tell_of(event, "resigned")
             case events.Failed(where=where, error=error) if not _is_expected(where, error):
                 self.convict("no bugs", f"{where} of {process.name}: {error}")
-            case _ if type(event) in _COUNTED:
-                self.see(_COUNTED[type(event)])
+            case events.Forgotten() | events.Overwritten():
+                self.see(_SEEN[type(event)])
             case _:
                 pass
 
@@ -264,7 +266,7 @@ class Judge:
 
     def _tell_of(self, event: events.Lost | events.Resigned, kind: str, detail: str = "") -> None:
         rules = self.rules_of(event.key)
-        fence = event.fence if isinstance(event, events.Lost) else event.term
+        fence = event.term if isinstance(event, events.Resigned) else event.fence
         claim = None if rules is None else rules.claim(fence)
         if claim is not None:
             self.tell(claim, kind, until=min(claim.until, self.now), detail=detail)
@@ -324,8 +326,6 @@ class _Shown:
         self._reply = reply
 
     def __str__(self) -> str:
-        if self._reply.status == _OK:
-            return "200"
         return f"{self._reply.status} {self._reply.body[:160].decode(errors='replace')}"
 
 

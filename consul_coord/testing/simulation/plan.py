@@ -165,7 +165,7 @@ AIMS = (
     Aim(),
     Aim(fates=("late", "late and cut off"), hot=("barge", "join", "take", "unlock", "put", "guarded")),
     Aim(fates=("late and cut off", "no leader"), hot=("barge", "take", "unlock")),
-    Aim(fates=("fading", "reply lost"), chaos=("cut",), hot=("renew",), short_leases=True),
+    *(Aim(fates=("fading", "reply lost"), chaos=("cut",), hot=("renew",), short_leases=True),) * 2,
     Aim(fates=("reply lost", "reply cut off"), hot=("barge", "join", "take", "unlock", "create")),
 )
 """One of them for each run with locks."""
@@ -178,7 +178,7 @@ SLOT_AIMS = (
 )
 """Likewise, of each run with semaphores alone."""
 MIXES = (
-    *("locks",) * 5,
+    *("locks",) * 6,
     *("semaphores",) * 3,
     "elections",
     "locks and elections",
@@ -216,7 +216,7 @@ def draw(seed: int) -> Plan:
         timeout=rng.choice((2.0, 5.0, 10.0)),
         ttl_factor=1.0 if aim.short_leases else rng.choice((1.0, 2.0)),
         skew=_WILD_SKEW if rng.chance(0.06) else rng.choice((0.0, SAFE_SKEW)),
-        chaos_seconds=rng.uniform(4.0, 12.0),
+        chaos_seconds=rng.uniform(4.0, 10.0),
         fates=fates,
         hot=frozenset(rng.sample(aim.hot, 1) if aim.hot else any_kind),
         hot_probability=rng.uniform(0.1, 0.5),

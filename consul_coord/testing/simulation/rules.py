@@ -97,7 +97,9 @@ class Rules(ABC):
             self._forced[session] = index
         else:
             self._forced_up_to = index
-        self.judge.record("agent", "ended", key=self.name, session=session, detail="forced")
+        for claim in self.claims:
+            if session in {"", claim.session}:
+                self.judge.record("agent", "ended", key=self.name, session=claim.session, detail="forced")
 
     def counts(self, claim: Claim) -> bool:
         """Return whether no force has ended what a claim is promised."""
@@ -180,6 +182,8 @@ class Rules(ABC):
     def _is_over(self, claim: Claim) -> bool:
         """Return whether nothing more is to be seen of a claim; a loss must have been told by then."""
         hold, process, now = claim.reference(), claim.process, self.judge.now
+        if hold is None and claim.found_lost is None and not process.crashed:
+            self.judge.tell(claim, "released", detail="dropped")
         if hold is None or process.crashed or claim.told:
             return True
         if claim.found_lost is not None:
