@@ -136,6 +136,6 @@ def test_no_block_escapes_by_its_fence(path: Path) -> None:
     """Only what is included from a file, which is run by other tests, has another fence."""
     text = path.read_text(encoding="utf-8")
     fences = re.findall(
-        r"^ *(?:`{3,}|~{3,}) *(?:py|python|python3|pycon)\b.*\n(?!--8<-- )", text, re.MULTILINE
+        r"^ *(?:`{3,}|~{3,}) *(?:\{ *\.)?(?:py|python|python3|pycon)\b.*\n(?!--8<-- )", text, re.MULTILINE
     )
     assert len(fences) == len(blocks_of(path.name, text))
