@@ -71,9 +71,7 @@ def sent(request: Request, **settings: str) -> Sent:
     assert set(headers) <= _HEADERS
     assert len(body) == int(headers.get("Content-Length", "0"))
     path, _, query = target.partition("?")
-    return Sent(
-        method, path, parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)), headers, body
-    )
+    return Sent(method, path, parse_qsl(query, keep_blank_values=True), headers, body)
 
 
 @pytest.mark.parametrize("kind", NAMED)
