@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Client, leader
+from consul_coord import Client, failover_bound, leader
 from consul_coord.testing.agent import RealAgent
 from consul_coord.testing.cluster import RealCluster
 from tests.election.candidate import PAUSE, SPEC
@@ -85,13 +85,14 @@ class Rounds:
     def server_killed(self, pid: int, term: int) -> float:
         """Kill the servers' leader: it may cost nobody the leadership, so a resignation follows."""
         assert self.cluster is not None
-        index = self.cluster.leader()
-        assert index is not None
+        index = self.cluster.wait_for_leader()
+        began = now()
         self.cluster.kill(index)
         self.cluster.wait_for_leader()
         self.cluster.start(index)
+        change = (now() - began) / SECOND
         self.fleet.send(pid, signal.SIGUSR1)
-        return 30.0
+        return failover_bound(SPEC, leader_change=change) + LATE
 
     def finish(self) -> None:
         for name, took in self.took.items():
