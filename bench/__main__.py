@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bench.registry import Measure
 
 # A client of many tasks, or many clients in one process, are one client to the agent.
-_AGENT = {"limits": {"http_max_conns_per_client": 8192}}
+AGENT = {"limits": {"http_max_conns_per_client": 8192}}
 
 
 def run(measures: Sequence[Measure], *, quick: bool, address: str | None) -> Report:
@@ -35,7 +35,7 @@ def run(measures: Sequence[Measure], *, quick: bool, address: str | None) -> Rep
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="consul-coord-bench-"))
         if address is None:
-            address = stack.enter_context(RealAgent(config=_AGENT)).address
+            address = stack.enter_context(RealAgent(config=AGENT)).address
         bed = Bed(address=address, quick=quick, folder=Path(folder))
         outcomes = []
         for measure in measures:

@@ -61,14 +61,13 @@ class OursOverHttpx:
 
     @contextmanager
     def open(self, bed: Bed) -> Iterator[Pairs]:
-        """Make the clients. The background one lives and ends with the loop of our client's thread."""
+        """Make the clients. The background one belongs to a loop that ends first: it keeps nothing open."""
         import httpx
 
+        background = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
         with (
             httpx.Client() as foreground,
-            Client(
-                address=bed.address, http_client=foreground, background_http_client=httpx.AsyncClient()
-            ) as client,
+            Client(address=bed.address, http_client=foreground, background_http_client=background) as client,
         ):
             yield _pairs(self.make(client, bed.key()))
 

@@ -5,6 +5,7 @@ In virtual time, with the product's own clients and the reference server's state
 Rules
 - Of a long queue only its ends are clients: the first, whose handoffs are counted, and the last, whose joins
   are. Those between are sessions that queue in the form that clients queue in, and do nothing.
+- All clients have had the key before: who has not, looks once more before his first join.
 - A handoff is what happens from one holder's release until the next one holds, and the one after that has
   moved up: with requests of all clients, renewals left out.
 """
@@ -107,12 +108,15 @@ async def _queue(loop: VirtualLoop, size: int) -> tuple[Counted, Counted, int]:
     async with AsyncExitStack() as stack:
         agent = VirtualAgent(loop)
         fleet = Fleet(loop, agent, stack)
-        holder = await AsyncLock(await fleet.client(), _KEY).acquire()
-        front = [await _join(fleet, number + 1) for number in range(FRONT)]
         tail = min(TAIL, size - FRONT)
+        locks = [AsyncLock(await fleet.client(), _KEY) for _ in range(1 + FRONT + tail)]
+        for lock in locks:
+            await (await lock.acquire()).release()
+        holder = await locks[0].acquire()
+        front = [await _join(fleet, lock, number) for number, lock in enumerate(locks[1 : FRONT + 1], 1)]
         await fleet.fill(size - FRONT - tail)
         before = agent.counted()
-        last = [await _join(fleet, FRONT + number + 1) for number in range(tail)]
+        last = [await _join(fleet, lock, number) for number, lock in enumerate(locks[FRONT + 1 :], FRONT + 1)]
         joined = agent.counted().since(before)
         before = agent.counted()
         await _pass_along(holder, front)
@@ -123,9 +127,8 @@ async def _queue(loop: VirtualLoop, size: int) -> tuple[Counted, Counted, int]:
     return handed, joined, tail
 
 
-async def _join(fleet: Fleet, waiting: int) -> asyncio.Task[AsyncHold]:
-    """Add a client that waits; return when so many wait."""
-    lock = AsyncLock(await fleet.client(), _KEY)
+async def _join(fleet: Fleet, lock: AsyncLock, waiting: int) -> asyncio.Task[AsyncHold]:
+    """Have one more wait; return when so many do."""
     task = asyncio.create_task(lock.acquire())
     await fleet.waiters.all(waiting)
     await asyncio.sleep(1.0)  # until its blocking query is with the agent

@@ -118,7 +118,7 @@ def name_of(world: World, bed: Bed) -> str:
 
 def _figures(bed: Bed, world: World) -> Iterator[Figure]:
     holds = bed.pick(full=world.full, quick=world.quick)
-    rest = bed.pick(full=10.0, quick=0.5)
+    rest = bed.pick(full=8.0, quick=0.5)
     plain = hold(bed, world.name, holds, rest=rest)
     values = [
         (RESIDENT, plain.held.kib / 1024, "MiB"),
@@ -128,7 +128,7 @@ def _figures(bed: Bed, world: World) -> Iterator[Figure]:
         (RENEWED, plain.renewed, ""),
         (CPU, plain.held.cpu * 100, "% of a core"),
     ]
-    if not bed.quick:
+    if world.name in {SYNC, ASYNC} and not bed.quick:
         traced = hold(bed, world.name, holds, rest=0.5, trace=True)
         values.insert(0, (TRACED, traced.held.kib / holds, "KiB"))
     for what, value, unit in values:

@@ -24,10 +24,11 @@ KNOWN = "lost.wait() returned"
 LAST = "the last on_lost called"
 CASES: Sequence[tuple[int, int, int]] = (
     (1, 0, 10),
+    (1, 1, 10),
     (1, 2, 15),
-    (1, 8, 7),
-    (1_000, 0, 3),
-    (1_000, 2, 5),
+    (1, 8, 5),
+    (1_000, 0, 5),
+    (1_000, 2, 7),
     (1_000, 8, 3),
 )
 """Holds, busy threads, rounds."""

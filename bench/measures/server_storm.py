@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from bench.bed import Bed
 
 LONGEST = "longest wait of another request"
-_TTL = 10
 _OPS = 64
 _LEADER = "/reference/leader"
 
 
 def run(bed: Bed) -> Outcome:
     """Make sessions, let them all be due at once, and ask on."""
-    sessions = bed.pick(full=10_000, quick=500)
+    sessions, ttl = bed.pick(full=(10_000, 10), quick=(500, 2))
 
     def storm(_name: str, _: None) -> Sequence[float]:
-        with reference_server(bed.folder, session_ttl_factor=1.0, control=True) as server:
-            last = _fill(server, sessions)
+        with reference_server(
+            bed.folder, session_ttl_min=1.0, session_ttl_factor=1.0, control=True
+        ) as server:
+            last = _fill(server, sessions, ttl)
             for change in ("lose", "elect"):
                 server.ask("POST", f"{_LEADER}/{change}", {})
             return _ask_until_free(server, last)
@@ -46,13 +47,13 @@ def run(bed: Bed) -> Outcome:
             *figures(longest, what=LONGEST),
             *figures(samples, what="other requests"),
         ),
-        notes=(f"Requests on one connection, from {_TTL} s before the sessions end until all have ended.",),
+        notes=(f"Requests on one connection, from {ttl} s before the sessions end until all have ended.",),
     )
 
 
-def _fill(server: Served, sessions: int) -> str:
+def _fill(server: Served, sessions: int, ttl: int) -> str:
     """Make sessions that hold a key each; return the last one's key."""
-    spec = json.dumps({"TTL": f"{_TTL}s", "NodeChecks": []}).encode()
+    spec = json.dumps({"TTL": f"{ttl}s", "NodeChecks": []}).encode()
     made: list[str] = []
     with closing(http.client.HTTPConnection(*server.place, timeout=30)) as connection:
         for _ in range(sessions):

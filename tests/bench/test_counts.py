@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.bed import Bed
 from bench.contenders.ours import OursAsync, OursOverHttpx, OursSync
 from bench.contenders.raw import RAW
 from bench.counting import REQUEST, counting_proxy
@@ -16,19 +15,13 @@ from bench.measures.counts import ENTRIES, REQUESTS, count
 from bench.measures.held import hold
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from bench.bed import Bed
     from bench.contenders.pairs import Pairs
     from bench.counting import Seen
     from bench.rounds import Contender
 
 OURS: tuple[Contender[Pairs], ...] = (OursSync(), OursAsync(), OursOverHttpx())
 HOLDS = 60
-
-
-@pytest.fixture
-def bed(agent_address: str, tmp_path: Path) -> Bed:
-    return Bed(address=agent_address, quick=True, folder=tmp_path)
 
 
 @pytest.mark.parametrize("contender", OURS, ids=lambda each: each.name)
