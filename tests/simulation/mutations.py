@@ -103,8 +103,8 @@ MUTATIONS = (
         "renewal takes 404 for success",
         session,
         "renew",
-        "core.end_session(kept, LossReason.SESSION_GONE)\n            raise",
-        "kept.lease.confirm(sent_at=io.now(), horizon=kept.spec.lease_horizon)\n            return",
+        "core.end_session(kept, LossReason.SESSION_GONE)\n        raise",
+        "kept.lease.confirm(sent_at=io.now(), horizon=kept.spec.lease_horizon)\n        return",
         rare=True,
     ),
     Mutation(

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireCancelled
+from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.io import Interrupt
-from consul_coord.models import LOCK_FLAGS, SessionSpec
-from consul_coord.recipes import lock, release
-from consul_coord.recipes.reaper import SWEEPS
+from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
+from consul_coord.models.session import SERF_HEALTH
+from consul_coord.recipes import coordinator, election, lock, release, semaphore, waitqueue
+from consul_coord.recipes.reaper import LONGEST_PAUSE, SWEEPS
+from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation import draw
+from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.world import World
 
 if TYPE_CHECKING:
@@ -71,7 +74,12 @@ class Scene:
         assert task.done.is_set()
 
     async def acquire(
-        self, io: SimIO, locked: LockCore, *, timeout: float | None = None, interrupt: Interrupt | None = None
+        self,
+        io: SimIO,
+        locked: LockCore,
+        *,
+        timeout: float | None = None,
+        interrupt: Interrupt | None = None,
     ) -> HoldCore:
         return await self.process.call(
             io.task,
@@ -131,3 +139,120 @@ def test_what_one_lock_has_left_does_not_stop_another_of_the_same_client_with_a_
         await scene.acquire(io, second, timeout=2 * SWEEPS[0])
 
     scene.play(program, seconds=5.0)
+
+
+def a_semaphore(limit: int, *, grace: float) -> semaphore.SemaphoreCore:
+    plan = semaphore.SemaphorePlan(
+        prefix="pool/a",
+        value=b"",
+        flags=SEMAPHORE_FLAGS,
+        accept_flags=frozenset(),
+        fair=True,
+        session=SessionSpec(ttl=8.0, node_checks=(SERF_HEALTH,)),
+        grace=grace,
+    )
+    return semaphore.SemaphoreCore(plan, limit)
+
+
+def a_candidacy(process: Process, *, priority_delay: float = 0.0) -> election.Candidacy:
+    plan = election.ElectionPlan(
+        key=KEY,
+        retry_wait=(0.0, 0.0),
+        priority_delay=priority_delay,
+        health_interval=1.0,
+        on_elected=None,
+        on_lost=None,
+        on_change=None,
+        health=None,
+    )
+    locked = election.lock_of(key=KEY, value=b"", session=None, accept_flags=())
+    return election.Candidacy(process.core, plan, locked, SimCalls(process.host), keeps=None)
+
+
+def test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene: Scene) -> None:
+    cluster = scene.world.cluster
+    other = scene.world.new_process("q")
+
+    async def holder(io: SimIO) -> None:
+        hold = await lock.acquire(io, other.core, a_lock(), timeout=None)
+        await io.sleep(2.0)
+        await release.release(io, other.core, hold)
+
+    async def waiter(io: SimIO) -> None:
+        await io.sleep(0.5)
+        hold = await scene.acquire(io, a_lock())
+        await release.release(io, scene.process.core, hold)
+
+    def revoke() -> None:
+        cluster.permit((Rule("key", waitqueue.directory(KEY), "deny", prefix=True),))
+        cluster.stop()  # so that whoever waits looks again
+        cluster.start()
+
+    other.spawn(holder, name="holder")
+    scene.world.scheduler.after(1.0, revoke)
+    scene.world.scheduler.after(3.0, lambda: cluster.permit(()))
+    scene.play(waiter, seconds=4.0)
+    scene.world.advance(scene.world.scheduler.now + LONGEST_PAUSE)
+    assert cluster.under(waitqueue.directory(KEY)) == []
+    other.end()
+
+
+def test_a_slot_that_was_given_back_is_not_left_alone_for_its_grace(scene: Scene) -> None:
+    async def program(io: SimIO) -> None:
+        slots = a_semaphore(2, grace=60.0)
+        first = await semaphore.acquire(io, scene.process.core, slots, timeout=None)
+        second = await semaphore.acquire(io, scene.process.core, slots, timeout=None)  # writes the record
+        waiting = io.spawn(
+            lambda io: semaphore.acquire(io, scene.process.core, slots, timeout=None), name="waiter"
+        )
+        await io.sleep(1.0)
+        await release.release(io, scene.process.core, first)
+        await io.wait(waiting.done, deadline=io.now() + 1.0)
+        assert waiting.done.is_set()
+        assert second.is_held(io.now())
+
+    scene.play(program, seconds=4.0)
+
+
+def test_a_leader_who_resigned_meanwhile_is_told_so_by_proclaim(scene: Scene) -> None:
+    async def program(io: SimIO) -> None:
+        candidacy = a_candidacy(scene.process)
+        await election.start(io, candidacy)
+        _, hold = await election.wait_for_leadership(io, candidacy, timeout=None)
+        scene.process.alarm(io.now() + 0.1, lambda: candidacy.stand_aside(1.0))
+        scene.world.network.delay_next("note", 0.3)
+        with pytest.raises(LeadershipLost):
+            await election.proclaim(io, candidacy, hold, b"value")
+        await election.stop(io, candidacy, timeout=1.0)
+
+    scene.play(program, seconds=3.0)
+
+
+def test_a_candidate_of_low_priority_rides_out_what_passes(scene: Scene) -> None:
+    async def program(io: SimIO) -> None:
+        candidacy = a_candidacy(scene.process, priority_delay=1.0)
+        await election.start(io, candidacy)
+        await io.sleep(0.5)
+        scene.process.link.cut = True
+        await io.sleep(2 * scene.process.core.timeout)
+        scene.process.link.mend()
+        await election.wait_for_leadership(io, candidacy, timeout=5.0)
+        assert candidacy.problem is None
+        await election.stop(io, candidacy, timeout=1.0)
+
+    scene.play(program, seconds=40.0)
+
+
+def test_a_closed_client_does_not_wait_for_sessions_that_late_requests_may_make(scene: Scene) -> None:
+    async def program(io: SimIO) -> None:
+        scene.process.link.cut = True
+        interrupt = Interrupt()
+        scene.process.alarm(io.now() + 0.1, lambda: interrupt.fire(lambda: AcquireCancelled("now", key=KEY)))
+        with pytest.raises(AcquireCancelled):
+            await scene.acquire(io, a_lock(), interrupt=interrupt)
+        scene.process.link.mend()
+        scene.process.core.begin_close()
+        await coordinator.close(io, scene.process.core, deadline=io.now() + 5.0)
+        assert scene.process.core.reaper.pending == 0
+
+    scene.play(program, seconds=10.0)
