@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 HOWTO = ROOT / "docs" / "howto"
-PATIENCE = 50.0
+PATIENCE = 90.0
 """Seconds that a page's program may take."""
 
 _FENCE = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

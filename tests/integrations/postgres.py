@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NOBODY = 65534
-_PATIENCE = 40.0
+_PATIENCE = 90.0
 
 
 class _Identity(TypedDict, total=False):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
-PATIENCE = 40.0
+PATIENCE = 90.0
 """Seconds that anything here may take, on a machine that is busy with other things."""
 
 

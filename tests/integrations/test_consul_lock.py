@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PAGE = "migrating-from-consul-lock"
 ROWS = re.findall(r"^\| `(consul lock .*?)` \| `(consul-coord .*?)` \|$", pages.text_of(PAGE), re.MULTILINE)
-PATIENCE = 50.0
+PATIENCE = 90.0
 
 
 def theirs(row: int, binary: Path, address: str, *options: str) -> list[str]:
@@ -32,8 +32,9 @@ def ours(row: int, address: str, *options: str) -> list[str]:
     return [sys.executable, "-m", "consul_coord", *words, "--", "sh", "-c", "echo ran; exit 3"]
 
 
-def code_of(command: list[str]) -> int:
-    return subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False).returncode
+def ends(command: list[str], *, code: int) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == code, f"{done.stdout}{done.stderr}"
 
 
 def test_the_commands_are_found() -> None:
@@ -43,22 +44,22 @@ def test_the_commands_are_found() -> None:
 def test_they_lock_the_same_key(consul_binary: Path, agent_address: str) -> None:
     with Client(address=agent_address) as client:
         with Lock(client, "jobs/nightly/.lock").hold(timeout=PATIENCE):
-            assert code_of(theirs(0, consul_binary, agent_address, "-timeout=500ms")) == 1
-            assert code_of(ours(0, agent_address, "--timeout", "0.5")) == 75
-            assert code_of(ours(0, agent_address, "--timeout", "0", "--not-acquired-code", "9")) == 9
-        assert code_of(ours(0, agent_address, "--timeout", "30")) == 3
-        assert code_of(theirs(0, consul_binary, agent_address)) == 0
+            ends(theirs(0, consul_binary, agent_address, "-timeout=500ms"), code=1)
+            ends(ours(0, agent_address, "--timeout", "3"), code=75)
+            ends(ours(0, agent_address, "--timeout", "0", "--not-acquired-code", "9"), code=9)
+        ends(ours(0, agent_address, "--timeout", "30"), code=3)
+        ends(theirs(0, consul_binary, agent_address), code=0)
 
 
 def test_they_share_the_slots(consul_binary: Path, agent_address: str) -> None:
     with Client(address=agent_address) as client:
         slots = Semaphore(client, "jobs/slots", 3)
         permits = [slots.acquire(timeout=PATIENCE) for _ in range(3)]
-        assert code_of(theirs(1, consul_binary, agent_address, "-timeout=500ms")) == 1
-        assert code_of(ours(1, agent_address, "--timeout", "0.5")) == 75
+        ends(theirs(1, consul_binary, agent_address, "-timeout=500ms"), code=1)
+        ends(ours(1, agent_address, "--timeout", "3"), code=75)
         permits.pop().release()
-        assert code_of(theirs(1, consul_binary, agent_address)) == 0
-        assert code_of(ours(1, agent_address, "--timeout", "30")) == 3
+        ends(theirs(1, consul_binary, agent_address), code=0)
+        ends(ours(1, agent_address, "--timeout", "30"), code=3)
         for permit in permits:
             permit.release()
 

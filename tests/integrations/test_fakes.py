@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 T = TypeVar("T")
-PATIENCE = 30.0
+PATIENCE = 60.0
 KEY = "jobs/a"
 REASON = LossReason.RELEASED_BY_OTHER
 

@@ -38,7 +38,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ | {"GOPROXY": "off", "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=200,
         check=False,
     )
     if "GOPROXY=off" in built.stderr:
@@ -67,7 +67,6 @@ def go(program: Path, address: str) -> Iterator[Served]:
             pipe.close()
 
 
-@pytest.mark.timeout(240)
 def test_they_exclude_each_other(go: Served, address: str, tmp_path: Path) -> None:
     with Client(address=address) as client:
         lock = Lock(client, KEY)

@@ -19,7 +19,7 @@ def test_the_test_of_the_page_passes(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=pages.PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

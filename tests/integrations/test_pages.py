@@ -1,4 +1,4 @@
-"""No how-to page is forgotten: each is listed; what does not run where it stands runs in the test it names."""
+"""Every how-to page is listed; what does not run where it stands runs in the test it names."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def causes() -> list[tuple[set[str], set[str]]]:
 
 def the_error(tls: TLSConfig | None, address: str) -> ConsulCoordError:
     with (
-        Client(address=address, tls=tls, timeout=1) as client,
+        Client(address=address, tls=tls, timeout=4) as client,
         pytest.raises(ConsulCoordError) as failed,
     ):
         client.status.leader()
