@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 RENEW_FRACTION = 1 / 3
 """A session is renewed when this part of its horizon has passed."""
+SPREAD_FRACTION = 0.03
+"""A renewal may be put off by this part of the horizon."""
 
 
 class Lease:
@@ -75,7 +77,12 @@ class Lease:
         """The seconds that a renewal can give at most."""
         return math.inf if self._horizon is None else (1 - self._drift) * self._horizon
 
-    @property
-    def renew_at(self) -> float:
-        """When the next renewal is due; infinite when there is nothing to extend."""
-        return math.inf if self._horizon is None else self.sent_at + RENEW_FRACTION * self._horizon
+    def renew_at(self, spread: float = 0.0) -> float:
+        """Return when the next renewal is due; never when there is nothing to extend.
+
+        ``spread``, from 0 to 1, puts it off a little: with one at random, clients that began together do not
+        stay in step.
+        """
+        if self._horizon is None:
+            return math.inf
+        return self.sent_at + (RENEW_FRACTION + SPREAD_FRACTION * spread) * self._horizon

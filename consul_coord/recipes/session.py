@@ -253,10 +253,11 @@ async def keep(io: IO, core: Coordinator, kept: KeptSession) -> None:
     lease = kept.lease
     failures = 0
     retry_at = lease.sent_at
+    spread = io.random()
     while lease.ended_by is None:
         now = io.now()
         over = lease.valid_until - min(EARLY, EARLY_PART * lease.longest)
-        due = max(lease.renew_at, retry_at)
+        due = max(lease.renew_at(spread), retry_at)
         if now >= over:
             core.end_session(kept, LossReason.EXPIRED)
         elif now < due:
@@ -272,7 +273,7 @@ async def keep(io: IO, core: Coordinator, kept: KeptSession) -> None:
                 _report_failure(io, kept, error)
                 retry_at = io.now() + delay(failures, io.random(), most=max(0.05, lease.longest / 20))
             else:
-                failures = 0
+                failures, spread = 0, io.random()
 
 
 def _report_failure(io: IO, kept: KeptSession, error: Exception) -> None:

@@ -25,7 +25,8 @@ def test_it_counts_from_the_sending_less_the_drift(lease: Lease) -> None:
     lease.confirm(sent_at=100.0, horizon=10.0)
     assert lease.valid_until == pytest.approx(109.5)
     assert lease.longest == pytest.approx(9.5)
-    assert lease.renew_at == pytest.approx(100.0 + 10.0 / 3)
+    assert lease.renew_at() == pytest.approx(100.0 + 10.0 / 3)
+    assert lease.renew_at(1.0) == pytest.approx(100.0 + 10.0 / 3 + 0.3)
     assert lease.is_valid(109.49)
     assert not lease.is_valid(109.5)
     assert lease.remaining(105.0) == pytest.approx(4.5)
@@ -45,7 +46,7 @@ def test_it_never_goes_backwards(lease: Lease) -> None:
 def test_without_a_horizon_it_has_no_end_and_needs_no_renewal(lease: Lease) -> None:
     lease.confirm(sent_at=100.0, horizon=None)
     assert lease.is_valid(1e12)
-    assert lease.remaining(1e12) == lease.longest == lease.renew_at == math.inf
+    assert lease.remaining(1e12) == lease.longest == lease.renew_at(0.5) == math.inf
 
 
 def test_an_end_is_for_good_and_has_one_reason(lease: Lease) -> None:

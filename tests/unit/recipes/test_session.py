@@ -92,6 +92,19 @@ def test_it_is_renewed_at_each_third(bench: Bench) -> None:
     assert len(bench.io.seen(Renewed)) == 5
 
 
+def test_renewals_of_clients_that_began_together_fall_out_of_step() -> None:
+    sent = []
+    for random in (0.0, 0.5, 0.99):
+        bench = Bench()
+        bench.io.randomness = random
+        bench.io.expect("PUT", RENEW, *[renewed()] * 2)
+        bench.end_at(1012.0)
+        bench.keep()
+        sent.append(bench.io.sent_at[2])
+    assert sent == sorted(set(sent))
+    assert sent[-1] <= 1000.0 + 2 * TTL * (1 / 3 + 0.03), "late by a small part of the lease at most"
+
+
 def test_the_time_a_renewal_takes_is_not_counted_as_lease(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, renewed(), takes=2.0)
     bench.end_at(1008.0)
