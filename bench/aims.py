@@ -174,7 +174,7 @@ def _held() -> Iterator[Aim]:
 def _capacity() -> Iterator[Aim]:
     for size in (*capacity.QUICK_SIZES, *capacity.SIZES):
         name = capacity.queue(size)
-        yield _counted("capacity", name, capacity.REQUESTS, 8)
+        yield _counted("capacity", name, capacity.REQUESTS, 6)
         yield _counted("capacity", name, capacity.ENTRIES, 3)
         yield _counted("capacity", name, capacity.LISTINGS, 1)
 

@@ -136,7 +136,8 @@ def _curves(axes: Axes, curves: Sequence[Curve], *, x: str, y: str) -> None:
         places, numbers = zip(*curve.points, strict=True)
         axes.plot(places, numbers, color=COLOURS[at], marker=MARKS[at], label=curve.name, linewidth=1.2)
     axes.set_xscale("log")
-    axes.set_yscale("symlog", linthresh=0.1)
+    axes.set_yscale("symlog", linthresh=0.1)  # which has a place for 0
+    axes.set_ylim(bottom=0)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(fontsize=8)

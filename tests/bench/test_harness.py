@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.aims import SYNC, judge
 from bench.bed import Bed, Unavailable
 from bench.contenders.go_client import GO_GIVEN, GoPairs
-from bench.counting import RENEWAL, REQUEST, WATCH, Seen
+from bench.counting import RENEWAL, REQUEST, WATCH, Seen, counting_proxy
 from bench.markdown import render
-from bench.measures import handoff
+from bench.measures import capacity, counts, handoff
+from bench.publish import BEGIN, END, publish
 from bench.registry import MEASURES
 from bench.results import Figure, Machine, Outcome, Report, Skipped, Spread
 from bench.rounds import figures, in_turns, open_all
+from bench.virtual import VirtualLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,3 +153,84 @@ def test_the_command_writes_what_was_asked_for(agent_address: str, tmp_path: Pat
     assert outcome["measure"] == "threads"
     assert all(figure["value"]["median"] > 0 for figure in outcome["figures"])
     assert outcome["title"] in tables.read_text()
+
+
+def test_an_aim_is_met_or_not_and_without_its_figure_not_judged() -> None:
+    what = counts.REQUESTS
+
+    def outcome(requests: float) -> Outcome:
+        figure = Figure(contender=SYNC, what=what, unit="", value=Spread.of([requests]))
+        return Outcome(measure="counts", title="T", figures=(figure,))
+
+    (met,) = judge([outcome(2.0)])
+    (missed,) = judge([outcome(3.0)], kind="count")
+    assert (met.met, met.bound, missed.met, missed.found) == (True, "≤ 2", False, 3.0)
+    assert judge([outcome(3.0)], kind="time") == ()
+    assert "| counts | ours, sync: requests per pair | ≤ 2 | 3 | **no** |" in render(
+        replace(report(outcome(3.0)), verdicts=(missed,))
+    )
+
+
+def test_publishing_replaces_what_lies_between_the_marks(tmp_path: Path) -> None:
+    pages = [tmp_path / "performance.md", tmp_path / "capacity.md"]
+    for page in pages:
+        page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n", encoding="utf-8")
+    found = Outcome(measure="capacity", title="Queues", figures=tuple(capacity.queue_figures(20)))
+    for _ in range(2):  # the second time what the first has written is replaced
+        publish(report(found), tmp_path)
+        texts = [page.read_text(encoding="utf-8") for page in pages]
+        assert all(
+            text.startswith(f"above\n{BEGIN}\n") and text.endswith(f"{END}\nbelow\n") for text in texts
+        )
+        assert [text.count("## Queues") for text in texts] == [0, 1]
+    assert json.loads((tmp_path / "performance.json").read_text(encoding="utf-8"))["outcomes"]
+    assert (tmp_path / "pictures" / "perf-capacity.svg").read_text(encoding="utf-8").count("</svg>") == 1
+
+
+def test_a_page_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match="no place for the figures"):
+        publish(report(), tmp_path)
+    assert page.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("seen", "failed"),
+    [
+        (Seen("PUT", "/v1/kv/a?cas=7", b"", status=200, said=b"false"), True),
+        (Seen("PUT", "/v1/kv/a?cas=7", b"", status=200, said=gzip.compress(b"false")), True),
+        (Seen("PUT", "/v1/kv/a?cas=7", b"", status=200, said=b"true"), False),
+        (Seen("PUT", "/v1/kv/a?acquire=s", b"", status=200, said=b"false"), False),
+        (Seen("PUT", "/v1/txn", b'[{"KV":{"Verb":"cas"}}]', status=409), True),
+        (Seen("PUT", "/v1/txn", b'[{"KV":{"Verb":"cas"}}]', status=200), False),
+        (Seen("PUT", "/v1/txn", b'[{"KV":{"Verb":"lock"}}]', status=409), False),
+    ],
+)
+def test_writes_that_came_too_late_are_told_apart(seen: Seen, failed: bool) -> None:
+    assert seen.failed_cas is failed
+
+
+def test_the_proxy_notes_each_reply_with_its_request(bed: Bed) -> None:
+    with counting_proxy(bed) as (behind, counts):
+        behind.agent()
+        assert behind.raft_index() > 0
+        deadline = time.monotonic() + 10
+        while not all(seen.read for seen in counts.seen) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert [(seen.target, seen.status, seen.read > 100) for seen in counts.seen] == [
+        ("/v1/agent/self", 200, True)
+    ] * 2
+
+
+def test_virtual_time_passes_only_while_everybody_waits() -> None:
+    loop = VirtualLoop()
+
+    async def wait() -> float:
+        await asyncio.sleep(3_600.0)
+        return loop.time()
+
+    began = time.monotonic()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        assert runner.run(wait()) == pytest.approx(3_600.0)
+    assert time.monotonic() - began < 60
