@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from consul_coord.cli import main
+from consul_coord.testing.history import load
 from tests.simulation.mutations import MUTATIONS
 
 if TYPE_CHECKING:
@@ -34,6 +37,22 @@ def test_a_broken_rule_is_told_and_the_answer_is_no(
         assert main(["simulate", "--seed", "0", "--count", "100", "--trace", str(tmp_path / "story")]) == 1
     assert "exclusion" in capsys.readouterr().out
     assert "exclusion" in (tmp_path / "story").read_text().splitlines()[-1]
+
+
+def test_files_hold_what_their_names_say(tmp_path: Path) -> None:
+    names = {name: tmp_path / name for name in ("run.json", "run.jsonl", "run.svg", "run.html")}
+    assert main(["simulate", "--seed", "6", "--trace", str(names["run.json"])]) == 0
+    lines, picture = str(names["run.jsonl"]), str(names["run.svg"])
+    assert main(["simulate", "--seed", "6", "--trace", lines, "--timeline", picture]) == 0
+    assert main(["simulate", "--seed", "6", "--timeline", str(names["run.html"])]) == 0
+    document = json.loads(names["run.json"].read_text())
+    assert (document["seed"], document["violation"]) == (6, None)
+    fields = {"at", "process", "actor", "kind", "key", "session", "fence", "until", "detail"}
+    assert document["records"][0].keys() == fields
+    with names["run.jsonl"].open() as file:
+        assert [asdict(record) for record in load(file)] == document["records"]
+    assert names["run.svg"].read_text().startswith("<svg")
+    assert "<svg" in names["run.html"].read_text()
 
 
 def test_a_seed_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
