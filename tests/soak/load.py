@@ -173,14 +173,28 @@ def measure() -> dict[str, float]:
     gc.collect()
     links = [_link(file) for file in Path("/proc/self/fd").iterdir()]
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    tasks = [one for one in gc.get_objects() if isinstance(one, asyncio.Task)]
     return {
         "threads": threading.active_count(),
         "files": sum(not link.startswith("socket:") for link in links),
         "sockets": sum(link.startswith("socket:") for link in links),
         "memory_kib": pages * _PAGE / 1024,
-        "tasks": sum(not task.done() for task in tasks),
+        "blocks": sys.getallocatedblocks(),
+        "tasks": sum(not task.done() for task in _tasks()),
     }
+
+
+def _tasks() -> list[asyncio.Task[object]]:
+    """Return the tasks of all event loops.
+
+    Not by way of the garbage collector: it would hand out objects that other threads are just making.
+    """
+    known = asyncio.tasks
+    registry = getattr(known, "_scheduled_tasks", None) or getattr(known, "_all_tasks", ())
+    while True:
+        try:
+            return list(registry)
+        except RuntimeError:  # changed by another thread meanwhile
+            continue
 
 
 def _link(file: Path) -> str:

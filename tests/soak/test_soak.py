@@ -32,6 +32,7 @@ STEADY: Final = {
     "sessions": 2.0,
     "keys": 4.0,
     "pending_cleanup": 0.0,
+    "blocks": 150_000.0,
     "memory_kib": 30_000.0,
 }
 
@@ -51,12 +52,15 @@ def _soak(address: str, seconds: float) -> None:
     (failures,) = (line["figures"] for line in lines if line["kind"] == "failures")
 
     measured = trends(samples)
-    table = (
+    tenths = [f"{sample['memory_kib']:.0f}" for sample in samples[:: SAMPLES // 10]]
+    heading = (
+        f"{seconds:.0f} s, cycles: {json.dumps(cycles)}",
+        f"memory, KiB, at each tenth of the run: {', '.join(tenths)}",
+        "",
         "| figure | early | late | highest | may grow by |",
         "|---|---|---|---|---|",
-        *map(str, measured),
     )
-    sys.stdout.write("\n".join((f"{seconds:.0f} s, cycles: {json.dumps(cycles)}", *table, "")))
+    sys.stdout.write("\n".join((*heading, *map(str, measured), "")))
     assert failures == {}
     assert len(samples) == SAMPLES
     assert {name for name in WORKERS if cycles.get(name, 0) > seconds / 10} == WORKERS
