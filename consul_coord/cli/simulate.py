@@ -21,13 +21,16 @@ import click
 from consul_coord.cli.codes import ExitCode
 
 if TYPE_CHECKING:
-    from consul_coord.testing.simulation import Outcome
+    from consul_coord.testing.simulation import Counts, Outcome
 
+_REPORT_EVERY = 100
+"""Runs after which the report is written anew: a long series may be ended at any time."""
 EPILOG = """\b
 Examples:
   consul-coord simulate --seed 1 --count 100
   consul-coord simulate --seed 217 --trace run.json
   consul-coord simulate --seed 217 --trace story.txt --timeline run.html
+  consul-coord simulate --seed 1000000 --count 50000 --report runs.json
 
 No Consul is needed: time, network and server are simulated, and the same seed gives the same run.
 """
@@ -50,7 +53,13 @@ No Consul is needed: time, network and server are simulated, and the same seed g
     metavar="FILE",
     help="Draw the last run's holders, waiters and faults over time to FILE: .svg or .html.",
 )
-def simulate(*, seed: int, count: int, trace: Path | None, timeline: Path | None) -> int:
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write what all runs together were, and how often each fault and rare branch was seen, as JSON.",
+)
+def simulate(*, seed: int, count: int, trace: Path | None, timeline: Path | None, report: Path | None) -> int:
     """Run clients against a Consul that misbehaves, in virtual time.
 
     Exits with 0 when no rule was broken, else with 1.
@@ -58,13 +67,16 @@ def simulate(*, seed: int, count: int, trace: Path | None, timeline: Path | None
     from consul_coord.testing.simulation import Counts, Simulation, SimulationFailed
 
     counts, events, seconds = Counts(), 0, 0.0
-    for number in range(seed, seed + count):
+    for runs, number in enumerate(range(seed, seed + count), start=1):
         outcome = Simulation(seed=number).outcome()
         counts.add(outcome.counts)
         events += outcome.events
         seconds += outcome.seconds
-        if outcome.violation is not None or number == seed + count - 1:
+        last = outcome.violation is not None or runs == count
+        if last:
             _write(outcome, trace, timeline)
+        if report is not None and (last or runs % _REPORT_EVERY == 0):
+            report.write_text(_report(counts, seed, runs, events, seconds), encoding="utf-8")
         if outcome.violation is not None:
             click.echo(str(SimulationFailed(outcome)))
             return ExitCode.NO
@@ -74,6 +86,18 @@ def simulate(*, seed: int, count: int, trace: Path | None, timeline: Path | None
         f"{rare} of {len(counts.expected())} rare branches seen"
     )
     return ExitCode.DONE
+
+
+def _report(counts: Counts, seed: int, runs: int, events: int, seconds: float) -> str:
+    whole = {
+        "seed": seed,
+        "runs": runs,
+        "events": events,
+        "hours": seconds / 3600,
+        "missing": counts.missing(),
+        "counts": dict(sorted(counts.seen.items())),
+    }
+    return json.dumps(whole, indent=1) + "\n"
 
 
 def _write(outcome: Outcome, trace: Path | None, timeline: Path | None) -> None:

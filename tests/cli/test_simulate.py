@@ -55,6 +55,17 @@ def test_files_hold_what_their_names_say(tmp_path: Path) -> None:
     assert "<svg" in names["run.html"].read_text()
 
 
+def test_a_report_adds_up_all_runs(tmp_path: Path) -> None:
+    report = tmp_path / "runs.json"
+    assert main(["simulate", "--seed", "3", "--count", "3", "--report", str(report)]) == 0
+    told = json.loads(report.read_text())
+    assert (told["seed"], told["runs"]) == (3, 3)
+    assert told["events"] >= 3 * 200
+    assert told["hours"] > 0
+    assert told["counts"]["released: released"] >= 3
+    assert told["missing"]
+
+
 def test_a_seed_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate"]) == 2
     assert "--seed" in capsys.readouterr().err

@@ -52,7 +52,7 @@ class Mutation:
     def mutated(self) -> Any:
         """Return the function with the fault in it."""
         found = getattr(self.home, self.function)
-        function = found.fget if isinstance(found, property) else found
+        function: Any = found.fget if isinstance(found, property) else found
         source = textwrap.dedent(inspect.getsource(function))
         assert source.count(self.was) == 1, (
             f"{self.name}: {self.was!r} is not in {self.function} exactly once"
