@@ -24,7 +24,8 @@ class ServerConfig:
     for a leader before it is refused. ``spurious_wakeups`` makes watches of absent keys answer early on any
     KV write, as Consul sometimes does. ``http_max_conns_per_client`` closes further connections of one
     address (0: no limit). ``control`` opens the control endpoint, ``acl`` switches ACLs on, ``allow_remote``
-    permits listening on an address other than loopback.
+    permits listening on an address other than loopback. ``tls_cert`` and ``tls_key`` name PEM files and make
+    it HTTPS; with ``tls_client_ca``, a PEM file too, clients must show a certificate that it vouches for.
     """
 
     session_ttl_min: float = 10.0
@@ -46,4 +47,7 @@ class ServerConfig:
     version: str = "1.8.7"
     allow_remote: bool = False
     control: bool = False
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
     acl: AclConfig | None = None

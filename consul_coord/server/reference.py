@@ -27,6 +27,7 @@ from consul_coord.server.faults import Faults
 from consul_coord.server.host import Host
 from consul_coord.server.service import Service
 from consul_coord.server.state import ConsulState
+from consul_coord.server.tls import context_of
 from consul_coord.server.transport import Listener
 from consul_coord.server.view import StateView
 
@@ -47,8 +48,9 @@ class ReferenceServer(Generic[C]):
     """A Consul agent in memory, for tests.
 
     ``with ReferenceServer() as server`` serves at ``server.address`` until the block ends; stopping answers
-    every pending blocking query with what there is. ``tls`` makes it HTTPS. Raises ``ValueError`` for an
-    address that is not loopback, ``OSError`` when the address is taken.
+    every pending blocking query with what there is. ``tls`` makes it HTTPS, as do the files that ``config``
+    may name instead. Raises ``ValueError`` for an address that is not loopback; starting raises ``OSError``
+    when the address is taken, or a file for TLS is missing or none.
     """
 
     @overload
@@ -129,6 +131,7 @@ class ReferenceServer(Generic[C]):
         """Listen and serve; returns when requests are answered."""
         if self._thread is not None:
             raise RuntimeError("the server is already running")
+        self._tls = self._tls or context_of(self.config)
         listening = self._bind()
         started = threading.Event()
         self._thread = threading.Thread(

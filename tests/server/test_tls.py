@@ -12,7 +12,8 @@ import pytest
 import trustme
 
 from consul_coord import AsyncClient, Client, Lock, TLSConfig, TransportError
-from consul_coord.server import ReferenceServer
+from consul_coord.cli import main
+from consul_coord.server import ReferenceServer, ServerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +39,28 @@ def files(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-@pytest.fixture(params=["tls", "mtls"])
-def server(request: pytest.FixtureRequest, authority: trustme.CA) -> Iterator[ReferenceServer[SystemClock]]:
+@pytest.fixture(scope="module")
+def own_files(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The settings that name the server's files."""
+    folder = tmp_path_factory.mktemp("server")
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    return {f"tls_{name}": str(folder / f"{name}.pem") for name in ("cert", "key")} | {
+        "tls_client_ca": str(folder / "ca.pem")
+    }
+
+
+@pytest.fixture(params=["tls", "mtls", "tls by files", "mtls by files"])
+def server(
+    request: pytest.FixtureRequest, authority: trustme.CA, own_files: dict[str, str]
+) -> Iterator[ReferenceServer[SystemClock]]:
+    if request.param.endswith("files"):
+        asked = own_files if request.param.startswith("mtls") else own_files | {"tls_client_ca": ""}
+        with ReferenceServer(config=ServerConfig(**asked)) as running:  # type: ignore[arg-type]
+            yield running
+        return
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
     if request.param == "mtls":
@@ -91,3 +112,18 @@ def test_plain_http_gets_nothing(server: ReferenceServer[SystemClock]) -> None:
     with pytest.raises(httpx.HTTPError):
         httpx.put(f"{server.address.replace('https', 'http')}/v1/kv/k", content=b"v")
     assert not server.state.kv
+
+
+def test_a_file_that_is_none_is_named(own_files: dict[str, str], files: Path, tmp_path: Path) -> None:
+    for wrong in ("/nowhere/cert.pem", str(files / "client.key")):
+        with pytest.raises(OSError, match=wrong):
+            ReferenceServer(config=ServerConfig(tls_cert=wrong, tls_key=own_files["tls_key"])).start()
+
+
+def test_the_command_takes_the_files_from_its_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "server.json"
+    config.write_text('{"tls_cert": "/nowhere/cert.pem"}', encoding="utf-8")
+    assert main(["serve", "--config", str(config)]) == 78
+    assert "no TLS with /nowhere/cert.pem" in capsys.readouterr().err
