@@ -333,6 +333,14 @@ def left(*listed: dict[str, object], at: int = 40) -> Any:
     return txn_done(own, record(at=at), *in_order([*listed, record(at=at)]))
 
 
+class TestHolding:
+    def test_the_contender_and_the_record_are_watched_from_the_take_on(self, bench: Bench) -> None:
+        hold = bench.held()
+        watches = hold.tenure.watches(hold)
+        assert [(watch.key, watch.index) for watch in watches] == [(f"{P}/{US}", 20), (f"{P}/.lock", 20)]
+        assert [watch.loss(None) for watch in watches] == [LossReason.KEY_DELETED] * 2
+
+
 class TestLeaving:
     def test_alone_the_record_is_left_in_order_in_the_same_transaction(self, bench: Bench) -> None:
         hold = bench.held()
@@ -502,6 +510,12 @@ class TestTakingAtOnce:
         bench.takes(at=51, born=50)
         bench.acquire()
         assert bench.verbs()[-2:] == [["lock", "get-tree"], ["check-index", "cas", "lock"]]
+
+    def test_what_was_left_is_recalled_once(self, bench: Bench) -> None:
+        self.leave(bench)
+        memory = bench.semaphore.memory(bench.core)
+        assert memory.recall() is not None
+        assert memory.recall() is None
 
     def test_each_record_is_tried_once_and_a_failure_leaves_chances_out(self, bench: Bench) -> None:
         self.leave(bench)
