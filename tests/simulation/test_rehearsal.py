@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
 from consul_coord import AsyncLeaderElection, AsyncLock, AsyncSemaphore, SessionSpec
 from consul_coord.testing import Rehearsal, SimulationFailed, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 KEY = "jobs/import"
 QUICK = SessionSpec(ttl=10.0, lock_delay=1.0)
@@ -44,8 +48,7 @@ async def one_of_two(stage: Stage) -> None:
 
 @pytest.mark.parametrize("program", [careful, leader, one_of_two])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_right_passes(program: object, seed: int) -> None:
-    assert callable(program)
+def test_what_is_right_passes(program: Callable[[Stage], Awaitable[None]], seed: int) -> None:
     outcome = Rehearsal(program, seed=seed, seconds=40.0, session=QUICK).run()
     assert outcome.seconds > 40.0
     assert " begins to work on " in outcome.trace.text()

@@ -116,8 +116,8 @@ class KeyRules(Rules):
         if holder := self.cluster.holder(self.name):
             self.judge.convict("nothing left", f"{self.name} is locked by {short(holder)} for nobody")
         # What a crashed leader has noted, the next one deletes, if its token may.
-        spared = {notes.term_key(self.name)} if self.judge.any_without_queue(self.name) else set()
+        spared = notes.term_key(self.name) if self.judge.any_without_queue(self.name) else ""
         for entry in self.cluster.under(self._directory):
-            if entry.key in spared:
+            if entry.key == spared:
                 continue
             self.judge.convict("nothing left", f"{entry.key} of {short(entry.session)} queues for nobody")
