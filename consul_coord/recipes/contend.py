@@ -39,8 +39,8 @@ from consul_coord.http.blocking import Pace
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import send_once, wait_once
-from consul_coord.models import ReadOptions, TxnOp
+from consul_coord.http.retry import send_once
+from consul_coord.models import TxnOp
 from consul_coord.recipes import waitqueue
 from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.obstructed import Obstructed
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session import KeptSession
     from consul_coord.recipes.waitqueue import Look
 
-WAIT = 30.0
-"""Seconds that one blocking query lasts at most: below the idle limits of usual load balancers."""
 SPREAD = 0.02
 """Without a queue, waiters take a key that became free after a random part of this many seconds."""
 FIRST_PAUSE = 0.1
@@ -302,7 +300,7 @@ class Attempt(Obstructed):
         if isinstance(verdict, Follow):
             ahead = verdict.predecessor
             self._block("queued", session=ahead.session, position=verdict.position)
-            await self._watch(ahead.key, ahead.modify_index)
+            await self._watch_out(ahead)
             return None
         return await self._lead(verdict.held)
 
@@ -392,14 +390,22 @@ class Attempt(Obstructed):
                 self.unanswered.add(self.session)
             raise
 
+    async def _watch_out(self, ahead: KVPair) -> None:
+        """Wait until the one ahead has changed, the session ended, or the deadline came.
+
+        A blocking query that ends without a change is no reason to read the queue.
+        """
+        seen = await self._watch(ahead.key, ahead.modify_index)
+        while seen is not None and seen.value == ahead:
+            seen = await self._watch(ahead.key, ahead.modify_index)
+
     async def _watch(self, key: str, index: int) -> Result[KVPair | None] | None:
         """Wait for a change; None when the session ended or the deadline came."""
         self._pace, pause = self._pace.take(self.io.now(), self.io.random())
         if pause:
             await self.io.sleep(pause)
-        call = kv.get(key, options=ReadOptions(index=index, wait=WAIT))
         until = None if self.kept is None else self.kept.over
-        return await wait_once(self.io, call, until=until, deadline=self.deadline)
+        return await self.core.waits.change(self.io, key, index, until=until, deadline=self.deadline)
 
     async def _granted(self, pair: KVPair) -> HoldCore | None:
         """Register the hold; None when what was granted can't be one."""

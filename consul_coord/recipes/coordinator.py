@@ -23,6 +23,7 @@ from consul_coord.models import LossReason, Stats
 from consul_coord.recipes import release
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.hold import HoldCore
+from consul_coord.recipes.key_waits import KeyWaits
 from consul_coord.recipes.local_queue import LocalQueues
 from consul_coord.recipes.locked_key import LOCKED_KEY
 from consul_coord.recipes.monitor import Monitor
@@ -57,6 +58,7 @@ class Coordinator:
         self.shared = sessions.SessionSource(self, spec)
         self.reaper = Reaper(self)
         self.monitor = Monitor(self)
+        self.waits = KeyWaits(self)
         self.closing = Signal()
         self._sessions: dict[str, KeptSession] = {}
         self._sources: weakref.WeakSet[SessionSource] = weakref.WeakSet()
@@ -89,8 +91,8 @@ class Coordinator:
         """End a session for good, telling its holds; harmless when it has ended."""
         if not kept.lease.end(reason):
             return
-        for hold in self.holds_of(kept):
-            hold.look(self.host.now())
+        for hold in [hold for hold in self.holds_of(kept) if hold.settle_loss(reason)]:
+            hold.announce_end()
         self._sessions.pop(kept.id, None)
         kept.over.set()
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:

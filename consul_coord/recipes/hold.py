@@ -164,12 +164,26 @@ class HoldCore:
 
     def lose(self, reason: LossReason) -> bool:
         """End the hold as lost; returns whether this call did it."""
+        lost = self.settle_loss(reason)
+        if lost:
+            self.announce_end()
+        return lost
+
+    def settle_loss(self, reason: LossReason) -> bool:
+        """End the hold as lost, telling only those who wait for it; ``announce_end`` has to follow.
+
+        Returns whether this call did it. Where many are lost at once, all are settled before any is
+        announced.
+        """
         if not self._end.settle((HoldState.LOST, reason)):
             return False
         self.lost.set()
         self.over.set()
-        self._on_end(self)
         return True
+
+    def announce_end(self) -> None:
+        """Tell everybody else, once."""
+        self._on_end(self)
 
     def begin_release(self) -> bool:
         """End the hold as given up; returns False when it had ended before."""

@@ -3,8 +3,10 @@
 Rules
 - A hold is watched only once it has lasted a moment: most are released before, and cost nothing here.
 - One blocking query per session tells its end to all its holds. One per key tells what operators do to the
-  keys that a hold depends on: up to ``MOST_WATCHES`` keys each; beyond that many, keys are read in batches
-  every ``BATCH_PERIOD`` seconds. A session with one hold only is not watched: its keys tell its end.
+  keys that a hold depends on, as long as there are no more than ``MOST_WATCHES`` keys; with more, all of them
+  are read in batches every ``BATCH_PERIOD`` seconds: not a connection each, nor an answer each when their
+  session ends, to be read before the one that counts. A session with one hold only is not watched: its keys
+  tell its end.
 - Evidence is a 404 on renew after a consistent read, or a consistent read of a key that is newer than the
   fence: without permission a session reads as gone, and an old leader shows old data. Watches read
   consistently, so that no other read has to come between a loss and its news; batches do not, and what they
@@ -22,15 +24,17 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, PermissionDenied, SessionNotFound, TxnFailed
+from consul_coord.errors import ConsulCoordError, PermissionDenied, SessionNotFound
 from consul_coord.events import Overwritten
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import perform
-from consul_coord.models import ReadOptions, TxnOp
+from consul_coord.io import Signal
+from consul_coord.models import ReadOptions
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.follow import Follower
 from consul_coord.recipes.on_demand import OnDemand
+from consul_coord.recipes.read_together import BATCH, read_together
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -46,8 +50,6 @@ IDLE_TICKS = 20
 """After so many looks without a new hold the monitor ends; the next hold starts it again."""
 MOST_WATCHES = 32
 BATCH_PERIOD = 1.0
-BATCH = 60
-"""Keys read in one transaction: it takes 64 operations at most."""
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
@@ -58,7 +60,10 @@ class Monitor:
         self._core = core
         self._fresh: deque[tuple[float, weakref.ref[HoldCore], KeptSession]] = deque()
         self._batch: dict[tuple[weakref.ref[HoldCore], KeyWatch], None] = {}
-        self._watched_keys = 0
+        self._watched: dict[tuple[weakref.ref[HoldCore], KeyWatch], Signal] = {}
+        """The keys that have a query of their own, each with what ends that."""
+        self._confirming: dict[str, Signal] = {}
+        """The sessions that are just being renewed to see whether they have ended."""
         self._watched_sessions: set[str] = set()
         self._starter = OnDemand(core.host, self._start_watches, has_work=lambda: self._fresh, name="monitor")
         self._reader = OnDemand(
@@ -90,12 +95,19 @@ class Monitor:
             self._watched_sessions.add(kept.id)
             io.spawn(lambda io: self._watch_session(io, kept), name=f"watch session {kept.id}")
         for watch in hold.tenure.watches(hold):
-            if self._watched_keys < MOST_WATCHES:
-                self._watched_keys += 1
-                io.spawn(partial(self._watch_key, reference, watch), name=f"watch {watch.key}")
+            if not self._batch and len(self._watched) < MOST_WATCHES:
+                stop = self._watched[reference, watch] = Signal()
+                io.spawn(partial(self._watch_key, reference, watch, stop), name=f"watch {watch.key}")
             else:
-                self._batch[reference, watch] = None
-                self._reader.start()
+                self._read_with_all(reference, watch)
+
+    def _read_with_all(self, reference: weakref.ref[HoldCore], watch: KeyWatch) -> None:
+        """Have one key more than can be watched read in batches, and all the others with it."""
+        watched, self._watched = self._watched, {}
+        self._batch |= dict.fromkeys([*watched, (reference, watch)])
+        for stop in watched.values():
+            stop.set()
+        self._reader.start()
 
     # -- one blocking query per session
 
@@ -115,8 +127,7 @@ class Monitor:
                     return
                 if seen.value is None:
                     # Gone, or not to be read with this token: a renewal tells.
-                    limit = min(kept.lease.valid_until, io.now() + self._core.timeout)
-                    await sessions.renew(io, self._core, kept, deadline=limit, caught_up=True)
+                    await self._confirm(io, kept)
                     return
             except (PermissionDenied, SessionNotFound):
                 return
@@ -125,23 +136,27 @@ class Monitor:
 
     # -- one blocking query per key
 
-    async def _watch_key(self, reference: weakref.ref[HoldCore], watch: KeyWatch, io: IO) -> None:
+    async def _watch_key(
+        self, reference: weakref.ref[HoldCore], watch: KeyWatch, stop: Signal, io: IO
+    ) -> None:
         try:
-            await self._follow_key(io, reference, watch)
+            await self._follow_key(io, reference, watch, stop)
         finally:
-            self._watched_keys -= 1
+            self._watched.pop((reference, watch), None)
 
-    async def _follow_key(self, io: IO, reference: weakref.ref[HoldCore], watch: KeyWatch) -> None:
+    async def _follow_key(
+        self, io: IO, reference: weakref.ref[HoldCore], watch: KeyWatch, stop: Signal
+    ) -> None:
         hold = reference()
         if hold is None:
             return
-        over = hold.over
+        hold.over.subscribe(stop.set)
         query = partial(kv.watch, watch.key, options=_CONSISTENT)
         follower: Follower[KVPair | None] = Follower(query, index=watch.index)
         del hold  # a watch must not keep a forgotten hold alive
-        while not over.is_set():
+        while not stop.is_set():
             try:
-                seen = await follower.next(io, until=over)
+                seen = await follower.next(io, until=stop)
                 if seen is None:
                     return
                 await self._judge(io, reference, watch, seen.value, consistent=seen)
@@ -163,28 +178,13 @@ class Monitor:
             for start in range(0, len(keys), BATCH):
                 part = keys[start : start + BATCH]
                 try:
-                    found = await self._read(io, part)
+                    found = await read_together(io, part, timeout=self._core.timeout)
                 except ConsulCoordError:
                     continue
                 for reference, watch in (entry for key in part for entry in entries[key]):
                     # What can't be made sure of now can be at the next reading.
                     with suppress(ConsulCoordError):
                         await self._judge(io, reference, watch, found.get(watch.key))
-
-    async def _read(self, io: IO, keys: list[str]) -> dict[str, KVPair]:
-        ops = [TxnOp.get(key) for key in keys]
-        try:
-            result = await perform(
-                io, txn.txn(*ops), deadline=io.now() + self._core.timeout, attempt=self._core.timeout
-            )
-        except TxnFailed as error:
-            # A missing key fails the whole reading, and all missing ones are named: read the others.
-            missing = {failure.op_index for failure in error.failures if failure.kind == "missing"}
-            if not missing:
-                raise
-            rest = [key for number, key in enumerate(keys) if number not in missing]
-            return await self._read(io, rest) if rest else {}
-        return {pair.key: pair for pairs in result for pair in pairs}
 
     # -- evidence
 
@@ -246,8 +246,25 @@ class Monitor:
         if kept is not None:
             # SessionNotFound has ended the hold; whatever else is raised, the key itself is evidence enough.
             with suppress(ConsulCoordError):
-                await sessions.renew(io, self._core, kept, deadline=self._limit(io, hold), caught_up=True)
+                await self._confirm(io, kept)
         hold.lose(loss)
+
+    async def _confirm(self, io: IO, kept: KeptSession) -> None:
+        """End the session if it has ended on the server, right after a consistent read; asked once at a time.
+
+        Raises SessionNotFound if so, and what stands in the way of knowing.
+        """
+        deadline = min(kept.lease.valid_until, io.now() + self._core.timeout)
+        confirming = self._confirming.get(kept.id)
+        if confirming is not None:
+            await io.wait(confirming, deadline=deadline)
+            return
+        mine = self._confirming[kept.id] = Signal()
+        try:
+            await sessions.renew(io, self._core, kept, deadline=deadline, caught_up=True)
+        finally:
+            del self._confirming[kept.id]
+            mine.set()
 
 
 def _lasts(reference: weakref.ref[HoldCore]) -> bool:

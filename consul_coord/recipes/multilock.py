@@ -24,7 +24,8 @@ from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once, wait_once
 from consul_coord.models import ReadOptions, TxnOp
-from consul_coord.recipes.contend import FIRST_PAUSE, LONGEST_PAUSE, SPREAD, WAIT
+from consul_coord.recipes.contend import FIRST_PAUSE, LONGEST_PAUSE, SPREAD
+from consul_coord.recipes.key_waits import WAIT
 from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.locked_keys import LockedKeys, Member
 from consul_coord.recipes.obstructed import Obstructed

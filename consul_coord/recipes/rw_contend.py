@@ -22,7 +22,8 @@ from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once, wait_once
 from consul_coord.models import ReadOptions, TxnOp
 from consul_coord.recipes import rwqueue, waitqueue
-from consul_coord.recipes.contend import FIRST_PAUSE, GIVE_UP_BUDGET, LONGEST_PAUSE, WAIT, WATCH_PACE
+from consul_coord.recipes.contend import FIRST_PAUSE, GIVE_UP_BUDGET, LONGEST_PAUSE, WATCH_PACE
+from consul_coord.recipes.key_waits import WAIT
 from consul_coord.recipes.local_queue import Turn
 from consul_coord.recipes.obstructed import Obstructed
 from consul_coord.recipes.reaper import RemoveContender

@@ -29,6 +29,7 @@ from consul_coord import (
     UnsafeSession,
 )
 from consul_coord.events import TimedOut
+from consul_coord.recipes import key_waits
 from tests.lock.test_hold import Notes
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
@@ -542,3 +543,22 @@ def test_refusals_for_a_while_are_ridden_out(
 ) -> None:
     proxy.add(Fault(lose=Lose.AGENT, times=4, status=status, body=body))
     assert Lock(make_client(address=proxy.address), site.key).acquire(timeout=10).is_held
+
+
+# -- many keys
+
+
+def test_a_client_that_waits_for_many_keys_shares_connections_and_gets_them_all(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_waits, "MOST_QUERIES", 2)
+    holder, client = make_client(), make_client(address=proxy.address)
+    keys = [f"{site.key}/{number}" for number in range(6)]
+    holds = [Lock(holder, key).acquire(timeout=5) for key in keys]
+    with ThreadPoolExecutor(len(keys)) as pool:
+        got = [waiting(Lock(client, key), pool, timeout=20) for key in keys]
+        queries = {each.path.split("?")[0] for each in proxy.requests if "index=" in each.path}
+        assert len(queries) == 2
+        for hold in holds:
+            hold.release()
+        assert all(each.result().release() is ReleaseOutcome.RELEASED for each in got)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.events import Failed, Overwritten
+from consul_coord.io import Signal
 from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.recipes import hold_ops, monitor
 from consul_coord.recipes.coordinator import Coordinator
@@ -111,24 +112,36 @@ def test_the_key_is_watched_from_the_grant_on(bench: Bench) -> None:
 def test_a_loss_is_confirmed_by_a_consistent_read_and_a_renewal(
     bench: Bench, seen: Response, reason: LossReason
 ) -> None:
-    bench.io.expect("GET", KEY, seen, seen)
+    bench.io.expect("GET", KEY, seen)
     bench.io.expect("PUT", RENEW, renewed())
     bench.watch_key()
     assert bench.state == (HoldState.LOST, reason)
-    assert ("consistent", "") in bench.io.requests[2].params
+    assert ("consistent", "") in bench.io.requests[1].params
 
 
 def test_a_session_that_is_gone_is_the_reason_rather_than_what_it_left(bench: Bench) -> None:
-    seen = pairs(entry("k", session=OTHER, index=21))
-    bench.io.expect("GET", KEY, seen, seen)
-    expect_gone(bench.io)
+    bench.io.expect("GET", KEY, pairs(entry("k", session=OTHER, index=21)))
+    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
+    bench.watch_key()
+    assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
+    assert not bench.io.steps
+
+
+def test_what_several_watches_suspect_is_asked_once(bench: Bench) -> None:
+    others = bench.core.monitor._confirming[SESSION] = Signal()
+
+    def answered() -> None:
+        bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+        others.set()
+
+    bench.io.at(1000.5, answered)
+    bench.io.expect("GET", KEY, pairs(entry("k", session=OTHER, index=21)))
     bench.watch_key()
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
 
 
 def test_evidence_at_the_key_is_enough_where_no_renewal_gets_through(bench: Bench) -> None:
-    seen = pairs(entry("k", session=OTHER, index=21))
-    bench.io.expect("GET", KEY, seen, seen)
+    bench.io.expect("GET", KEY, pairs(entry("k", session=OTHER, index=21)))
     bench.io.expect("PUT", RENEW, unreachable())
     bench.watch_key()
     assert bench.state == (HoldState.LOST, LossReason.TAKEN_OVER)
@@ -142,10 +155,13 @@ def test_a_reading_older_than_the_fence_is_no_evidence(bench: Bench, old: Respon
     assert not bench.hold.lost.is_set()
 
 
-def test_a_suspicion_that_a_consistent_read_refutes_is_none(bench: Bench) -> None:
-    bench.io.expect("GET", KEY, pairs(index=21), pairs(entry("k")))
+def test_a_suspicion_that_a_consistent_read_refutes_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "MOST_WATCHES", 0)
+    bench = Bench()
+    bench.io.expect("PUT", "/v1/txn", txn_failed((0, 'key "k" doesn\'t exist')))
     bench.io.expect("GET", KEY, lambda _: bench.released_by_reply(pairs(entry("k"))))
-    bench.watch_key()
+    bench.io.run_spawned("batch monitor")
+    assert ("consistent", "") in bench.io.requests[-1].params
     assert not bench.hold.lost.is_set()
 
 
@@ -238,11 +254,13 @@ def test_many_keys_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "MOST_WATCHES", 1)
     bench = Bench(keys=("k", "k2", "k3"))
     assert bench.spawned >= {"watch k", "batch monitor"}
-    missing = txn_failed((0, 'key "k2" doesn\'t exist'))
-    bench.io.expect("PUT", "/v1/txn", missing, txn_done(entry("k3")))
+    bench.watch_key()  # ends at once: it is read with the others
+    missing = txn_failed((1, 'key "k2" doesn\'t exist'))
+    bench.io.expect("PUT", "/v1/txn", missing, txn_done(entry("k"), entry("k3")))
     bench.io.expect("GET", "/v1/kv/k2", pairs())
     bench.io.expect("PUT", RENEW, renewed())
-    bench.io.expect("PUT", "/v1/txn", lambda _: end(bench, "k3", txn_done(entry("k3"))))
+    both = txn_done(entry("k"), entry("k3"))
+    bench.io.expect("PUT", "/v1/txn", lambda _: end(bench, "k", end(bench, "k3", both)))
     bench.io.run_spawned("batch monitor")
     assert bench.holds["k2"].look(bench.io.time) == (HoldState.LOST, LossReason.KEY_DELETED)
     assert not bench.holds["k3"].lost.is_set()

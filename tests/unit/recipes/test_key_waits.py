@@ -1,0 +1,111 @@
+"""Waiting for keys: a query each up to a number, shared readings beyond; and what ends a wait."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.io import Signal
+from consul_coord.models import SessionSpec
+from consul_coord.recipes import key_waits
+from consul_coord.recipes.coordinator import Coordinator
+from tests.support.fake_io import FakeIO
+from tests.support.replies import entry, lost, pairs, refusal, txn_done, txn_failed
+
+if TYPE_CHECKING:
+    from consul_coord.models import KVPair, Result
+
+TXN = "/v1/txn"
+
+
+class Waits:
+    """One client's waits."""
+
+    def __init__(self) -> None:
+        self.io = FakeIO()
+        self.core = Coordinator(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+        self.waits = self.core.waits
+
+    def change(
+        self, key: str = "k", *, until: Signal | None = None, deadline: float = math.inf
+    ) -> Result[KVPair | None] | None:
+        """Wait for ``key``, which was last seen at index 7."""
+        return self.io.run(self.waits.change(self.io, key, 7, until=until, deadline=deadline))
+
+    def read_at(self, time: float) -> None:
+        """Let the background read once the clock gets there."""
+        self.io.at(time, lambda: self.io.run_spawned("shared waits"))
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    """Return waits that share readings from the first on."""
+    monkeypatch.setattr(key_waits, "MOST_QUERIES", 0)
+    return Waits()
+
+
+def test_a_wait_has_a_blocking_query_of_its_own() -> None:
+    waits = Waits()
+    waits.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=9)))
+    found = waits.change()
+    assert found is not None
+    assert found.value is not None
+    assert found.value.modify_index == 9
+    assert ("index", "7") in waits.io.requests[-1].params
+
+
+def test_a_query_that_failed_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_waits, "MOST_QUERIES", 1)
+    waits = Waits()
+    waits.io.expect("GET", "/v1/kv/k", refusal(500), pairs(entry("k", index=9)))
+    with pytest.raises(Exception, match="500"):
+        waits.change()
+    assert waits.change() is not None
+
+
+def test_waits_beyond_the_queries_share_a_reading_until_the_key_has_changed(shared: Waits) -> None:
+    shared.io.expect("PUT", TXN, txn_done(entry("k", index=7)), txn_done(entry("k", index=9)))
+    shared.read_at(1000.2)
+    found = shared.change()
+    assert found is not None
+    assert found.value is not None
+    assert found.value.modify_index == 9
+    assert shared.io.paths == [TXN, TXN]
+    assert shared.io.time >= 1000.2 + 2 * key_waits.SHORTEST
+
+
+def test_a_key_that_has_gone_has_changed(shared: Waits) -> None:
+    shared.io.expect("PUT", TXN, txn_failed((0, 'key "k" doesn\'t exist')))
+    shared.read_at(1000.2)
+    found = shared.change()
+    assert found is not None
+    assert found.value is None
+
+
+def test_a_reading_without_an_answer_ends_nothing(shared: Waits) -> None:
+    shared.core.timeout = 0.05  # no time for a second try
+    shared.io.expect("PUT", TXN, lost(TXN), refusal(500), txn_done(entry("k", index=9)))
+    shared.read_at(1000.2)
+    assert shared.change() is not None
+
+
+def test_a_refused_reading_sends_who_waits_to_ask_himself(shared: Waits) -> None:
+    shared.io.expect("PUT", TXN, refusal(403, "Permission denied"))
+    shared.read_at(1000.2)
+    assert shared.change() is None
+
+
+def test_a_shared_wait_ends_with_its_session(shared: Waits) -> None:
+    over = Signal()
+    shared.io.at(1000.5, over.set)
+    assert shared.change(until=over) is None
+    assert shared.io.time == pytest.approx(1000.5)
+
+
+def test_a_shared_wait_ends_at_its_deadline_and_is_not_read_any_more(shared: Waits) -> None:
+    assert shared.change(deadline=1003.0) is None
+    assert shared.io.time == pytest.approx(1003.0)
+    shared.io.run_spawned("shared waits")
+    assert shared.io.paths == []
