@@ -63,6 +63,41 @@ class Body:
             raise misused(self._hold.key) from misuse
 
 
+class Blocks:
+    """The blocks of one object that have been entered, by task; those of one task nest."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._entered: dict[object, list[Body]] = {}
+
+    def enter(self, body: Body) -> None:
+        """Take note of the running task's block."""
+        self._entered.setdefault(backend.current_task(), []).append(body)
+
+    def latest(self) -> Body:
+        """Return the block that is left now, and forget it. Raises RuntimeError when it can't be told."""
+        owner = self._owner()
+        entered = self._entered[owner]
+        body = entered.pop()
+        if not entered:
+            del self._entered[owner]
+        return body
+
+    def _owner(self) -> object:
+        """Return whose block is left here: this task's or, by misuse, that of the task which entered it.
+
+        That one has ended, or is the only one.
+        """
+        task = backend.current_task()
+        if task in self._entered:
+            return task
+        ended = [owner for owner in self._entered if backend.has_ended(owner)]
+        owners = ended or list(self._entered)
+        if len(owners) == 1:
+            return owners[0]
+        raise misused(self._key)
+
+
 def misused(key: str) -> RuntimeError:
     """Return the error for a block that was not left where it was entered."""
     return RuntimeError(

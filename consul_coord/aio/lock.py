@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from consul_coord.aio import backend
-from consul_coord.aio.body import Body, misused
+from consul_coord.aio.body import Blocks, Body
 from consul_coord.aio.hold import AsyncHold
-from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.recipes import lock as recipe
 
@@ -71,7 +69,7 @@ class AsyncLock:
                 session=session,
             )
         )
-        self._entered: dict[object, list[Body]] = {}
+        self._blocks = Blocks(self.key)
 
     @property
     def key(self) -> str:
@@ -87,14 +85,10 @@ class AsyncLock:
         server refuses.
         """
         core = self._client.core
-        interrupt = Interrupt()
-        self._lock.enter(interrupt)
-        try:
+        with self._lock.waiting() as interrupt:
             hold = await self._client.call(
                 lambda io: recipe.acquire(io, core, self._lock, timeout=timeout), interrupt=interrupt
             )
-        finally:
-            self._lock.leave(interrupt)
         return AsyncHold(self._client, core, hold)
 
     async def try_acquire(self) -> AsyncHold | None:
@@ -103,14 +97,10 @@ class AsyncLock:
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._client.core
-        interrupt = Interrupt()
-        self._lock.enter(interrupt)
-        try:
+        with self._lock.waiting() as interrupt:
             hold = await self._client.call(
                 lambda io: recipe.try_acquire(io, core, self._lock), interrupt=interrupt
             )
-        finally:
-            self._lock.leave(interrupt)
         return None if hold is None else AsyncHold(self._client, core, hold)
 
     async def release(self) -> ReleaseOutcome:
@@ -133,33 +123,13 @@ class AsyncLock:
 
     async def __aenter__(self) -> AsyncHold:
         hold = await self.acquire()
-        body = Body(self._client, self._client.core, hold.core)
-        self._entered.setdefault(backend.current_task(), []).append(body)
+        self._blocks.enter(Body(self._client, self._client.core, hold.core))
         return hold
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        owner = self._owner_of_block()
-        entered = self._entered[owner]
-        body = entered.pop()
-        if not entered:
-            del self._entered[owner]
-        await body.leave(kind, error, trace)
-
-    def _owner_of_block(self) -> object:
-        """Return whose block is left here: this task's or, by misuse, that of the task which entered it.
-
-        That one has ended, or is the only one. Raises RuntimeError when it can't be told.
-        """
-        task = backend.current_task()
-        if task in self._entered:
-            return task
-        ended = [owner for owner in self._entered if backend.has_ended(owner)]
-        owners = ended or list(self._entered)
-        if len(owners) == 1:
-            return owners[0]
-        raise misused(self.key)
+        await self._blocks.latest().leave(kind, error, trace)
 
     async def run(self, fn: Callable[[AsyncHold], Awaitable[T]], *, timeout: float | None = None) -> T:
         """Await ``fn(hold)`` while holding the lock, and return what it returns.

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from consul_coord.aio import backend
-from consul_coord.aio.body import Body, misused
+from consul_coord.aio.body import Blocks, Body
 from consul_coord.aio.hold import AsyncHold
-from consul_coord.io import Interrupt
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.recipes import semaphore as recipe
 
@@ -88,7 +86,7 @@ class AsyncSemaphore:
             ),
             limit,
         )
-        self._entered: dict[object, list[Body]] = {}
+        self._blocks = Blocks(self.prefix)
 
     @property
     def prefix(self) -> str:
@@ -109,14 +107,10 @@ class AsyncSemaphore:
         ClientClosed, and what the server refuses.
         """
         core = self._client.core
-        interrupt = Interrupt()
-        self._semaphore.enter(interrupt)
-        try:
+        with self._semaphore.waiting() as interrupt:
             hold = await self._client.call(
                 lambda io: recipe.acquire(io, core, self._semaphore, timeout=timeout), interrupt=interrupt
             )
-        finally:
-            self._semaphore.leave(interrupt)
         return AsyncPermit(self._client, core, hold)
 
     async def try_acquire(self) -> AsyncPermit | None:
@@ -125,14 +119,10 @@ class AsyncSemaphore:
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._client.core
-        interrupt = Interrupt()
-        self._semaphore.enter(interrupt)
-        try:
+        with self._semaphore.waiting() as interrupt:
             hold = await self._client.call(
                 lambda io: recipe.try_acquire(io, core, self._semaphore), interrupt=interrupt
             )
-        finally:
-            self._semaphore.leave(interrupt)
         return None if hold is None else AsyncPermit(self._client, core, hold)
 
     async def release(self) -> ReleaseOutcome:
@@ -155,32 +145,13 @@ class AsyncSemaphore:
 
     async def __aenter__(self) -> AsyncPermit:
         permit = await self.acquire()
-        body = Body(self._client, self._client.core, permit.core)
-        self._entered.setdefault(backend.current_task(), []).append(body)
+        self._blocks.enter(Body(self._client, self._client.core, permit.core))
         return permit
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        owner = self._owner_of_block()
-        body = self._entered[owner].pop()
-        if not self._entered[owner]:
-            del self._entered[owner]
-        await body.leave(kind, error, trace)
-
-    def _owner_of_block(self) -> object:
-        """Return whose block is left here: this task's or, by misuse, that of the task which entered it.
-
-        That one has ended, or is the only one. Raises RuntimeError when it can't be told.
-        """
-        task = backend.current_task()
-        if task in self._entered:
-            return task
-        ended = [owner for owner in self._entered if backend.has_ended(owner)]
-        owners = ended or list(self._entered)
-        if len(owners) == 1:
-            return owners[0]
-        raise misused(self.prefix)
+        await self._blocks.latest().leave(kind, error, trace)
 
     async def run(self, fn: Callable[[AsyncPermit], Awaitable[T]], *, timeout: float | None = None) -> T:
         """Await ``fn(permit)`` while holding a slot, and return what it returns.

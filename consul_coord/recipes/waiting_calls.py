@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AcquireCancelled
+from consul_coord.io import Interrupt
 
 if TYPE_CHECKING:
-    from consul_coord.io import Interrupt
+    from collections.abc import Generator
 
 
 class WaitingCalls:
@@ -17,13 +19,15 @@ class WaitingCalls:
         self._name = name
         self._waiting: dict[Interrupt, None] = {}
 
-    def enter(self, interrupt: Interrupt) -> None:
-        """Let ``cancel`` end a call that is about to wait."""
+    @contextmanager
+    def waiting(self) -> Generator[Interrupt]:
+        """Give what ends a call that is about to wait: ``cancel`` does."""
+        interrupt = Interrupt()
         self._waiting[interrupt] = None
-
-    def leave(self, interrupt: Interrupt) -> None:
-        """Forget a call that has ended."""
-        self._waiting.pop(interrupt, None)
+        try:
+            yield interrupt
+        finally:
+            self._waiting.pop(interrupt, None)
 
     def cancel(self) -> None:
         """End the waiting calls with AcquireCancelled."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import threading
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
-from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.recipes import lock as recipe
-from consul_coord.recipes.hold import error_at_exit
+from consul_coord.sync.blocks import Blocks, leave
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
@@ -71,7 +69,7 @@ class Lock:
                 session=session,
             )
         )
-        self._entered: dict[object, list[Hold]] = {}
+        self._blocks = Blocks[Hold]()
 
     @property
     def key(self) -> str:
@@ -87,14 +85,10 @@ class Lock:
         server refuses.
         """
         core = self._client.core
-        interrupt = Interrupt()
-        self._lock.enter(interrupt)
-        try:
+        with self._lock.waiting() as interrupt:
             hold = self._client.call(
                 lambda io: recipe.acquire(io, core, self._lock, timeout=timeout), interrupt=interrupt
             )
-        finally:
-            self._lock.leave(interrupt)
         return Hold(self._client, core, hold)
 
     def try_acquire(self) -> Hold | None:
@@ -103,12 +97,8 @@ class Lock:
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._client.core
-        interrupt = Interrupt()
-        self._lock.enter(interrupt)
-        try:
+        with self._lock.waiting() as interrupt:
             hold = self._client.call(lambda io: recipe.try_acquire(io, core, self._lock), interrupt=interrupt)
-        finally:
-            self._lock.leave(interrupt)
         return None if hold is None else Hold(self._client, core, hold)
 
     def release(self) -> ReleaseOutcome:
@@ -130,18 +120,12 @@ class Lock:
         return HeldLock(self._client, self, timeout)
 
     def __enter__(self) -> Hold:
-        hold = self.acquire()
-        self._entered.setdefault(threading.current_thread(), []).append(hold)
-        return hold
+        return self._blocks.enter(self.acquire())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        entered = self._entered[threading.current_thread()]
-        hold = entered.pop()
-        if not entered:
-            del self._entered[threading.current_thread()]
-        _leave(self._client, hold, error)
+        self._blocks.leave(self._client, error)
 
     def run(self, fn: Callable[[Hold], T], *, timeout: float | None = None) -> T:
         """Call ``fn(hold)`` while holding the lock, and return what it returns.
@@ -238,12 +222,4 @@ class HeldLock:
     ) -> None:
         hold, self._hold = self._hold, None
         if hold is not None:
-            _leave(self._client, hold, error)
-
-
-def _leave(client: Client, hold: Hold, error: BaseException | None) -> None:
-    """Release at the end of a ``with`` block, then raise LockLost if that is due."""
-    hold.release()
-    lost = error_at_exit(hold.core, client.now(), error)
-    if lost is not None:
-        raise lost from error
+            leave(self._client, hold, error)

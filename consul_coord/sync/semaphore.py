@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from consul_coord.io import Interrupt
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.recipes import semaphore as recipe
-from consul_coord.recipes.hold import error_at_exit
+from consul_coord.sync.blocks import Blocks, leave
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ class Semaphore:
             ),
             limit,
         )
-        self._entered: dict[object, list[Permit]] = {}
+        self._blocks = Blocks[Permit]()
 
     @property
     def prefix(self) -> str:
@@ -109,14 +107,10 @@ class Semaphore:
         ClientClosed, and what the server refuses.
         """
         core = self._client.core
-        interrupt = Interrupt()
-        self._semaphore.enter(interrupt)
-        try:
+        with self._semaphore.waiting() as interrupt:
             hold = self._client.call(
                 lambda io: recipe.acquire(io, core, self._semaphore, timeout=timeout), interrupt=interrupt
             )
-        finally:
-            self._semaphore.leave(interrupt)
         return Permit(self._client, core, hold)
 
     def try_acquire(self) -> Permit | None:
@@ -125,14 +119,10 @@ class Semaphore:
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._client.core
-        interrupt = Interrupt()
-        self._semaphore.enter(interrupt)
-        try:
+        with self._semaphore.waiting() as interrupt:
             hold = self._client.call(
                 lambda io: recipe.try_acquire(io, core, self._semaphore), interrupt=interrupt
             )
-        finally:
-            self._semaphore.leave(interrupt)
         return None if hold is None else Permit(self._client, core, hold)
 
     def release(self) -> ReleaseOutcome:
@@ -154,18 +144,12 @@ class Semaphore:
         return HeldSlot(self._client, self, timeout)
 
     def __enter__(self) -> Permit:
-        permit = self.acquire()
-        self._entered.setdefault(threading.current_thread(), []).append(permit)
-        return permit
+        return self._blocks.enter(self.acquire())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        thread = threading.current_thread()
-        permit = self._entered[thread].pop()
-        if not self._entered[thread]:
-            del self._entered[thread]
-        _leave(self._client, permit, error)
+        self._blocks.leave(self._client, error)
 
     def run(self, fn: Callable[[Permit], T], *, timeout: float | None = None) -> T:
         """Call ``fn(permit)`` while holding a slot, and return what it returns.
@@ -252,11 +236,4 @@ class HeldSlot:
     ) -> None:
         permit, self._permit = self._permit, None
         if permit is not None:
-            _leave(self._client, permit, error)
-
-
-def _leave(client: Client, permit: Permit, error: BaseException | None) -> None:
-    permit.release()
-    lost = error_at_exit(permit.core, client.now(), error)
-    if lost is not None:
-        raise lost from error
+            leave(self._client, permit, error)

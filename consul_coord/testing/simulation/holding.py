@@ -27,7 +27,6 @@ from consul_coord.errors import (
 from consul_coord.http.endpoints import txn
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import send_once
-from consul_coord.io import Interrupt
 from consul_coord.models import TxnOp
 from consul_coord.recipes import hold_ops, release
 from consul_coord.testing.simulation.program import Cancelled
@@ -227,13 +226,12 @@ class User(Holder, ABC):
         limit = "" if timeout is None else f", within {timeout:.2f} s"
         self.judge.note(name, f"acquires {of}{limit}")
         self.judge.record(name, "waiting", actor=self.actor, key=of)
-        interrupt = Interrupt()
-        what.enter(interrupt)
         hold: HoldCore | None = None
         try:
-            hold = await process.call(
-                io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=interrupt
-            )
+            with what.waiting() as interrupt:
+                hold = await process.call(
+                    io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=interrupt
+                )
         except AcquireTimeout as error:
             self.judge.see("tried in vain" if timeout == 0 else f"timed out: {error.blocker.kind}")
             self.judge.note(name, f"timed out: {error.blocker.kind}")
@@ -252,7 +250,6 @@ class User(Holder, ABC):
             self.judge.see(f"refused: {type(error).__name__}")
             await io.sleep(0.2)
         finally:
-            what.leave(interrupt)
             if hold is None and not process.crashed:
                 self.judge.record(name, "gave_up", actor=self.actor, key=of)
         return hold
