@@ -76,7 +76,7 @@ class FakeLock:
     def __init__(self, key: str = "fake", *, limit: int = 1) -> None:
         self._slots: Slots[FakeHold] = Slots(key, limit=limit, changed=self._wake)
         self._changed = threading.Condition(self._slots.mutex)
-        self._entered = threading.local()
+        self._entered: dict[object, list[FakeHold]] = {}
 
     def _wake(self) -> None:
         with self._changed:
@@ -161,14 +161,18 @@ class FakeLock:
         return decorate
 
     def __enter__(self) -> FakeHold:
-        entered: list[FakeHold] = self._entered.__dict__.setdefault("holds", [])
-        entered.append(self.acquire())
-        return entered[-1]
+        hold = self.acquire()
+        self._entered.setdefault(threading.current_thread(), []).append(hold)
+        return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _leave(self._entered.__dict__["holds"].pop(), error)
+        entered = self._entered[threading.current_thread()]
+        hold = entered.pop()
+        if not entered:
+            del self._entered[threading.current_thread()]
+        _leave(hold, error)
 
 
 class FakeSemaphore(FakeLock):

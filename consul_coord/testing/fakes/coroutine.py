@@ -224,7 +224,11 @@ class AsyncFakeLock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered[get_current_task().id].pop().leave(kind, error, trace)
+        entered = self._entered[get_current_task().id]
+        block = entered.pop()
+        if not entered:
+            del self._entered[get_current_task().id]
+        block.leave(kind, error, trace)
 
 
 class AsyncFakeSemaphore(AsyncFakeLock):
