@@ -3,6 +3,7 @@
 Rules
 - Whoever needs a real agent asks for a fixture; the marker ``agent`` follows from that, and is written
   nowhere.
+- Every test is searched for tokens in what it says: see ``tests/tokens/search.py``.
 - No Consul binary means skipped tests, with the reason; under CONSUL_COORD_REQUIRE_AGENT=1 it means failed
   ones, so that a build can't pass without them.
 """
@@ -20,6 +21,8 @@ from consul_coord.testing.agent import RealAgent, find_consul
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+pytest_plugins = ["tests.tokens.search"]
 
 # How long an example takes depends on what else the machine does: that is no finding.
 settings.register_profile("consul_coord", deadline=None, suppress_health_check=[HealthCheck.too_slow])

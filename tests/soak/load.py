@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from consul_coord import (
     AcquireTimeout,
@@ -188,8 +188,8 @@ def _tasks() -> list[asyncio.Task[object]]:
 
     Not by way of the garbage collector: it would hand out objects that other threads are just making.
     """
-    known = asyncio.tasks
-    registry = getattr(known, "_scheduled_tasks", None) or getattr(known, "_all_tasks", ())
+    names = ("_scheduled_tasks", "_all_tasks")  # of Python 3.12, and before
+    registry: Any = next(found for name in names if (found := getattr(asyncio.tasks, name, None)) is not None)
     while True:
         try:
             return list(registry)
