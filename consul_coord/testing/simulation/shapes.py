@@ -2,7 +2,8 @@
 
 Rules
 - A transaction is known by its verbs, any other request by method, path and parameters.
-- What no row names is ``other``: nothing here needs to know every request.
+- What no row names is ``locking`` if it locks anything, so that it is judged, else ``other``: nothing here
+  needs to know every request.
 """
 
 from __future__ import annotations
@@ -62,10 +63,21 @@ SHAPES = (
     "read",
     "other",
 )
-"""Every name there is."""
+"""What faults may be aimed at."""
 
 LOCKING = frozenset(
-    {"barge", "take", "elect", "adopt", "acquire", "slot-take", "slot-take-at-once", "slot-leave", "put-cas"}
+    {
+        "locking",
+        "barge",
+        "take",
+        "elect",
+        "adopt",
+        "acquire",
+        "slot-take",
+        "slot-take-at-once",
+        "slot-leave",
+        "put-cas",
+    }
 )
 """Those that may change who holds what."""
 
@@ -103,7 +115,8 @@ def shape_of(request: Request) -> Shape:
 
 def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
     fields = [op["KV"] for op in ops]
-    name = _BY_VERBS.get(tuple(op["Verb"] for op in fields), "other")
+    verbs = tuple(op["Verb"] for op in fields)
+    name = _BY_VERBS.get(verbs) or ("locking" if "lock" in verbs else "other")
     session = next((op["Session"] for op in fields if op.get("Session")), "")
     last = fields[-1]["Key"]
     if last.startswith(GUARDED):
