@@ -79,7 +79,7 @@ def lose(client: Client, holds: int, computing: int) -> dict[str, float]:
 
     waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()
-    time.sleep(1.0)  # until the session and the keys are watched
+    time.sleep(0.5)  # until the session and the keys are watched
     with busy(computing):
         time.sleep(0.2)
         print(json.dumps(taken[0].session), flush=True)

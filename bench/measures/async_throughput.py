@@ -119,7 +119,7 @@ def _cpu() -> float:
 
 def run(bed: Bed) -> Outcome:
     """Load the agent with each client in turn."""
-    cycles = bed.pick(full=10, quick=1)
+    cycles = bed.pick(full=5, quick=1)
     pairs = cycles * TASKS
     with ExitStack() as stack:
         opened, skipped = open_all(stack, (Httpx(), Ours(), Ours(OVER_HTTPX, over_httpx=True)), bed)

@@ -145,7 +145,7 @@ class _GoChain:
 
 GO = Go()
 CONTENDERS: tuple[Contender[Chain], ...] = (GO, OursAsync())
-ROUNDS: Mapping[int, int] = {1: 30, 10: 6, 50: 3, 150: 1}
+ROUNDS: Mapping[int, int] = {1: 20, 10: 4, 50: 2, 150: 1}
 """How many chains of so many waiters each contender runs."""
 QUICK_ROUNDS: Mapping[int, int] = {1: 2, 5: 1}
 
