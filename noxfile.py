@@ -67,6 +67,15 @@ def long(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Read 1,000,000 changed replies, and fuzz every reader by coverage (atheris, for some Pythons only)."""
+    _install_dev(session)
+    if session.venv_backend != "none":
+        session.install("--quiet", "atheris")
+    session.run("python", "-m", "pytest", "tests/fuzz", "-m", "long", "-rP", *session.posargs)
+
+
+@nox.session
 def integrations(session: nox.Session) -> None:
     """Run the tests of the how-to pages, also with the heavy packages that the extra ``dev`` leaves out."""
     if session.venv_backend != "none":
