@@ -11,6 +11,7 @@
       ClientClosed                          the client was closed, here or meanwhile
       TransportError                        no usable reply: .method .path .outcome_unknown
         ConnectFailed                         nothing was sent
+          CertificateRefused                    the agent did not prove who it is
         RequestTimeout (TimeoutError)         no whole reply in time
         BrokenReply                           the connection ended, or spoke something else than HTTP
       ResponseError                         Consul refused: .method .path .status .body
@@ -122,6 +123,14 @@ class TransportError(ConsulCoordError):
 
 class ConnectFailed(TransportError):
     """The agent could not be reached: nothing was sent."""
+
+
+class CertificateRefused(ConnectFailed):
+    """The agent's certificate could not be verified: nothing was sent, and a call is not repeated.
+
+    Only other settings, or another certificate, help. What goes on in the background (renewals, watches,
+    candidacies) tries again all the same: certificates are exchanged while programs run.
+    """
 
 
 class RequestTimeout(TransportError, TimeoutError):

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from consul_coord.errors import (
     BODY_LIMIT,
     AcquireCancelled,
+    CertificateRefused,
     ClientClosed,
     ConsulCoordError,
     DecodeError,
@@ -245,6 +246,8 @@ def _build(refusal: Refusal) -> Build:
 
 def retryable(error: BaseException) -> bool:
     """Return whether the same request may succeed later: transport or servers failed, or are overloaded."""
+    if isinstance(error, CertificateRefused):
+        return False
     return isinstance(error, TransportError | RateLimited | NoLeader | ServerError)
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ssl
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 import trustme
 
+from consul_coord import Client, Lock
 from consul_coord.config import Settings, TLSConfig
-from consul_coord.errors import BrokenReply, ConfigError, ConnectFailed, RequestTimeout
+from consul_coord.errors import BrokenReply, CertificateRefused, ConfigError, ConnectFailed, RequestTimeout
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport.direct import DirectTransport
 from tests.wire.servers import OK, PATIENCE, always
@@ -88,7 +91,7 @@ def test_an_unknown_authority_is_refused(
     own_engine: MakeEngine, serve: Serve, authority: Authority, stranger: Authority
 ) -> None:
     server = serve(always(OK), tls=stranger.server("127.0.0.1"))
-    with pytest.raises(ConnectFailed) as raised:
+    with pytest.raises(CertificateRefused) as raised:
         own_engine(server, tls=TLSConfig(ca_cert=authority.file), token="s3cret").send(CAS)
     assert raised.value.outcome_unknown is False
     assert "certificate verify failed" in str(raised.value)
@@ -97,7 +100,7 @@ def test_an_unknown_authority_is_refused(
 
 def test_another_name_is_refused(own_engine: MakeEngine, serve: Serve, authority: Authority) -> None:
     server = serve(always(OK), tls=authority.server(NAME))
-    with pytest.raises(ConnectFailed):
+    with pytest.raises(CertificateRefused):
         own_engine(server, tls=TLSConfig(ca_cert=authority.file)).send(CAS)
     assert not server.requests
 
@@ -117,7 +120,7 @@ def test_a_server_name_is_sent_and_verified(
 def test_a_wrong_server_name_is_refused(own_engine: MakeEngine, serve: Serve, authority: Authority) -> None:
     server = serve(always(OK), tls=authority.server("127.0.0.1"))
     tls = TLSConfig(ca_cert=authority.file, server_name="other.dc1.consul")
-    with pytest.raises(ConnectFailed):
+    with pytest.raises(CertificateRefused):
         own_engine(server, tls=tls).send(CAS)
 
 
@@ -130,7 +133,7 @@ def test_the_systems_authorities_do_not_know_ours(
     own_engine: MakeEngine, serve: Serve, authority: Authority
 ) -> None:
     server = serve(always(OK), tls=authority.server("127.0.0.1"))
-    with pytest.raises(ConnectFailed):
+    with pytest.raises(CertificateRefused):
         own_engine(server, tls=TLSConfig()).send(CAS)
 
 
@@ -244,3 +247,26 @@ def test_files_that_can_not_be_loaded(
 def test_an_empty_directory_of_authorities(own_engine: MakeEngine, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no files"):
         own_engine("https://127.0.0.1:1", tls=TLSConfig(ca_path=tmp_path)).send(CAS)
+
+
+@pytest.mark.parametrize("transport", ["own", "httpx"])
+def test_a_refused_certificate_is_told_at_once(
+    serve: Serve, authority: Authority, stranger: Authority, transport: str
+) -> None:
+    server = serve(always(OK), tls=stranger.server("127.0.0.1"))
+    address = f"https://127.0.0.1:{server.port}"
+    with ExitStack() as open_clients:
+        carriers: dict[str, Any] = {}
+        if transport == "httpx":
+            context = ssl.create_default_context(cafile=str(authority.file))
+            carriers["http_client"] = open_clients.enter_context(httpx.Client(verify=context))
+            carriers["background_http_client"] = httpx.AsyncClient(verify=context)
+        tls = TLSConfig(ca_cert=authority.file)
+        client = open_clients.enter_context(Client(address=address, tls=tls, timeout=60, **carriers))
+        began = time.monotonic()
+        with pytest.raises(CertificateRefused):
+            client.kv.get("k")
+        with pytest.raises(CertificateRefused):
+            Lock(client, "k").acquire()
+        assert time.monotonic() - began < PATIENCE
+    assert not server.requests

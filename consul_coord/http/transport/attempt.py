@@ -11,7 +11,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from consul_coord.errors import BrokenReply, ConnectFailed, RequestTimeout, TransportError
+from consul_coord.errors import (
+    BrokenReply,
+    CertificateRefused,
+    ConnectFailed,
+    RequestTimeout,
+    TransportError,
+)
 from consul_coord.http.messages import Retry
 from consul_coord.http.transport.base import SendCancelled
 
@@ -57,9 +63,10 @@ class Attempt:
         """Return whether it may be sent again, after a connection used before ended."""
         return not self.answered and (not self.sent or self.request.retry is not Retry.NEVER)
 
-    def unreachable(self, why: object) -> ConnectFailed:
+    def unreachable(self, error: BaseException) -> ConnectFailed:
         """Return the error for a connection that could not be made."""
-        return self._error(ConnectFailed, f"no connection to {self.address}: {why}")
+        kind = CertificateRefused if _is_about_a_certificate(error) else ConnectFailed
+        return self._error(kind, f"no connection to {self.address}: {reason(error)}")
 
     def timed_out(self) -> RequestTimeout:
         """Return the error for a reply that is not whole in time."""
@@ -84,6 +91,13 @@ class Attempt:
             path=request.path,
             outcome_unknown=self.outcome_unknown,
         )
+
+
+def _is_about_a_certificate(error: BaseException | None) -> bool:
+    """Return whether verification failed: ssl's own error says so, and others are raised from it."""
+    while error is not None and not getattr(error, "verify_code", 0):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def reason(error: BaseException) -> str:

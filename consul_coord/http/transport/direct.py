@@ -128,7 +128,7 @@ class DirectTransport:
         except OSError as error:
             if brake is not None and brake.pulled:
                 raise
-            raise attempt.unreachable(reason(error)) from error
+            raise attempt.unreachable(error) from error
         link = _Link(sock)
         self._open.add(link)
         return link

@@ -182,7 +182,7 @@ class StreamTransport:
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             # When every address fails, anyio keeps the reason in the cause.
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            raise attempt.unreachable(reason(cause)) from error
+            raise attempt.unreachable(cause) from error
         link = _Link(stream)
         self._open.add(link)
         return link

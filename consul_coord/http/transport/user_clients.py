@@ -206,7 +206,7 @@ def _translated(error: Exception, attempt: Attempt) -> TransportError | None:
 
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)):
         attempt.sent = False
-        return attempt.unreachable(reason(error))
+        return attempt.unreachable(error)
     if isinstance(error, (httpx.ConnectTimeout, httpx.PoolTimeout)):
         attempt.sent = False
     if isinstance(error, (httpx.TimeoutException, TimeoutError)):

@@ -170,6 +170,7 @@ EVERY_ERROR: list[errors.ConsulCoordError] = [
     errors.ClientClosed("m"),
     errors.TransportError("m", outcome_unknown=True, **FACTS),
     errors.ConnectFailed("m", outcome_unknown=False, **FACTS),
+    errors.CertificateRefused("m", outcome_unknown=False, **FACTS),
     errors.RequestTimeout("m", outcome_unknown=True, **FACTS),
     errors.BrokenReply("m", outcome_unknown=True, **FACTS),
     *(
