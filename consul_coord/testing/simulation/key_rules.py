@@ -7,8 +7,8 @@ Rules
   has seen a later one. A leadership's fence is its term.
 - Among those who queue, the key goes to the first, or to the heir that a leader has named; nobody whose lock
   is fair goes past them, as far as the token may read and write the queue.
-- At the end nobody holds the key, and its queue is empty, but for the note of a leader that crashed when
-  nobody who leads after it may write there.
+- At the end nobody holds the key, and its queue is empty, but for the notes of a leader when nobody who leads
+  after it may write there.
 """
 
 from __future__ import annotations
@@ -115,9 +115,10 @@ class KeyRules(Rules):
         """Judge what is left at the end."""
         if holder := self.cluster.holder(self.name):
             self.judge.convict("nothing left", f"{self.name} is locked by {short(holder)} for nobody")
-        # What a crashed leader has noted, the next one deletes, if its token may.
-        spared = notes.term_key(self.name) if self.judge.any_without_queue(self.name) else ""
+        # What a leader has noted, the next one deletes, if its token may.
+        about_leaders = (notes.term_key(self.name), notes.heir_key(self.name))
+        spared = about_leaders if self.judge.any_without_queue(self.name) else ()
         for entry in self.cluster.under(self._directory):
-            if entry.key == spared:
+            if entry.key in spared:
                 continue
             self.judge.convict("nothing left", f"{entry.key} of {short(entry.session)} queues for nobody")
