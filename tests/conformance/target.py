@@ -6,7 +6,7 @@ answer is written down in the cases; neither is ever compared with the other her
 Rules
 - The cases hold for every Consul, the reference server being one of 1.8. What differs by version asks
   ``is_1_8``, and says what is known of later ones; nothing is skipped for its version without a word.
-- Later versions may show more fields (``shows``), and word what Go's libraries say otherwise (``says``).
+- Later versions may show more fields (``shows``), and word errors otherwise (``says``, ``wording.py``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tests.conformance import wording
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TIMEOUT = 20.0
 UNKNOWN = "11111111-2222-3333-4444-555555555555"
-GO_WORDS = ("Request decode failed: ", "Failed to parse body: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,13 @@ class Target:
             return all(name in shown and self.shows(shown[name], value) for name, value in expected.items())
         return shown == expected
 
+    def is_redirect(self, status: int) -> bool:
+        """Tell whether a status redirects as Go's servers do: 301, and since Go 1.26 the 307 that keeps a method."""
+        return status == 301 or (status == 307 and not self.is_1_8)  # noqa: PLR2004
+
     def says(self, text: str, expected: str) -> bool:
-        """Tell whether an error is worded as expected; Go's own words after a colon may be others later."""
-        begin = next((words for words in GO_WORDS if expected.startswith(words)), "")
-        return text == expected if self.is_1_8 or not begin else text.startswith(begin)
+        """Tell whether an error is worded as expected of 1.8, or as later versions word the same."""
+        return text == expected or (not self.is_1_8 and wording.same(text, expected))
 
     def node_with_check(self, name: str) -> str:
         """Register a node of this test with a passing check ``c1``; return its name."""

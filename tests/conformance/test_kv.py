@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 import pytest
 
@@ -133,7 +134,8 @@ REFUSED = [
 @pytest.mark.parametrize(("query", "status", "text"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_writes_and_their_refusals(target: Target, query: str, status: int, text: str) -> None:
     answer = target.put(f"/v1/kv/{target.key()}{query}", b"v")
-    assert (answer.status, answer.text.strip()) == (status, text)
+    assert answer.status == status
+    assert target.says(answer.text.strip(), text)
 
 
 def test_the_first_of_repeated_parameters_counts(target: Target) -> None:
@@ -248,10 +250,15 @@ def test_key_names(target: Target, path: str, name: str) -> None:
 @pytest.mark.parametrize("path", ["//a", "a//b", "a/./b", "a/../b", "a%2F%2Fb", "a%2F..%2Fb"])
 def test_unclean_names_are_redirected(target: Target, path: str) -> None:
     answer = target.put(f"/v1/kv/{target.key('')}{path}?flags=1", b"v")
+    listed = target.get(f"/v1/kv/{target.key('')}?keys")
+    if "%2F" in path and not target.is_1_8 and answer.status == 200:  # what is quoted, 1.20.6 takes as it is
+        assert listed.json == [target.key("") + unquote(path)]
+        return
     if target.is_1_8 or ".." not in path:  # since 1.22, a way up is refused
-        assert (answer.status, answer.body) == (301, b"")
+        assert target.is_redirect(answer.status)
+        assert answer.body == b""
         assert answer.headers["Location"].endswith("?flags=1")
-    assert target.get(f"/v1/kv/{target.key('')}?keys").status == 404
+    assert listed.status == 404
 
 
 @pytest.mark.parametrize("path", ["%09", "%00", "%0A", "%E2%80%8B", "%7F"])

@@ -172,7 +172,8 @@ def test_service_checks_are_echoed_and_a_warning_is_fine(target: Target) -> None
 def test_the_old_checks_come_with_serf_health(target: Target) -> None:
     node = target.node_with_check("old")
     refused = target.put("/v1/session/create", {"Node": node, "Checks": ["c1"]})
-    assert (refused.status, refused.text) == (500, "Missing check 'serfHealth' registration")
+    assert refused.status == 500
+    assert target.says(refused.text, "Missing check 'serfHealth' registration")
     target.put("/v1/catalog/deregister", {"Node": node})
 
 
@@ -205,18 +206,16 @@ def test_node_names_are_looked_up_without_case_and_echoed(target: Target) -> Non
 
 IDS: list[tuple[str, tuple[int, str], tuple[int, str], tuple[int, str]]] = [
     (UNKNOWN, (200, "true"), (404, f"Session id '{UNKNOWN}' not found"), (200, "[]")),
-    *(
-        (malformed, refused, refused, refused)
-        for malformed, why in (
-            ("abc", "UUID must be 36 characters"),
-            ("g" * 36, "Invalid UUID: encoding/hex: invalid byte: U+0067 'g'"),
-            ("-" * 36, 'UUID should have maximum of 4 "-"; got 36'),
-            ("11111111-2222-3333-44441555555555555", "Input (without hyphens) must be even length"),
-        )
-        for refused in [(500, f"failed session lookup: index error: {why}")]
-    ),
     ("", (400, "Missing session"), (400, "Missing session"), (400, "Missing session")),
 ]
+
+
+MALFORMED = {
+    "abc": "UUID must be 36 characters",
+    "g" * 36: "Invalid UUID: encoding/hex: invalid byte: U+0067 'g'",
+    "-" * 36: 'UUID should have maximum of 4 "-"; got 36',
+    "11111111-2222-3333-44441555555555555": "Input (without hyphens) must be even length",
+}
 
 
 @pytest.mark.parametrize(("session", "destroy", "renew", "info"), IDS, ids=[row[0] or "empty" for row in IDS])
@@ -230,6 +229,20 @@ def test_ids(
     ):
         answer = target.ask(method, f"/v1/session/{verb}/{session}")
         assert (answer.status, answer.text.strip()) == expected
+
+
+@pytest.mark.parametrize("session", MALFORMED)
+def test_malformed_ids(target: Target, session: str) -> None:
+    why = MALFORMED[session]
+    for method, verb, later in (
+        ("PUT", "destroy", (200, "true")),
+        ("PUT", "renew", (404, f"Session id '{session}' not found")),
+        ("GET", "info", (200, "[]")),
+    ):
+        answer = target.ask(method, f"/v1/session/{verb}/{session}")
+        refused = (500, f"failed session lookup: index error: {why}")
+        # 1.20.6 looks for them, and does not find them, like any other.
+        assert (answer.status, answer.text.strip()) == (refused if target.is_1_8 else later)
 
 
 def test_ids_are_matched_without_case(target: Target) -> None:
@@ -266,5 +279,9 @@ def test_a_session_lives_longer_than_its_ttl_and_not_past_twice(target: Target) 
 
 def test_reading_a_malformed_id_still_has_headers(target: Target) -> None:
     answer = target.get("/v1/session/info/abc")
-    assert answer.headers["X-Consul-Index"] == "1"
-    assert answer.headers["X-Consul-KnownLeader"] == "false"
+    if target.is_1_8:
+        assert answer.headers["X-Consul-Index"] == "1"
+        assert answer.headers["X-Consul-KnownLeader"] == "false"
+    else:  # an answer like any other, that can be waited upon
+        assert answer.index == target.get("/v1/session/list").index
+        assert answer.headers["X-Consul-KnownLeader"] == "true"
