@@ -44,11 +44,11 @@ class Model(Protocol[S]):
         """Return the state in which everything begins."""
         ...
 
-    def steps(self, state: S) -> Iterable[Step[S]]:
+    def steps(self, state: S, /) -> Iterable[Step[S]]:
         """Yield all that can happen in a state."""
         ...
 
-    def is_good_end(self, state: S) -> bool:
+    def is_good_end(self, state: S, /) -> bool:
         """Return whether nothing is left to do, and nothing was left behind."""
         ...
 
