@@ -257,9 +257,9 @@ MUTATIONS = (
     Mutation(
         "two permits with one session",
         SlotSessions,
-        "_take_fit",
-        "self._fit.pop(0) if self._fit else None",
-        "(self._fit or [None])[0]",
+        "get",
+        "return session\n",
+        "self._fit.append(session)\n                return session\n",
     ),
     Mutation(
         "dead holders count for ever",

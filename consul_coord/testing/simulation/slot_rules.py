@@ -2,7 +2,7 @@
 
 Rules
 - At the moment of each take, no more than the limit of that record have a slot; and at any time no more than
-  that believe in one that they got up to then. A lower limit expels nobody.
+  that believe in one that they got up to then, each by a session of its own. A lower limit expels nobody.
 - While somebody believes in a slot, his contender is there and the record names him, or his session has
   ended.
 - The record stays one: it can be read, keeps its flags and the fields that this package does not know, and
@@ -216,6 +216,8 @@ class SlotRules(Rules):
             if number > limit:
                 holders = " and ".join(map(str, believed[:number]))
                 self.judge.convict("limit", f"at most {limit}: {holders}")
+        if len({claim.session for claim in believed}) < len(believed):
+            self.judge.convict("limit", f"one session for two slots: {' and '.join(map(str, believed))}")
         now = self.standing() if believed else self._standing
         for claim in believed:
             gone = claim.session not in now.live or (
