@@ -166,7 +166,8 @@ class AsyncLock:
 
     async def locked(self) -> bool:
         """Return whether anybody holds the lock, as the leader has it; a consistent read, and old at once."""
-        return await self.holder() is not None
+        core = self._client.core
+        return await self._client.call(lambda io: recipe.is_locked(io, core, self._lock))
 
     async def contenders(self) -> tuple[Contender, ...]:
         """Return who queues for the lock, the next one first; a consistent read.

@@ -156,6 +156,12 @@ async def holder(io: IO, core: Coordinator, lock: LockCore) -> Holder | None:
     return None
 
 
+async def is_locked(io: IO, core: Coordinator, lock: LockCore) -> bool:
+    """Return whether anybody holds the key, or one of several."""
+    pairs = [await _read(io, core, key) for key in lock.plan.keys]
+    return any(pair is not None and pair.session is not None for pair in pairs)
+
+
 def _holder(pair: KVPair, *, node: str | None = None, lock_delay_active: bool = False) -> Holder:
     return Holder(
         pair.session or "",

@@ -160,7 +160,8 @@ class Lock:
 
     def locked(self) -> bool:
         """Return whether anybody holds the lock, as the leader has it; a consistent read, and old at once."""
-        return self.holder() is not None
+        core = self._client.core
+        return self._client.call(lambda io: recipe.is_locked(io, core, self._lock))
 
     def contenders(self) -> tuple[Contender, ...]:
         """Return who queues for the lock, the next one first; a consistent read.

@@ -250,6 +250,7 @@ def test_holder_tells_whether_a_lock_delay_is_in_force(
     holder = lock.holder()
     assert holder is not None
     assert (holder.session, holder.lock_delay_active) == (hold.session, False)
+    assert lock.locked()
     site.operator.destroy(hold.session)
     if not kept:
         site.operator.delete(site.key)
@@ -257,6 +258,7 @@ def test_holder_tells_whether_a_lock_delay_is_in_force(
     assert delayed is not None
     assert (delayed.session, delayed.lock_delay_active) == ("", True)
     assert delayed.value == (b"worker 7" if kept else b"")
+    assert not lock.locked(), "nobody has it"
     assert not lock.break_lock(delayed.session)
     # Waited out by a lock of somebody else's: then it is over.
     Lock(make_client(), site.key).run(lambda _: None, timeout=10)
