@@ -113,7 +113,7 @@ def _counted(measure: str, contender: str, what: str, most: float) -> Aim:
 
 
 def _handoffs() -> Iterator[Aim]:
-    for waiters in (*handoff.QUICK_ROUNDS, *handoff.ROUNDS):
+    for waiters in sorted({*handoff.QUICK_ROUNDS, *handoff.ROUNDS}):
         entries = f"{waiters} waiting: Raft entries per hold"
         yield _counted("handoff", handoff.NAME, entries, 3.5 if waiters < _MANY else 3.2)
     for waiters in handoff.ROUNDS:
@@ -172,7 +172,7 @@ def _held() -> Iterator[Aim]:
 
 
 def _capacity() -> Iterator[Aim]:
-    for size in (*capacity.QUICK_SIZES, *capacity.SIZES):
+    for size in sorted({*capacity.QUICK_SIZES, *capacity.SIZES}):
         name = capacity.queue(size)
         yield _counted("capacity", name, capacity.REQUESTS, 6)
         yield _counted("capacity", name, capacity.ENTRIES, 3)
