@@ -52,7 +52,8 @@ class SideCore(LockCore):
         """Return where the sessions come from: the same for as long as the client's coordinator is."""
         if self._sessions is None or self._sessions[0] is not core:
             spec = self.plan.session if isinstance(self.plan.session, SessionSpec) else SessionSpec()
-            self._sessions = (core, SlotSessions(core, replace(spec, behavior="delete")))
+            directory = waitqueue.directory(self.plan.key)
+            self._sessions = (core, SlotSessions.of(core, directory, replace(spec, behavior="delete")))
             self.other._sessions = self._sessions  # noqa: SLF001 - one object in two halves
         return self._sessions[1]
 

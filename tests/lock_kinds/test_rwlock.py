@@ -88,6 +88,15 @@ def test_readers_share_and_a_writer_is_alone(site: Site, make_client: MakeClient
     assert ours.contenders() == ()
 
 
+def test_an_object_for_each_call_costs_no_session_for_each_call(site: Site, make_client: MakeClient) -> None:
+    client = make_client()
+    for _ in range(20):
+        with ReadWriteLock(client, site.key).write.hold(timeout=5):
+            pass
+    # One in use, and one made ahead.
+    assert len(client.core.sessions()) <= 2
+
+
 def test_a_reader_that_comes_later_waits_behind_a_waiting_writer(site: Site, make_client: MakeClient) -> None:
     locks = [ReadWriteLock(make_client(), site.key) for _ in range(3)]
     order: list[str] = []
