@@ -64,16 +64,22 @@ class Target:
         """Whether it is of the version that every word is known of."""
         return self.version.startswith("1.8.")
 
-    def connect(self) -> http.client.HTTPConnection:
+    def connect(self, timeout: float = TIMEOUT) -> http.client.HTTPConnection:
         """Return a connection of its own."""
-        return http.client.HTTPConnection(self._place, timeout=TIMEOUT)
+        return http.client.HTTPConnection(self._place, timeout=timeout)
 
     def ask(
-        self, method: str, target: str, body: object = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        target: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout: float = TIMEOUT,
     ) -> Answer:
         """Send a request and read the reply; a body that is not bytes is sent as JSON."""
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        connection = self.connect()
+        connection = self.connect(timeout)
         try:
             connection.request(method, target, sent, {**self._headers, **(headers or {})})
             reply = connection.getresponse()
@@ -124,8 +130,8 @@ class Target:
         return shown == expected
 
     def is_redirect(self, status: int) -> bool:
-        """Tell whether a status redirects as Go's servers do: 301, and since Go 1.26 the 307 that keeps a method."""
-        return status == 301 or (status == 307 and not self.is_1_8)  # noqa: PLR2004
+        """Tell whether a status is Go's redirect: 301, and since Go 1.26 the 307 that keeps the method."""
+        return status == 301 or (status == 307 and not self.is_1_8)
 
     def says(self, text: str, expected: str) -> bool:
         """Tell whether an error is worded as expected of 1.8, or as later versions word the same."""

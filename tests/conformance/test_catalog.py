@@ -186,12 +186,16 @@ REFUSED: list[tuple[tuple[str, str, object], int, str]] = [
 ]
 
 
+OTHER_STATUS = {'ServiceID "nope" does not exist': 404}
+"""The status that 1.20.6 gives where it is another."""
+
+
 @pytest.mark.parametrize(("call", "status", "text"), REFUSED, ids=[" ".join(map(str, r[0])) for r in REFUSED])
 def test_refusals_and_kindnesses(
     target: Target, call: tuple[str, str, object], status: int, text: str
 ) -> None:
     answer = target.ask(*call)
-    assert answer.status == status
+    assert answer.status == status or (not target.is_1_8 and answer.status == OTHER_STATUS.get(text))
     assert target.says(answer.text.strip(), text)
 
 
@@ -217,7 +221,8 @@ def test_a_missing_service_is_named(target: Target) -> None:
     body = {"Node": node, "SkipNodeUpdate": True, "Check": {"CheckID": "c9", "ServiceID": "nope"}}
     answer = target.put("/v1/catalog/register", body)
     what = f'failed inserting check: Missing service registration on node "{node}"'
-    assert (answer.status, answer.text) == (500, what)
+    assert answer.status == 500
+    assert target.says(answer.text, what)
     target.put("/v1/catalog/deregister", {"Node": node})
 
 
@@ -238,7 +243,8 @@ def test_the_agents_ttl_checks(target: Target, end: str) -> None:
     assert target.put("/v1/agent/check/register", {"Name": check, "TTL": ttl}).body == b""
     until_status(target, check, "critical")
     refused = target.put("/v1/session/create", {"NodeChecks": [check]})
-    assert (refused.status, refused.text) == (500, f"Check '{check}' is in critical state")
+    assert refused.status == 500
+    assert target.says(refused.text, f"Check '{check}' is in critical state")
     target.put(f"/v1/agent/check/pass/{check}?note=fine")
     until_status(target, check, "passing")
     shown = target.get("/v1/agent/checks").json[check]
@@ -321,7 +327,8 @@ def test_prepared_queries(target: Target) -> None:
     }
     assert target.shows(shown, expected)
     again = target.ask("POST", "/v1/query", body)
-    assert (again.status, again.text) == (500, f"name '{name}' aliases an existing query name")
+    assert again.status == 500
+    assert target.says(again.text, f"name '{name}' aliases an existing query name")
     assert target.put(f"/v1/query/{created}", {"Name": f"{name}2", "Service": {"Service": "x"}}).body == b""
     assert target.get(f"/v1/query/{created}").json[0]["ModifyIndex"] > index
     assert target.delete(f"/v1/query/{created}").body == b""
@@ -338,7 +345,8 @@ def test_which_indexes_a_registration_moves(target: Target) -> None:
     target.put("/v1/catalog/register", {"Node": node, "SkipNodeUpdate": True, "Check": check})
     again = target.get(health)
     assert again.json == before.json
-    assert again.index > before.index
+    # What says nothing new is no longer written in 1.20.6.
+    assert again.index > before.index if target.is_1_8 else again.index >= before.index
     before = target.get(catalog)
     target.put("/v1/catalog/register", body)
     assert target.get(catalog).index == before.index
@@ -346,5 +354,10 @@ def test_which_indexes_a_registration_moves(target: Target) -> None:
     assert target.get(health).index > again.index
     before = target.get(catalog)
     target.put("/v1/catalog/deregister", {"Node": node, "CheckID": "c1"})
-    assert target.get(catalog).index > before.index
+    # In 1.20.6, a check moves no list of services.
+    assert (
+        target.get(catalog).index > before.index
+        if target.is_1_8
+        else target.get(catalog).index >= before.index
+    )
     target.put("/v1/catalog/deregister", {"Node": node})

@@ -140,7 +140,7 @@ def test_every_failure_of_the_second_stage_is_reported(target: Target) -> None:
 def test_transactions_that_only_read(target: Target, body: bytes) -> None:
     answer = target.put("/v1/txn", body)
     assert answer.status == 200
-    expected = {
+    expected: dict[str, object] = {
         "Results": [],
         "Errors": None,
         "Index": 0 if target.is_1_8 else 1,
