@@ -259,7 +259,7 @@ MUTATIONS = (
         SlotSessions,
         "get",
         "return session\n",
-        "self._fit.append(session)\n                return session\n",
+        "self._fit.append(session)\n            return session\n",
     ),
     Mutation(
         "dead holders count for ever",
