@@ -138,11 +138,10 @@ def delete_under(store: Store, index: int, prefix: str) -> bool:
     return True
 
 
-def reap_tombstones(store: Store, index: int, up_to: int) -> None:
-    """Drop the tombstones of deletions at or before index ``up_to``."""
+def reap_tombstones(store: Store, up_to: int) -> None:
+    """Drop the tombstones of deletions at or before index ``up_to``; no table's index moves by that."""
     for key in [key for key, when in store.tombstones.rows.items() if when <= up_to]:
         store.tombstones.remove(key)
-    store.changed(TOMBSTONES, index)
 
 
 def session_key(session: str) -> str:

@@ -246,8 +246,8 @@ class ConsulState:
             self.destroy_session(session, now)
 
     def _reap(self, up_to: str, _now: float) -> None:
-        with self.store.command() as index:
-            kv.reap_tombstones(self.store, index, int(up_to))
+        with self.store.command():
+            kv.reap_tombstones(self.store, int(up_to))
 
     # Leadership
 
