@@ -88,8 +88,8 @@ class AsyncRwSide(AsyncLock):
     """One side of a ``AsyncReadWriteLock``."""
 
     def __init__(self, client: AsyncClient, key: str, side: recipe.SideCore) -> None:
+        self._key = key  # first: the base class asks for it
         super().__init__(client, key)
-        self._key = key
         self._lock = self._side = side
 
     @property
