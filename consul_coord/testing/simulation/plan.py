@@ -177,6 +177,8 @@ SLOT_AIMS = (
     Aim(chaos=("delete record", "rewrite record"), fates=("late and cut off",), hot=("slot-take", "join")),
 )
 """Likewise, of each run with semaphores alone."""
+GRACE_CHAOS = {"check flapping": 3.0, "cut": 4.0}
+"""What a grace is for: sessions that end at once, and holders that do not hear of it."""
 MIXES = (
     *("locks",) * 6,
     *("semaphores",) * 3,
@@ -203,6 +205,8 @@ def draw(seed: int) -> Plan:
     }
     spec = _spec(rng, short=aim.short_leases)
     pools = _pools(rng) if "semaphores" in mix else ()
+    if any(pool.grace for pool in pools):
+        chaos = GRACE_CHAOS | chaos
     return Plan(
         seed=seed,
         processes=rng.choice((2, 2, 2, 3, 3, 4)),
