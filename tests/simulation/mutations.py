@@ -274,6 +274,7 @@ MUTATIONS = (
         "_spare_the_dead",
         "if now < self._spared_until(since)",
         "if False",
+        rare=True,
     ),
     Mutation(
         "the contender is not checked by the take",
