@@ -152,9 +152,13 @@ def _missing(refusal: Refusal) -> ConsulCoordError:
 
 _MALFORMED_ID = "this is no id of a session: use the one that create returned"
 
+_RATE_LIMITED = _plain(RateLimited, "there are too many requests at present: try again later")
+
 # The first fragment found in the text, in lower case, decides.
 _BY_TEXT: tuple[tuple[str, Build], ...] = (
     ("no cluster leader", _plain(NoLeader, "it passes when the servers have elected a leader")),
+    # 503 where only the leader could have done it; it is refused before anything is done.
+    ("rate limit exceeded", _RATE_LIMITED),
     ("rpc error getting client", _plain(ServerError, "the agent reaches no server at present: try again")),
     (
         "rpc error making call: eof",
@@ -209,12 +213,15 @@ _BY_STATUS: dict[int, Build] = {
     404: _missing,
     405: _plain(InvalidRequest, "this agent has no such call: it is of another version, or no Consul agent"),
     413: _plain(PayloadTooLarge, "send less: the agent takes 512 KiB unless its limits are raised"),
-    429: _plain(RateLimited, "there are too many requests at present: try again later"),
+    429: _RATE_LIMITED,
     503: _plain(ServerError, "it refuses at present: try again later"),
 }
-_NAMESPACES = _plain(
-    InvalidRequest, "leave namespace unset: this Consul has none, they belong to the Enterprise edition"
-)
+_ENTERPRISE: dict[str, Build] = {
+    f"{option}s are a consul enterprise feature": _plain(
+        InvalidRequest, f"leave {option} unset: this Consul has none, they belong to the Enterprise edition"
+    )
+    for option in ("namespace", "partition")
+}
 _REDIRECT = _plain(
     InvalidRequest, "redirects are not followed: give the agent's own address, and a key without cleaning"
 )
@@ -238,8 +245,9 @@ def _build(refusal: Refusal) -> Build:
     if refusal.status >= 500:  # noqa: PLR2004
         known = next((build for fragment, build in _BY_TEXT if fragment in text), _FAILED)
         return _BY_STATUS.get(refusal.status, _FAILED) if known is _FAILED else known
-    if refusal.status == 400 and "namespaces are a consul enterprise feature" in text:  # noqa: PLR2004
-        return _NAMESPACES
+    if refusal.status == 400:  # noqa: PLR2004
+        unknown = _BY_STATUS[refusal.status]
+        return next((build for fragment, build in _ENTERPRISE.items() if fragment in text), unknown)
     by_class = {3: _REDIRECT, 4: _REFUSED}
     return _BY_STATUS.get(refusal.status) or by_class.get(refusal.status // 100, _STRANGE)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consul_coord import errors
-from consul_coord.http.endpoints import kv, query, session
+from consul_coord.http.endpoints import agent, kv, query, session
 from consul_coord.http.failures import failure, outcome_unknown, retryable
 from consul_coord.http.messages import Request, Response
 from consul_coord.models import Blocker, LossReason, PreparedQuery, TxnFailure, TxnOp
@@ -19,6 +19,7 @@ SID = "adf4238a-882b-9ddc-4a9d-5b6758e4159e"
 PUT = kv.put("k", b"v").request
 CREATE = session.create().request
 RENEW = session.renew(SID).request
+PASS = agent.pass_check("c1").request
 QUERY = query.create(PreparedQuery(service="web")).request
 
 Row: TypeAlias = tuple[Request, int, str, type[errors.ConsulCoordError], str]
@@ -111,7 +112,89 @@ TABLE: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize("row", TABLE)
+LATER: list[Row] = [
+    (PUT, 500, f'raft apply failed: invalid session "{SID}"', errors.SessionNotFound, "create a new one"),
+    (PUT, 500, "raft apply failed: missing session", errors.InvalidRequest, "name a session"),
+    (PUT, 500, 'raft apply failed: invalid session "abc"', errors.SessionNotFound, "create a new one"),
+    (CREATE, 500, "apply failed: Missing node registration", errors.InvalidRequest, "datacenter"),
+    (CREATE, 500, "apply failed: Missing check 'c1' registration", errors.SessionCheckFailed, "no such"),
+    (
+        CREATE,
+        500,
+        "apply failed: Check 'c1' is in critical state",
+        errors.SessionCheckFailed,
+        "pass it first",
+    ),
+    (
+        QUERY,
+        500,
+        "raft apply failed: name 'q1' aliases an existing query name",
+        errors.InvalidRequest,
+        "another name",
+    ),
+    (RENEW, 404, "Session id 'abc' not found", errors.SessionNotFound, "what it held is lost"),
+    (
+        PASS,
+        404,
+        'Unknown check ID "c1". Ensure that the check ID is passed, not the check name.',
+        errors.NotFound,
+        "no such thing",
+    ),
+    (PUT, 404, "Invalid URL path: not a recognized HTTP API endpoint", errors.NotFound, "no such thing"),
+    (
+        PUT,
+        400,
+        'Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature',
+        errors.InvalidRequest,
+        "namespace unset",
+    ),
+    (
+        PUT,
+        400,
+        'Invalid query parameter: "partition" - Partitions are a Consul Enterprise feature',
+        errors.InvalidRequest,
+        "partition unset",
+    ),
+    (
+        PUT,
+        403,
+        f"Permission denied: token with AccessorID '{SID}' lacks permission 'key:write' on \"k\"",
+        errors.PermissionDenied,
+        'key:write on "k"',
+    ),
+    (
+        CREATE,
+        403,
+        "Permission denied: anonymous token lacks permission 'session:write' on \"n\". The anonymous token is",
+        errors.PermissionDenied,
+        "session:write on the agent's own node",
+    ),
+    (
+        PUT,
+        429,
+        "rate limit exceeded, try again later or against a different server",
+        errors.RateLimited,
+        "later",
+    ),
+    (
+        PUT,
+        503,
+        "rate limit exceeded for operation that can only be performed by the leader, try again later",
+        errors.RateLimited,
+        "later",
+    ),
+    (
+        PUT,
+        307,
+        '<a href="/v1/kv/k">Temporary Redirect</a>.',
+        errors.InvalidRequest,
+        "redirects are not followed",
+    ),
+]
+"""As 1.20.6 words it."""
+
+
+@pytest.mark.parametrize("row", TABLE + LATER)
 @pytest.mark.parametrize(
     "prefix", ["", "rpc error making call: ", "rpc error making call: rpc error making call: "]
 )
