@@ -1,4 +1,4 @@
-"""How a lock scales with the number of those who want it: one queue of up to 10,000, and 1,000 queues of ten.
+"""How a lock scales with the number of those who want it: one queue of up to 10,000, and 1,000 short ones.
 
 In virtual time, with the product's own clients and the reference server's state (``bench.virtual``).
 
@@ -38,7 +38,7 @@ TAIL = 4
 """Clients that join at its end."""
 SIZES = (10, 100, 1_000, 10_000)
 QUICK_SIZES = (20, 100)
-KEYS, EACH = (1_000, 10)
+KEYS, EACH = (1_000, 3)
 QUICK_KEYS = 20
 REQUESTS = "requests per handoff"
 ENTRIES = "Raft entries per handoff"
@@ -144,7 +144,7 @@ async def _pass_along(hold: AsyncHold, waiting: Sequence[asyncio.Task[AsyncHold]
 
 
 async def _many(loop: VirtualLoop, keys: int) -> Counted:
-    """Return what it took to let each of ten clients have each key once, from the first join on."""
+    """Return what it took to let each of its clients have each key once, from the first join on."""
     async with AsyncExitStack() as stack:
         agent = VirtualAgent(loop)
         fleet = Fleet(loop, agent, stack)
