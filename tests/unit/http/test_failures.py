@@ -165,7 +165,7 @@ LATER: list[Row] = [
     (
         CREATE,
         403,
-        "Permission denied: anonymous token lacks permission 'session:write' on \"n\". The anonymous token is",
+        "Permission denied: anonymous token lacks permission 'session:write' on \"n\". The anonymous",
         errors.PermissionDenied,
         "session:write on the agent's own node",
     ),
