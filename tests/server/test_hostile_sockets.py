@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 DEADLINE: Final = 20.0
 PATIENCE: Final = 0.05  # of a client whose request may block, or is none
+LONGER: Final = 1.0  # of one whose request is answered at once, on a busy machine
 AT_ONCE: Final = 32
 CONFIG: Final = ServerConfig(http_max_conns_per_client=0)
 STATUSES: Final = frozenset({200, 301, 400, 403, 404, 405, 409, 413, 500, 501})
@@ -102,7 +103,7 @@ class Site:
         """Read all that comes, and leave when nothing comes."""
         writer.write(sent)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DEADLINE if is_answered(sent) else PATIENCE):
+            async with asyncio.timeout(LONGER if is_answered(sent) else PATIENCE):
                 head = await reader.readuntil(b"\r\n")
                 assert int(head.split()[1]) in STATUSES, (sent, head)
                 self.replies += 1
@@ -202,7 +203,7 @@ def test_hostile_clients_leave_nothing_behind(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.timeout(1_800)
 def test_thousands_of_hostile_clients_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
     def held(seed: int) -> int:
-        asyncio.run(attack(seed, 2_000))
+        asyncio.run(attack(seed, 1_000))
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
@@ -210,7 +211,7 @@ def test_thousands_of_hostile_clients_take_no_memory(caplog: pytest.LogCaptureFi
     try:
         held(0)  # what is loaded and cached once
         first = held(1)
-        last = [held(seed) for seed in range(2, 10)][-1]
+        last = [held(seed) for seed in range(2, 6)][-1]
     finally:
         tracemalloc.stop()
     assert last - first < 300_000
