@@ -63,6 +63,8 @@ class Client(NamedTuple):
     """Whom its take names as holders."""
     settled: bool = True
     """Whether every request of its session was answered."""
+    deposed: bool = False
+    """Whether an operator deleted its contender in this attempt."""
 
 
 class Request(NamedTuple):
@@ -191,6 +193,10 @@ class SemaphoreModel:
         if world.deletions:
             for session, _ in world.contenders:
                 after = _changed(_without(world, session))._replace(deletions=world.deletions - 1)
+                who = session // _ATTEMPTS
+                client = after.clients[who]
+                deposed = client.deposed or client.session == session
+                after = _put(after, who, client._replace(deposed=deposed))
                 yield Step(f"{session} is deleted by an operator", _renumbered(after))
 
     def _moves(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
@@ -385,9 +391,7 @@ def _changed(world: World) -> World:
 
 def _holding(world: World) -> int:
     """Return how many believe to hold, and are not deposed by an operator."""
-    return sum(
-        client.doing == "hold" and _contender(world, client.session) is not None for client in world.clients
-    )
+    return sum(client.doing == "hold" and not client.deposed for client in world.clients)
 
 
 def _fresh(client: Client) -> Client:

@@ -27,7 +27,7 @@ BOUNDS: Final[Figures] = {
     "tasks": 5,
     "sessions": 3,
     "keys": 4,
-    "pending_cleanup": 2,
+    "pending_cleanup": 50,  # what got no answer is looked at for a minute: it goes with the give-ups
     "blocks": 5_000,  # of Python's own allocator, about a twentieth of what such a process has
     "memory_kib": 4_096,  # the allocator's fragments are in it, too
 }
