@@ -12,6 +12,7 @@ import pytest
 
 from consul_coord import Client, Lock
 from consul_coord.errors import (
+    AcquireTimeout,
     ConsulCoordError,
     InvalidRequest,
     LockLost,
@@ -21,14 +22,14 @@ from consul_coord.errors import (
 )
 from consul_coord.models import LossReason, ReleaseOutcome, SessionSpec
 from tests.wire.agents import Reply, said, told
-from tests.wire.relay import always, creates_session, renews
+from tests.wire.relay import always, barges, creates_session, renews
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.wire.agents import ScriptedAgent, Seen
     from tests.wire.clients import Make
-    from tests.wire.relay import RelayedConsul, Rule
+    from tests.wire.relay import RelayedConsul, Rule, Wanted
 
 pytest_plugins = ["tests.wire.scripted"]
 pytestmark = pytest.mark.timeout(20)
@@ -77,6 +78,26 @@ SESSION_REFUSALS: dict[str, tuple[Reply, type[ConsulCoordError], str]] = {
         InvalidRequest,
         "leave namespace unset",
     ),
+    "partition, as 1.20.6 says it": (
+        said(400, 'Invalid query parameter: "partition" - Partitions are a Consul Enterprise feature'),
+        InvalidRequest,
+        "leave partition unset",
+    ),
+    "node, as 1.20.6 says it": (
+        said(500, "rpc error making call: apply failed: Missing node registration"),
+        InvalidRequest,
+        "registered",
+    ),
+    "critical, as 1.20.6 says it": (
+        said(500, "apply failed: Check 'c1' is in critical state"),
+        SessionCheckFailed,
+        "'c1' is in critical",
+    ),
+    "denied, as 1.20.6 says it": (
+        said(403, "Permission denied: token with AccessorID 'x' lacks permission 'session:write' on \"n1\""),
+        PermissionDenied,
+        "session:write on the agent's own node",
+    ),
 }
 
 
@@ -93,6 +114,32 @@ def test_no_session(make: Make, consul: RelayedConsul, scripted: ScriptedAgent, 
         assert TOKEN not in str(raised.value)
     assert [seen.path for seen in scripted.requests] == ["/v1/session/create"] * 2
     assert client.pending_cleanup == 0
+
+
+# What a follower and the leader of 1.20.6 say when limits.request_limits are enforced.
+RATE_LIMITS = [
+    said(429, "rate limit exceeded, try again later or against a different server"),
+    said(503, "rate limit exceeded for operation that can only be performed by the leader, try again later"),
+]
+
+
+@pytest.mark.parametrize("wanted", [creates_session, barges])
+@pytest.mark.parametrize("reply", RATE_LIMITS, ids=["follower", "leader"])
+def test_a_rate_limit_passes(make: Make, consul: RelayedConsul, reply: Reply, wanted: Wanted) -> None:
+    consul.follow(consul.spoil(wanted, reply, applied=False, times=2))
+    client = make.client()
+    hold = make.lock(client, KEY).acquire(timeout=PATIENT)
+    assert len(consul.locked()) == 1
+    assert hold.release() is ReleaseOutcome.RELEASED
+    assert consul.settles({})
+
+
+@pytest.mark.parametrize("reply", RATE_LIMITS, ids=["follower", "leader"])
+def test_a_rate_limit_that_lasts_is_named(make: Make, consul: RelayedConsul, reply: Reply) -> None:
+    consul.follow(always(reply, creates_session))
+    with pytest.raises(AcquireTimeout) as raised:
+        make.lock(make.client(), KEY).acquire(timeout=0.3)
+    assert "rate limit exceeded" in str(raised.value)
 
 
 def test_a_session_whose_id_got_lost_is_not_asked_for_twice_in_one_try(
