@@ -158,13 +158,19 @@ class Aim:
     hot: tuple[str, ...] = ()
     """One of these kinds of requests is hit by them."""
     short_leases: bool = False
+    patience: float = 1.0
+    """How much longer than others it takes: what comes late has to meet a later attempt."""
 
 
 AIMS = (
     Aim(),
     Aim(),
-    Aim(fates=("late", "late and cut off"), hot=("barge", "join", "take", "unlock", "put", "guarded")),
-    Aim(fates=("late and cut off", "no leader"), hot=("barge", "take", "unlock")),
+    Aim(
+        fates=("late", "late and cut off"),
+        hot=("barge", "join", "take", "unlock", "put", "guarded"),
+        patience=2.5,
+    ),
+    Aim(fates=("late and cut off", "no leader"), hot=("barge", "take", "unlock"), patience=2.5),
     *(Aim(fates=("fading", "reply lost"), chaos=("cut",), hot=("renew",), short_leases=True),) * 2,
     Aim(fates=("reply lost", "reply cut off"), hot=("barge", "join", "take", "unlock", "create")),
 )
@@ -220,7 +226,7 @@ def draw(seed: int) -> Plan:
         timeout=rng.choice((2.0, 5.0, 10.0)),
         ttl_factor=1.0 if aim.short_leases else rng.choice((1.0, 2.0)),
         skew=_WILD_SKEW if rng.chance(0.06) else rng.choice((0.0, SAFE_SKEW)),
-        chaos_seconds=rng.uniform(4.0, 10.0),
+        chaos_seconds=rng.uniform(4.0, 10.0) * aim.patience,
         fates=fates,
         hot=frozenset(rng.sample(aim.hot, 1) if aim.hot else any_kind),
         hot_probability=rng.uniform(0.1, 0.5),
