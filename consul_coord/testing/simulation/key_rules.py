@@ -7,8 +7,8 @@ Rules
   has seen a later one. A leadership's fence is its term.
 - Among those who queue, the key goes to the first, or to the heir that a leader has named; nobody whose lock
   is fair goes past them, as far as the token may read and write the queue.
-- At the end nobody holds the key, and its queue is empty, but for the notes of a leader when nobody who leads
-  after it may write there.
+- At the end nobody holds the key, and its queue is empty, but for what nobody holds there, dead contenders and
+  a leader's notes, when a client may not see or write the queue any more.
 """
 
 from __future__ import annotations
@@ -115,10 +115,9 @@ class KeyRules(Rules):
         """Judge what is left at the end."""
         if holder := self.cluster.holder(self.name):
             self.judge.convict("nothing left", f"{self.name} is locked by {short(holder)} for nobody")
-        # What a leader has noted, the next one deletes, if its token may.
-        about_leaders = (notes.term_key(self.name), notes.heir_key(self.name))
-        spared = about_leaders if self.judge.any_without_queue(self.name) else ()
+        # What the dead have left there, and leaders have noted, the next one deletes, if its token may.
+        spared = self.judge.any_without_queue(self.name)
         for entry in self.cluster.under(self._directory):
-            if entry.key in spared:
+            if spared and not entry.session:
                 continue
             self.judge.convict("nothing left", f"{entry.key} of {short(entry.session)} queues for nobody")
