@@ -7,8 +7,8 @@ Rules
   has seen a later one. A leadership's fence is its term.
 - Among those who queue, the key goes to the first, or to the heir that a leader has named; nobody whose lock
   is fair goes past them, as far as the token may read and write the queue.
-- At the end nobody holds the key, and its queue is empty, but for what nobody holds there, dead contenders and
-  a leader's notes, when a client may not see or write the queue any more.
+- At the end nobody holds the key, and its queue is empty, but for what nobody holds there (dead contenders, a
+  leader's notes) when a client may not see or write the queue any more.
 """
 
 from __future__ import annotations
