@@ -1,7 +1,7 @@
 """How late the machine itself is: the slack that a bound on punctuality needs while others keep it busy.
 
 Rules
-- Measured while the test runs, by a thread that does nothing but wait: nobody here could help what it is late.
+- Measured while the test runs, by a thread that only waits: nobody here could help what it is late.
 - On an idle machine it is next to nothing, so that a bound stays a bound.
 """
 
