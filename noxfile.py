@@ -63,7 +63,7 @@ def tests(session: nox.Session) -> None:
 def long(session: nox.Session) -> None:
     """Run the tests that take minutes."""
     _install_dev(session)
-    session.run("python", "-m", "pytest", "-m", "long", *session.posargs)
+    session.run("python", "-m", "pytest", "-m", "long", "--hypothesis-profile=random", *session.posargs)
 
 
 @nox.session
