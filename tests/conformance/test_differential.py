@@ -3,7 +3,8 @@
 Each part has an agent of its own, that nobody else writes to: sessions that other tests leave behind, and
 that end by themselves a little later, move the very indexes that are compared here.
 
-The seed is printed and can be given as CONSUL_COORD_SEED; Hypothesis shrinks what fails. A failure that does
+The seed is printed, and each build takes the same ones; CONSUL_COORD_SEED gives another one, and
+``--hypothesis-profile=random`` any. Hypothesis shrinks what fails. A failure that does
 not come again when Hypothesis replays it is told together with what both were asked until then.
 """
 
@@ -72,8 +73,11 @@ SETTINGS = hypothesis.settings(
 )
 
 
-def any_seed() -> int:
-    return int(os.environ.get("CONSUL_COORD_SEED") or random.SystemRandom().randrange(2**32))
+def seed_of(part: int) -> int:
+    """Return where a part begins: parts of one build must not meet, at a thousand batches each."""
+    if named := os.environ.get("CONSUL_COORD_SEED"):
+        return int(named)
+    return part * 1_000 if SETTINGS.derandomize else random.SystemRandom().randrange(2**32)
 
 
 def run(address: str, at_least: int, seed: int, settings: hypothesis.settings = SETTINGS) -> None:
@@ -99,7 +103,7 @@ def run(address: str, at_least: int, seed: int, settings: hypothesis.settings = 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_operations(own_agent: RealAgent, part: int) -> None:
-    run(own_agent.address, 10_000 // PARTS, any_seed())
+    run(own_agent.address, 10_000 // PARTS, seed_of(part))
 
 
 def keep_lock_index(store: Store, index: int, entry: Entry) -> Entry:
@@ -126,7 +130,8 @@ PLANTED: dict[str, tuple[object, str, object]] = {
 def test_a_difference_is_found(own_agent: RealAgent, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*PLANTED[fault])
     unshrunk = hypothesis.settings(SETTINGS, phases=[hypothesis.Phase.generate])
-    with pytest.raises((AssertionError, TimeoutError, ExceptionGroup)):
+    # What shows in time only, as a watch that is not woken, may fail at another step when it is replayed.
+    with pytest.raises((AssertionError, TimeoutError, ExceptionGroup, hypothesis.errors.Flaky)):
         run(own_agent.address, 10_000, PLANTED_SEED, unshrunk)
 
 
@@ -134,4 +139,4 @@ def test_a_difference_is_found(own_agent: RealAgent, fault: str, monkeypatch: py
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("part", range(20))
 def test_many_random_operations(own_agent: RealAgent, part: int) -> None:
-    run(own_agent.address, 10_000, any_seed())
+    run(own_agent.address, 10_000, seed_of(PARTS + part))

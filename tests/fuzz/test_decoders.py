@@ -24,6 +24,8 @@ from tests.fuzz.mutations import mutated
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+pytestmark = pytest.mark.arbitrary_secrets
+
 REPLIES: Final = int(os.environ.get("CONSUL_COORD_FUZZ_REPLIES", "1000000"))
 _FEW: Final = 150_000
 _NO_REFUSALS: Final = {"a queue"}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from consul_coord.http.messages import Request
 
+pytestmark = pytest.mark.arbitrary_secrets
+
 EVIL: Final = (
     *("a\r\nX-Evil: 1", "a\n\nDELETE /v1/kv/?recurse HTTP/1.1", "a%2F..%2Fb", "../../v1/agent/leave"),
     *("a/../b", "a?recurse", "a&cas=0", "a#b", "a;b", "a b", "%00", "%", "a\x00b", "\ud800", "a\u2028b", "?"),

@@ -14,6 +14,8 @@ Rules
 - Only what is recognisable is searched for: six characters or more, with a digit among them. A token called
   ``root`` would be found in every path.
 - A leak fails the test in which it was found.
+- Secrets of tests marked ``arbitrary_secrets`` are not searched for: they are any text, which may be an address
+  in the next example.
 - Nothing is asked of the garbage collector: it would hand out objects that other threads are just making.
 """
 
@@ -50,6 +52,8 @@ class Search:
         self.secrets: set[str] = set()
         self.leaks: list[str] = []
         self.used = False
+        self.noting = True
+        """Whether the secrets of the test that runs are searched for."""
         self._clients: list[weakref.ref[object]] = []
         self._spans = False
         self._undo: list[Callable[[], None]] = []
@@ -58,7 +62,7 @@ class Search:
 
     def note(self, secret: str | None) -> None:
         """Look for a secret from now on."""
-        if secret and _RECOGNISABLE.fullmatch(secret):
+        if self.noting and secret and _RECOGNISABLE.fullmatch(secret):
             self.secrets.add(secret)
             self.used = True
 
@@ -199,6 +203,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     search = item.config.stash[_SEARCH]
     search.look_at_spans()
+    search.noting = item.get_closest_marker("arbitrary_secrets") is None
     result = yield
     search.settle()
     return result

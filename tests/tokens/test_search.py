@@ -30,6 +30,12 @@ def test_clean(client):
     print(repr(client), len(TOKEN))
     ServerError("no", method="GET", path="/", status=500, body="no")
 """
+UNSEARCHED: Final = """
+@pytest.mark.arbitrary_secrets
+def test_with_any_text_as_a_secret():
+    Credentials(token="127.0.0.1:8500", http_auth=None, token_file=None)
+    ConfigError("no agent at 127.0.0.1:8500")
+"""
 LEAKS: Final = {
     "log": 'logging.getLogger("any").warning("sent %s", {"X-Consul-Token": TOKEN})',
     "log_that_propagates_nothing": 'log = logging.getLogger("q"); log.propagate = False; log.error(TOKEN)',
@@ -50,10 +56,11 @@ def test_each_planted_leak_fails_its_test_and_nothing_else_does(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(_ROOT))
     planted = (f"def test_{name}(client):\n    {body}\n" for name, body in LEAKS.items())
-    pytester.makepyfile("\n".join((_MODULE, *planted)))
+    pytester.makepyfile("\n".join((_MODULE, UNSEARCHED, *planted)))
+    pytester.makeini("[pytest]\nmarkers = arbitrary_secrets")
     result = pytester.runpytest_subprocess(
         *("-p", "tests.tokens.search", "-p", "no:cacheprovider", "--capture=fd", "-rA"), timeout=50
     )
-    result.assert_outcomes(passed=1, failed=len(LEAKS))
-    result.stdout.fnmatch_lines(["PASSED *::test_clean"])
+    result.assert_outcomes(passed=2, failed=len(LEAKS))
+    result.stdout.fnmatch_lines(["PASSED *::test_clean", "PASSED *::test_with_any_text_as_a_secret"])
     assert str(result.stdout).count("a token of ") >= len(LEAKS)
