@@ -14,8 +14,8 @@ Rules
 - Only what is recognisable is searched for: six characters or more, with a digit among them. A token called
   ``root`` would be found in every path.
 - A leak fails the test in which it was found.
-- Secrets of tests marked ``arbitrary_secrets`` are not searched for: they are any text, which may be an address
-  in the next example.
+- Secrets of tests marked ``arbitrary_secrets`` are not searched for: they are any text, perhaps an address in
+  the next example.
 - Nothing is asked of the garbage collector: it would hand out objects that other threads are just making.
 """
 
