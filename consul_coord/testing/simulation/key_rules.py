@@ -7,6 +7,8 @@ Rules
   has seen a later one. A leadership's fence is its term.
 - Among those who queue, the key goes to the first, or to the heir that a leader has named; nobody whose lock
   is fair goes past them, as far as the token may read and write the queue.
+- Exempt from both is a client that was refused the queue, and barges since: for it there is no queue, and a
+  contender that it had there may still stand, as it may not delete that either. No other request is exempt.
 - At the end nobody holds the key, and its queue is empty, but for what nobody holds there (dead contenders, a
   leader's notes) when a client may not see or write the queue any more.
 """
@@ -71,7 +73,10 @@ class KeyRules(Rules):
         if holder == before.holder or not holder or entry is None:
             return
         self._given = entry.modify_index
-        if holder in before.live and before.live[0] != holder:
+        process = self.judge.process(who)
+        barges = shape.name == "barge"
+        queues = process is None or self.name not in process.core.without_queue
+        if holder in before.live and before.live[0] != holder and (queues or not barges):
             if holder == before.heir:
                 self.judge.see("heir elected")
             else:
@@ -79,9 +84,7 @@ class KeyRules(Rules):
                 self.judge.convict(
                     "order", f"{who} got {self.name} by {short(holder)}, out of the order {queue}"
                 )
-        process = self.judge.process(who)
-        fair = process is not None and process.fair and self.name not in process.core.without_queue
-        if shape.name == "barge" and fair and before.live:
+        if barges and queues and process is not None and process.fair and before.live:
             text = f"{who}'s lock is fair, and went past {short(before.live[0])} to {self.name}"
             self.judge.convict("fairness", text)
 
