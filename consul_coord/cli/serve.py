@@ -110,13 +110,25 @@ def read_config(path: str, kind: type[ServerConfig]) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ConfigError(f"{path} must hold one JSON object")
     named = cast("dict[str, Any]", settings)
+    acl = _acl(path, named.pop("acl")) if "acl" in named else {}
     known = {field.name: field.default for field in dataclasses.fields(kind) if type(field.default) in _PLAIN}
     for name, value in named.items():
         if name not in known:
-            raise ConfigError(f"{path}: unknown field {name!r}; there are {', '.join(sorted(known))}")
+            raise ConfigError(
+                f"{path}: unknown field {name!r}; there are {', '.join(sorted({*known, 'acl'}))}"
+            )
         if not _fits(value, known[name]):
             raise ConfigError(f"{path}: {name} takes a value like {json.dumps(known[name])}")
-    return named
+    return named | acl
+
+
+def _acl(path: str, shown: object) -> dict[str, Any]:
+    from consul_coord.server.acl_json import acl_of
+
+    try:
+        return {"acl": acl_of(shown)}
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _fits(value: object, default: object) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Client, SessionSpec
+from consul_coord import Client, PermissionDenied, SessionSpec
 from consul_coord.cli import main
 from tests.cli.processes import Cli, environ, is_alive
 
@@ -52,12 +52,38 @@ def test_settings_come_from_a_file(tmp_path: Path) -> None:
             assert client.session.create(SessionSpec(ttl=1.0))
 
 
+def test_permissions_come_from_a_file(tmp_path: Path) -> None:
+    rules = {"key_prefix": {"jobs/": {"policy": "write"}}, "session_prefix": {"": {"policy": "write"}}}
+    acl = {
+        "tokens": {"t0k3n-jobs": rules, "t0k3n-root": "management"},
+        "anonymous": {"node": {"n": {"policy": "read"}}},
+    }
+    config = tmp_path / "server.json"
+    config.write_text(json.dumps({"acl": acl}), encoding="utf-8")
+    with Cli("serve", "--config", str(config), env=environ()) as server:
+        address = server.stdout.wait_for(lambda _: True, "address")
+        with Client(address=address, token="t0k3n-jobs") as client:
+            assert client.kv.put("jobs/a", b"1")
+            with pytest.raises(PermissionDenied):
+                client.kv.put("other", b"1")
+        with Client(address=address, token="t0k3n-root") as client:
+            assert client.kv.put("other", b"1")
+        with Client(address=address) as client, pytest.raises(PermissionDenied):
+            client.kv.put("jobs/a", b"1")
+
+
 @pytest.mark.parametrize(
     ("content", "named"),
     [
         ('{"session_ttl_minimum": 1}', "'session_ttl_minimum'"),
         ('{"session_ttl_min": "1s"}', "session_ttl_min takes a value like 10.0"),
         ('{"gzip": 1}', "gzip takes a value like true"),
+        ('{"acl": []}', "acl must be a JSON object"),
+        ('{"acl": {"token": {}}}', "acl: unknown field 'token'; there are anonymous, default_policy, tokens"),
+        ('{"acl": {"default_policy": "allow"}}', "acl.default_policy: a policy is one of deny, read, write"),
+        ('{"acl": {"anonymous": {"keys": {}}}}', "acl.anonymous: unknown field 'keys'"),
+        ('{"acl": {"anonymous": {"key": {"a": {"policy": 1}}}}}', "acl.anonymous.key.a: a policy is one of"),
+        ('{"acl": {"tokens": {"s3cret": {"key": {"a": "write"}}}}}', "acl.tokens (number 1)"),
         ("[]", "one JSON object"),
         ("{", "can't be read as JSON"),
     ],
