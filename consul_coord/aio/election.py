@@ -251,6 +251,7 @@ class AsyncLeaderElection:
         Then, after ``pause`` seconds and ``retry_wait``, this is a candidate again. With a ``pause`` a
         candidate that does not lead also stays out for so long. Returns RELEASED, ALREADY_LOST when there was
         nothing to give up, or UNKNOWN when no answer came within 5 s: it is then given up in the background.
+        Once more for the same leadership, it returns the first outcome again.
         """
         candidacy = self._current()
         return await self._client.call(lambda io: recipe.resign(io, candidacy, pause=pause), closing=True)
