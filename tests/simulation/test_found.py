@@ -13,11 +13,13 @@ from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
 from consul_coord.recipes import coordinator, election, lock, release, semaphore, waitqueue
+from consul_coord.recipes.contend import Attempt
 from consul_coord.recipes.reaper import LONGEST_PAUSE, SWEEPS
 from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation import draw
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.world import World
+from tests.simulation.mutations import Mutation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -92,7 +94,8 @@ class Scene:
 def scene() -> Generator[Scene]:
     scene = Scene()
     yield scene
-    scene.process.end()
+    for process in scene.world.processes:
+        process.end()
 
 
 def test_a_cancelled_acquire_that_is_applied_late_leaves_nothing_locked(scene: Scene) -> None:
@@ -194,7 +197,18 @@ def test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene: Sce
     scene.play(waiter, seconds=4.0)
     scene.world.advance(scene.world.scheduler.now + LONGEST_PAUSE)
     assert cluster.under(waitqueue.directory(KEY)) == []
-    other.end()
+
+
+def test_a_place_that_is_not_given_up_is_seen(scene: Scene) -> None:
+    kept = Mutation(
+        "own place left in a queue that may not be seen any more",
+        Attempt,
+        "_leave_queue",
+        "self.core.reaper.add(RemoveContender(pair.key, pair.modify_index))",
+        "pass",
+    )
+    with kept.planted(), pytest.raises(AssertionError, match=waitqueue.directory(KEY)):
+        test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene)
 
 
 def test_a_slot_that_was_given_back_is_not_left_alone_for_its_grace(scene: Scene) -> None:
