@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from consul_coord.server import kv, sessions
@@ -131,7 +132,7 @@ def test_a_difference_is_found(own_agent: RealAgent, fault: str, monkeypatch: py
     monkeypatch.setattr(*PLANTED[fault])
     unshrunk = hypothesis.settings(SETTINGS, phases=[hypothesis.Phase.generate])
     # What shows in time only, as a watch that is not woken, may fail at another step when it is replayed.
-    with pytest.raises((AssertionError, TimeoutError, ExceptionGroup, hypothesis.errors.Flaky)):
+    with pytest.raises((AssertionError, TimeoutError, ExceptionGroup, Flaky)):
         run(own_agent.address, 10_000, PLANTED_SEED, unshrunk)
 
 
