@@ -4,6 +4,8 @@ Rules
 - A background supervisor is a task of its own, not a child of whoever started it: a client may then be
   entered and closed in different tasks, and a failure in the background never cancels the user's code.
 - A waker may be called from any thread.
+- asyncio's own cancellation (``Task.cancel``: a Ctrl-C in ``asyncio.run``, ``asyncio.timeout``) goes through
+  every shield of anyio's. Only another task is safe from it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+import anyio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -72,3 +76,26 @@ def start_supervisor(supervise: Callable[[], Coroutine[Any, Any, None]]) -> obje
     import trio
 
     return trio.lowlevel.spawn_system_task(supervise)
+
+
+async def uncancelled(program: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a program to its end, whoever cancels the calling task; that is cancelled afterwards then."""
+    with anyio.CancelScope(shield=True):
+        if _on_asyncio():
+            await _in_a_task(program)
+        else:
+            await program()
+
+
+async def _in_a_task(program: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    import asyncio
+
+    task, cancelled = asyncio.create_task(program()), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled

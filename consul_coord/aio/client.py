@@ -16,9 +16,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
-
-from consul_coord.aio import endpoints
+from consul_coord.aio import backend, endpoints
 from consul_coord.aio.driver import AsyncIO, Supervisor
 from consul_coord.aio.session import AsyncKeptSession
 from consul_coord.aio.watch import AsyncWatch
@@ -287,14 +285,18 @@ class AsyncClient(BaseClient):
         core = self.core
         if not core.begin_close():
             return
-        io = AsyncIO(self._host, self._transport)
-        with anyio.CancelScope(shield=True):
-            try:
-                await coordinator.close(io, core, deadline=io.now() + timeout)
-            finally:
-                if self._host.supervisor is not None:
-                    await self._host.supervisor.stop()
-                await self._transport.aclose()
+        await backend.uncancelled(lambda: self._close(core, timeout))
+
+    async def _close(self, core: Coordinator, timeout: float) -> None:
+        io, supervisor = AsyncIO(self._host, self._transport), self._host.supervisor
+        deadline = io.now() + timeout
+        try:
+            await coordinator.close(io, core, deadline=deadline)
+        finally:
+            if supervisor is not None:
+                await supervisor.stop()
+                await coordinator.close_late(io, core, deadline=deadline)
+            await self._transport.aclose()
 
     async def __aenter__(self) -> Self:
         if self._host.supervisor is None:

@@ -13,6 +13,7 @@ import math
 import threading
 from collections import deque
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import anyio
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from consul_coord.io import IO, Interrupt
 
 LONGEST_TIMER = 3600.0
+_runs_this: ContextVar[Supervisor | None] = ContextVar("_runs_this", default=None)
+"""The supervisor whose program, or a user's callback among them, is running."""
 
 
 class AsyncIO(HostedIO):
@@ -252,6 +255,7 @@ class Supervisor:
             self._drop_pending()
 
     async def _run(self, task: BackgroundTask, program: Callable[[IO], Awaitable[object]], name: str) -> None:
+        _runs_this.set(self)
         await task.run(lambda: program(self._io), lambda error: self._host.report_failure(name, error))
 
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> BackgroundTask:
@@ -285,7 +289,9 @@ class Supervisor:
         self._wake(self._notify)
 
     async def stop(self) -> None:
-        """Stop, and wait until every program has ended."""
+        """Stop, and wait until every program has ended; one of them does not wait for itself."""
         self.request_stop()
+        if _runs_this.get() is self:
+            return
         with anyio.CancelScope(shield=True):
             await self._ended.wait()

@@ -6,8 +6,10 @@ Rules
 - A hold's end passes through here once: it leaves the register, its tenure lets go of what it has, and
   everybody is told.
 - A session's end reaches all its holds before anything else is done about it.
-- After ``close`` nothing new begins. A forked child starts with a coordinator of its own, and marks what it
-  inherited as lost.
+- After ``close`` nothing new begins. What is under way may still come to something: a waiting call just gets
+  its session, a request is given up without an answer. So the calls end first, then what there is is given
+  back, and ``close_late`` does the same once the background has ended.
+- A forked child starts with a coordinator of its own, and marks what it inherited as lost.
 """
 
 from __future__ import annotations
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
 
 MOST_REMEMBERED = 10_000
 """Of so many keys the last fence is remembered; of older ones the server is asked again."""
+CALLS_END = 0.5
+"""Seconds that closing waits for interrupted calls to end.
+
+They do so in a tenth of that; but one that a signal handler has interrupted to close here can't end before.
+"""
 
 
 class Coordinator:
@@ -64,6 +71,8 @@ class Coordinator:
         self._sources: weakref.WeakSet[SessionSource] = weakref.WeakSet()
         self._holds: dict[int, weakref.ref[HoldCore]] = {}
         self._waiting: dict[Interrupt, None] = {}
+        self._no_calls = Signal()
+        """Raised when the client closes and no call waits any more."""
         self._releasing: dict[HoldCore, None] = {}
         self._fences: dict[str, int] = {}
         self.polite: set[str] = set()
@@ -191,8 +200,6 @@ class Coordinator:
         Called by the garbage collector, in any thread.
         """
         self._holds.pop(id(hold), None)
-        if self.closing.is_set():
-            return
         kept = self.session_of(hold)
         if hold.lease.ended_by is not None or (kept is not None and kept.exported):
             # The server frees the key with its session, or that goes on elsewhere: only the turn is left.
@@ -284,6 +291,13 @@ class Coordinator:
     def leave(self, interrupt: Interrupt) -> None:
         """Forget a call that has ended."""
         self._waiting.pop(interrupt, None)
+        if self.closing.is_set() and not self._waiting:
+            self._no_calls.set()
+
+    async def calls_end(self, io: IO, *, deadline: float) -> None:
+        """Wait until the calls that closing has interrupted have ended."""
+        if self._waiting:
+            await io.wait(self._no_calls, deadline=min(deadline, io.now() + CALLS_END))
 
     def begin_close(self) -> bool:
         """Refuse new calls and end the waiting ones; returns False when that was done before."""
@@ -316,6 +330,7 @@ async def close(io: IO, core: Coordinator, *, deadline: float) -> None:
 
     The rest is left to their TTL.
     """
+    await core.calls_end(io, deadline=deadline)
     mine = [hold for hold in core.holds() if hold.lose(LossReason.CLIENT_CLOSED)]
     for hold in mine:
         kept = core.session_of(hold)
@@ -323,6 +338,11 @@ async def close(io: IO, core: Coordinator, *, deadline: float) -> None:
             await release.give_back(io, core, hold, budget=max(0.0, deadline - io.now()))
     for hold in core.releasing():
         await io.wait(hold.settled, deadline=deadline)
+    await close_late(io, core, deadline=deadline)
+
+
+async def close_late(io: IO, core: Coordinator, *, deadline: float) -> None:
+    """Destroy all sessions and do what is still to be done, as far as that can be done by ``deadline``."""
     for kept in core.sessions():
         core.end_session(kept, LossReason.CLIENT_CLOSED)
         if kept.ours_to_destroy:

@@ -10,10 +10,13 @@ Rules
   he does so for his own session only, and may be waiting behind what another session of this client has left:
   that is cleaned beside him.
 - Duties are small values: what they concern may have been forgotten by everybody else.
+- A closing client can't wait for a minute. What a create that was just given up makes is there within a
+  moment, mostly: it is looked for several times in a second.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -41,6 +44,8 @@ SWEEPS = (1.0, 4.0, 10.0, 45.0)
 
 A minute in all.
 """
+LAST_LOOKS = (0.05, 0.15, 0.3, 0.5)
+"""Seconds between the looks for a session that was just being made when the client closes."""
 _CONSISTENT = ReadOptions(consistency="consistent")
 LONGEST_PAUSE = 15.0
 """Seconds between two tries of a duty that fails, at most."""
@@ -183,6 +188,11 @@ class StraySession:
         io.emit(Cleaned("", session, found=True))
         return None
 
+    def hurry(self) -> None:
+        """Have the next looks follow each other soon, if there was none yet."""
+        if len(self.pauses) == len(SWEEPS) - 1:
+            self.pauses = [*LAST_LOOKS, *self.pauses]
+
     async def _find(self, io: IO, deadline: float) -> str | None:
         call = session_endpoint.list_sessions(options=_CONSISTENT)
         with suppress(PermissionDenied):
@@ -250,13 +260,35 @@ class Reaper:
             entry.due = io.now() + again
 
     async def finish(self, io: IO, *, deadline: float) -> None:
-        """Try each duty once more, now: the client closes.
+        """Try each duty once more, now: the client closes. Those too that come up meanwhile.
 
         Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then.
         What a late create makes nobody renews: its TTL ends it, if it has one.
         """
-        for entry in sorted(self._entries, key=lambda one: isinstance(one.duty, DestroySession)):
-            if io.now() < deadline:
-                await self._do(io, entry, deadline=min(deadline, io.now() + self._core.timeout))
-            if isinstance(entry.duty, Sweep) or (isinstance(entry.duty, StraySession) and entry.duty.has_ttl):
+        tried: set[_Entry] = set()
+        new: deque[_Entry] = deque()
+        while io.now() < deadline:
+            new = new or self._but(tried)
+            entry = new.popleft() if new else self._next_soon(io.now())
+            if entry is None:
+                break
+            if entry in tried:
+                await io.sleep(max(0.0, min(entry.due, deadline) - io.now()))
+            elif isinstance(entry.duty, StraySession):
+                entry.duty.hurry()
+            tried.add(entry)
+            await self._do(io, entry, deadline=min(deadline, io.now() + self._core.timeout))
+        for entry in list(self._entries):
+            looked = isinstance(entry.duty, StraySession) and entry.duty.has_ttl and not entry.failures
+            if isinstance(entry.duty, Sweep) or (looked and entry in tried):
                 self._entries.pop(entry, None)
+
+    def _but(self, tried: set[_Entry]) -> deque[_Entry]:
+        """Return what has not been tried yet, in the order for that."""
+        left = (entry for entry in list(self._entries) if entry not in tried)
+        return deque(sorted(left, key=lambda one: isinstance(one.duty, DestroySession)))
+
+    def _next_soon(self, now: float) -> _Entry | None:
+        """Return what was done without a failure, but comes again so soon that closing can wait for it."""
+        soon = (one for one in list(self._entries) if not one.failures and one.due <= now + max(LAST_LOOKS))
+        return min(soon, key=lambda one: one.due, default=None)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import ConsulCoordError
 from consul_coord.http.endpoints import session as endpoint
 from consul_coord.http.retry import send_once
+from consul_coord.models import LossReason
 from consul_coord.recipes.on_demand import OnDemand
 from consul_coord.recipes.session import LEAST_LEFT, SessionSource
 
@@ -137,6 +138,7 @@ class SlotSessions:
                 kept = await self._make(io, deadline)
                 if self._core.closing.is_set():
                     await send_once(io, endpoint.destroy(kept.id), deadline=deadline)
+                    self._core.end_session(kept, LossReason.CLIENT_CLOSED)
                 else:
                     self.put_back(SlotSession(kept))
 

@@ -256,8 +256,11 @@ class Client(BaseClient):
             return
         self._finalizer.detach()
         io = BlockingIO(self._host, self._transport)
+        deadline = io.now() + timeout
         try:
-            run(coordinator.close(io, core, deadline=io.now() + timeout))
+            run(coordinator.close(io, core, deadline=deadline))
+            self._host.stop(timeout=timeout)
+            run(coordinator.close_late(io, core, deadline=deadline))
         finally:
             self._host.stop(timeout=timeout)
             self._transport.close()

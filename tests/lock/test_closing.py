@@ -5,12 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Client, ClientClosed, HoldState, Lock, LockLost, LossReason, ReleaseOutcome
+from consul_coord import (
+    Client,
+    ClientClosed,
+    HoldState,
+    LeaderElection,
+    Lock,
+    LockLost,
+    LossReason,
+    ReleaseOutcome,
+    Semaphore,
+)
 from consul_coord.events import Lost, Released
 from tests.lock.conftest import spec
 from tests.lock.test_hold import Notes
@@ -18,6 +29,8 @@ from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually, never
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.lock.conftest import MakeClient
     from tests.support.proxy import FaultProxy
     from tests.support.sites import Site
@@ -198,3 +211,90 @@ def test_a_lock_that_is_gone_leaves_no_session(site: Site, client: Client) -> No
     for number in range(3):
         Lock(client, f"{site.key}/{number}", session=spec(site)).run(lambda _: None)
     eventually(lambda: site.operator.sessions(site.unique) == [], within=1)
+
+
+# -- what is under way when it closes
+
+
+def test_a_session_that_is_just_being_made_is_destroyed_too(site: Site, proxy: FaultProxy) -> None:
+    client = Client(address=proxy.address, session=spec(site))
+    create = proxy.add(Fault(lose=Lose.TIME, path="/v1/session/create"))
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(Lock(client, site.key).acquire)
+        assert create.hit.wait(5)
+        close = pool.submit(client.close)
+        with pytest.raises(ClientClosed):
+            waiting.result(5)
+        create.let_go()
+        close.result(10)
+    assert site.left_behind() == []
+    assert client.pending_cleanup == 0
+
+
+def test_a_candidates_session_that_is_just_being_made_is_destroyed_too(site: Site, proxy: FaultProxy) -> None:
+    client = Client(address=proxy.address, session=spec(site))
+    create = proxy.add(Fault(lose=Lose.TIME, path="/v1/session/create"))
+    candidacy = LeaderElection(client, site.key)
+    candidacy.start()
+    assert create.hit.wait(5)
+    with ThreadPoolExecutor(1) as pool:
+        close = pool.submit(client.close)
+        # It is looked for, and not found: the agent hears of it after that.
+        eventually(lambda: proxy.count("GET", "/v1/session/list"))
+        create.let_go()
+        close.result(10)
+    assert site.left_behind() == []
+    assert client.pending_cleanup == 0
+
+
+def test_a_session_that_can_not_be_looked_for_stays_counted(site: Site, proxy: FaultProxy) -> None:
+    client = Client(address=proxy.address, session=spec(site))
+    create = proxy.add(Fault(lose=Lose.TIME, path="/v1/session/create"))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Lock(client, site.key).acquire)
+        assert create.hit.wait(5)
+        proxy.add(Fault(lose=Lose.AGENT, path="/v1/session/list", times=99))
+        began = time.monotonic()
+        client.close(timeout=2.0)
+        assert time.monotonic() - began < 4.0
+        with pytest.raises(ClientClosed):
+            waiting.result(5)
+    assert client.pending_cleanup == 1
+
+
+@pytest.mark.parametrize("after", [0.0, 0.003, 0.01, 0.03, 0.1])
+def test_a_client_closed_amid_its_users_leaves_nothing(site: Site, after: float) -> None:
+    client = Client(address=site.address, session=spec(site))
+
+    def own_lock(number: int) -> None:
+        Lock(client, f"{site.key}/{number}", session=spec(site)).run(lambda _: None)
+
+    def slot(number: int) -> None:
+        Semaphore(client, f"{site.key}/slots", 2).run(lambda _: None)
+
+    def use(cycle: Callable[[int], None], number: int) -> None:
+        with suppress(ClientClosed, LockLost):
+            while True:
+                cycle(number)
+
+    with ThreadPoolExecutor(6) as pool:
+        users = [pool.submit(use, cycle, number) for number in range(3) for cycle in (own_lock, slot)]
+        time.sleep(after)
+        client.close()
+        left, pending = site.left_behind(), client.pending_cleanup
+        for user in users:
+            user.result(10)
+    assert (left, pending) == ([], 0)
+
+
+def test_a_hold_dropped_while_the_client_closes_is_unlocked(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    client = make_client(address=proxy.address, lock_delay=30.0)
+    first = Lock(client, f"{site.key}/first").acquire(timeout=5)
+    dropped = [Lock(client, site.key).acquire(timeout=5)]
+    client.core.closing.subscribe(dropped.clear)
+    client.close()
+    assert first.reason is LossReason.CLIENT_CLOSED
+    with Client(address=site.address, session=spec(site)) as other:
+        assert Lock(other, site.key).try_acquire() is not None, "the lock-delay is in force"

@@ -379,12 +379,25 @@ def test_what_is_not_found_within_a_minute_is_left_to_its_ttl(bench: Bench, list
 
 
 @pytest.mark.parametrize(("ttl", "left"), [(TTL, 0), (None, 1)])
-def test_closing_looks_once_more_and_leaves_the_rest_to_a_ttl_or_tells(ttl: float | None, left: int) -> None:
+def test_closing_looks_for_a_second_and_leaves_the_rest_to_a_ttl_or_tells(
+    ttl: float | None, left: int
+) -> None:
     bench = Bench(SessionSpec(ttl=ttl, allow_unbounded=True))
     unanswered_create(bench, lost(CREATE))
-    bench.io.expect("GET", LIST, ok([]))
-    bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.time + 5))
+    bench.io.expect("GET", LIST, *[ok([])] * 5)
+    began = bench.io.time
+    bench.io.run(bench.core.reaper.finish(bench.io, deadline=began + 5))
+    assert [at - began for at in bench.io.sent_at[-5:]] == pytest.approx([0.0, 0.05, 0.2, 0.5, 1.0])
     assert bench.core.reaper.pending == left
+
+
+def test_closing_looks_once_for_what_was_looked_for_before(bench: Bench) -> None:
+    unanswered_create(bench, lost(CREATE))
+    bench.io.expect("GET", LIST, ok([]), ok([]))
+    (stray,) = (entry.duty for entry in bench.core.reaper._entries)
+    bench.io.run(stray.step(bench.io, bench.core, deadline=bench.io.time + 1))
+    bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.time + 5))
+    assert bench.core.reaper.pending == 0
 
 
 def test_one_renewal_is_sent_once(bench: Bench) -> None:
