@@ -7,7 +7,8 @@ Rules
 - The load is constant: every worker makes one cycle after the other, with the same pause between. What varies
   is who waits for whom, so that waiting, giving up in time, and handing over are all part of it.
 - Measured is what can leak: threads, files, sockets, memory, tasks of any event loop, objects that wait to be
-  cleaned up, sessions and keys at the server.
+  cleaned up, sessions and keys at the server. Of the latter only its own: others use the server, too, and
+  what they leave is no finding here.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ from consul_coord import (
     LeaderElection,
     Lock,
     Semaphore,
+    SessionSpec,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from consul_coord.base_client import BaseClient
 
 SAMPLES: Final = 60
 """How often a run measures itself, whatever its length."""
@@ -51,6 +55,10 @@ _PAUSE: Final = 0.1
 _SHORT: Final = 0.02
 """Seconds after which some give up."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_NAME: Final = f"soak {os.getpid()}"
+"""What this run's sessions are called."""
+_PREFIX: Final = f"soak-{os.getpid()}"
+"""What this run's keys are under."""
 
 
 @dataclass(slots=True)
@@ -95,7 +103,7 @@ def threads_of(load: Load, client: Client) -> list[threading.Thread]:
     """Start the workers of the sync client."""
 
     def lock(timeout: float) -> Callable[[], object]:
-        shared = Lock(client, "soak/lock")
+        shared = Lock(client, f"{_PREFIX}/lock")
 
         def cycle() -> None:
             with shared.hold(timeout=timeout) as hold:
@@ -104,17 +112,20 @@ def threads_of(load: Load, client: Client) -> list[threading.Thread]:
         return cycle
 
     def semaphore() -> None:
-        with Semaphore(client, "soak/slots", 2).hold(timeout=10):
+        with Semaphore(client, f"{_PREFIX}/slots", 2).hold(timeout=10):
             time.sleep(0.005)
 
     def election() -> None:
-        with LeaderElection(client, "soak/leader") as candidacy, candidacy.wait_for_leadership(timeout=10):
+        with (
+            LeaderElection(client, f"{_PREFIX}/leader") as candidacy,
+            candidacy.wait_for_leadership(timeout=10),
+        ):
             pass
 
     def watch() -> None:
-        with client.kv.watch("soak/watched") as seen:
+        with client.kv.watch(f"{_PREFIX}/watched") as seen:
             next(seen)
-            client.kv.put("soak/watched", str(time.monotonic()))
+            client.kv.put(f"{_PREFIX}/watched", str(time.monotonic()))
             next(seen)
 
     return [
@@ -133,7 +144,7 @@ def tasks_of(load: Load, client: AsyncClient) -> list[asyncio.Task[None]]:
     """Start the workers of the async client."""
 
     def lock(timeout: float) -> Callable[[], Awaitable[object]]:
-        shared = AsyncLock(client, "soak/lock")
+        shared = AsyncLock(client, f"{_PREFIX}/lock")
 
         async def cycle() -> None:
             async with shared.hold(timeout=timeout) as hold:
@@ -142,18 +153,18 @@ def tasks_of(load: Load, client: AsyncClient) -> list[asyncio.Task[None]]:
         return cycle
 
     async def semaphore() -> None:
-        async with AsyncSemaphore(client, "soak/slots", 2).hold(timeout=10):
+        async with AsyncSemaphore(client, f"{_PREFIX}/slots", 2).hold(timeout=10):
             await asyncio.sleep(0.005)
 
     async def election() -> None:
-        async with AsyncLeaderElection(client, "soak/leader") as candidacy:
+        async with AsyncLeaderElection(client, f"{_PREFIX}/leader") as candidacy:
             leadership = await candidacy.wait_for_leadership(timeout=10)
             await leadership.release()
 
     async def watch() -> None:
-        async with client.kv.watch("soak/watched-async") as seen:
+        async with client.kv.watch(f"{_PREFIX}/watched-async") as seen:
             await anext(seen)
-            await client.kv.put("soak/watched-async", str(time.monotonic()))
+            await client.kv.put(f"{_PREFIX}/watched-async", str(time.monotonic()))
             await anext(seen)
 
     cycles = (
@@ -204,12 +215,12 @@ def _link(file: Path) -> str:
         return "socket:"
 
 
-def at_server(client: Client) -> dict[str, float]:
-    """Return how many sessions and keys the server has."""
+def at_server(client: Client, *clients: BaseClient) -> dict[str, float]:
+    """Return how many sessions and keys the server has of this run, and what its clients still have to do."""
     return {
-        "sessions": len(client.session.list().value),
-        "keys": len(client.kv.keys("").value),
-        "pending_cleanup": client.pending_cleanup,
+        "sessions": len(client.session.named(_NAME)),
+        "keys": len(client.kv.keys(f"{_PREFIX}/").value),
+        "pending_cleanup": sum(each.pending_cleanup for each in clients),
     }
 
 
@@ -218,21 +229,24 @@ async def run(address: str, seconds: float) -> None:
     load = Load()
     before = measure()
     began = time.monotonic()
-    async with AsyncClient(address=address) as async_client:
-        with Client(address=address) as client:
+    spec = SessionSpec(name=_NAME)
+    async with AsyncClient(address=address, session=spec) as async_client:
+        with Client(address=address, session=spec) as client:
             threads = threads_of(load, client)
             tasks = tasks_of(load, async_client)
             for number in range(1, SAMPLES + 1):
                 await asyncio.sleep(max(0.0, began + seconds * number / SAMPLES - time.monotonic()))
-                server = await asyncio.to_thread(at_server, client)
+                server = await asyncio.to_thread(at_server, client, client, async_client)
                 tell("sample", measure() | server | {"cycles": load.cycles.total()})
             load.over.set()
             await asyncio.gather(*tasks)
             for thread in threads:
                 await asyncio.to_thread(thread.join)
     await asyncio.get_running_loop().shutdown_default_executor()
-    with Client(address=address) as client:
-        server = at_server(client)
+    with Client(address=address) as reader:
+        server = at_server(reader, client, async_client)
+        for session in reader.session.named(_NAME):
+            sys.stderr.write(f"left behind: {session}\n")
     after = measure()
     left = {name: after[name] - before[name] for name in after if name != "memory_kib"}
     tell("left", left | server)
