@@ -280,7 +280,7 @@ class AsyncClient(BaseClient):
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
 
         What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Harmless when
-        done before.
+        done before. Whoever cancels it meanwhile cancels the task once that is done.
         """
         core = self.core
         if not core.begin_close():
