@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SETTLE = 0.15  # a request that has not answered by then is waiting
 DEADLINE = 10.0
+WAITS = 16  # a chance of 1 in 10^14 that all have the same hundredth of a second added
+SLACK = 0.5  # for a machine with other things to do
 
 
 @pytest.fixture
@@ -113,6 +115,25 @@ def test_a_wait_ends_in_its_time_with_the_same_data(target: Target) -> None:
     after = target.get(f"/v1/kv/{key}?index={before.index}&wait=800ms")
     assert 0.79 < time.monotonic() - began < 1.5
     assert (after.status, after.json, after.index) == (200, before.json, before.index)
+
+
+def test_up_to_a_sixteenth_is_added_to_a_wait(target: Target) -> None:
+    """Never less than the wait, never much more than 17/16 of it, and not always the same."""
+    key = target.key()
+    target.put(f"/v1/kv/{key}", b"v")
+    index = target.get(f"/v1/kv/{key}").index
+
+    def waited(_: int) -> float:
+        began = time.monotonic()
+        assert target.get(f"/v1/kv/{key}?index={index}&wait=1600ms").status == 200
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(WAITS) as executor:
+        took = sorted(executor.map(waited, range(WAITS)))
+    assert took[0] >= 1.6
+    assert took[0] < 1.7 + SLACK
+    assert took[-1] < 1.7 + 4 * SLACK
+    assert took[-1] - took[0] > 0.01
 
 
 @pytest.mark.parametrize("wait", ["0s", "-1s", ""])

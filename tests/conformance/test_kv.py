@@ -247,6 +247,21 @@ def test_key_names(target: Target, path: str, name: str) -> None:
     assert [entry["Key"] for entry in listed] == [target.key() + name]
 
 
+def test_names_that_are_no_utf_8(target: Target) -> None:
+    """Kept byte by byte, and told apart by them, though JSON shows each bad byte as U+FFFD."""
+    key = target.key("d/")
+    put = target.put(f"/v1/kv/{key}%FF", b"1")
+    if put.status == 500 and not target.is_1_8:
+        assert "invalid key name" in put.text
+        return
+    assert put.json is True
+    assert target.put(f"/v1/kv/{key}%FE", b"2").json is True
+    assert [target.get(f"/v1/kv/{key}{name}?raw").body for name in ("%FF", "%FE")] == [b"1", b"2"]
+    assert target.get(f"/v1/kv/{key}?keys").json == [f"{key}\ufffd"] * 2
+    assert target.delete(f"/v1/kv/{key}%FF").json is True
+    assert [entry["Value"] for entry in target.get(f"/v1/kv/{key}?recurse").json] == ["Mg=="]
+
+
 @pytest.mark.parametrize("path", ["//a", "a//b", "a/./b", "a/../b", "a%2F%2Fb", "a%2F..%2Fb"])
 def test_unclean_names_are_redirected(target: Target, path: str) -> None:
     answer = target.put(f"/v1/kv/{target.key('')}{path}?flags=1", b"v")
