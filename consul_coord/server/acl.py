@@ -4,7 +4,8 @@ Rules
 - A rule for an exact name beats one for a prefix, a longer prefix beats a shorter one; without a rule the
   default policy decides. ``write`` includes ``read``.
 - Writing a whole prefix needs ``write`` there and no stricter rule beneath.
-- A request without a token has the rights of the anonymous token; an unknown token is refused everywhere.
+- A request without a token bears the agent's default token, and without one has the rights of the anonymous
+  token; an unknown token is refused everywhere.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ class Token:
 class AclConfig:
     """ACLs of a server.
 
-    Tokens by their secret, the rights of requests without one, and what no rule mentions.
+    Tokens by their secret, the rights of requests without one, and what no rule mentions. ``default_token``
+    is the secret that the agent uses for requests that bear none, which then are not anonymous.
     """
 
     tokens: Mapping[str, Token] = field(default_factory=dict[str, Token], repr=False)
     anonymous: Token = Token()
     default_policy: Policy = "deny"
+    default_token: str = field(default="", repr=False)
 
 
 class Authorizer:
@@ -111,7 +114,8 @@ def authorizer_of(config: AclConfig | None, secret: str) -> Authorizer:
     """Return what a request with this token may do; refuse an unknown token."""
     if config is None:
         return _EVERYTHING
-    token = config.tokens.get(secret) if secret else config.anonymous
+    used = secret or config.default_token
+    token = config.tokens.get(used) if used else config.anonymous
     if token is None:
         raise Refusal(403, _UNKNOWN)
     return Authorizer(token, config.default_policy)

@@ -28,7 +28,7 @@ _KINDS: Final[dict[str, tuple[Resource, bool]]] = {
 
 def acl_of(shown: object) -> AclConfig:
     """Return the ACLs that a JSON value describes. Raises ConfigError."""
-    fields = _object("acl", shown, {"anonymous", "default_policy", "tokens"})
+    fields = _object("acl", shown, {"anonymous", "default_policy", "default_token", "tokens"})
     tokens = _object("acl.tokens", fields.get("tokens", {}))
     return AclConfig(
         tokens={
@@ -37,6 +37,7 @@ def acl_of(shown: object) -> AclConfig:
         },
         anonymous=_token("acl.anonymous", fields.get("anonymous", {})),
         default_policy=_policy("acl.default_policy", fields.get("default_policy", "deny")),
+        default_token=_text("acl.default_token", fields.get("default_token", "")),
     )
 
 
@@ -63,6 +64,12 @@ def _policy(where: str, shown: object) -> Policy:
         if shown == policy:
             return policy
     raise ConfigError(f"{where}: a policy is one of {', '.join(_POLICIES)}")
+
+
+def _text(where: str, shown: object) -> str:
+    if not isinstance(shown, str):
+        raise ConfigError(f"{where} must be a string")
+    return shown
 
 
 def _object(where: str, shown: object, known: Collection[str] | None = None) -> dict[str, Any]:

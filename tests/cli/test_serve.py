@@ -79,7 +79,11 @@ def test_permissions_come_from_a_file(tmp_path: Path) -> None:
         ('{"session_ttl_min": "1s"}', "session_ttl_min takes a value like 10.0"),
         ('{"gzip": 1}', "gzip takes a value like true"),
         ('{"acl": []}', "acl must be a JSON object"),
-        ('{"acl": {"token": {}}}', "acl: unknown field 'token'; there are anonymous, default_policy, tokens"),
+        (
+            '{"acl": {"token": {}}}',
+            "acl: unknown field 'token'; there are anonymous, default_policy, default_token, tokens",
+        ),
+        ('{"acl": {"default_token": 1}}', "acl.default_token must be a string"),
         ('{"acl": {"default_policy": "allow"}}', "acl.default_policy: a policy is one of deny, read, write"),
         ('{"acl": {"anonymous": {"keys": {}}}}', "acl.anonymous: unknown field 'keys'"),
         ('{"acl": {"anonymous": {"key": {"a": {"policy": 1}}}}}', "acl.anonymous.key.a: a policy is one of"),

@@ -171,6 +171,38 @@ def test_a_token_in_the_query_comes_first(target: Guarded, query: str, header: s
     assert (status == 200) is allowed
 
 
+@pytest.fixture
+def with_default(target: Guarded, tokens: dict[str, Token]) -> Iterator[Guarded]:
+    """The same server with the reader's token as the agent's own for requests that bear none."""
+    if target.kind == "reference":
+        config = ServerConfig(acl=AclConfig(tokens=tokens, default_token=SECRETS["reader"]))
+        with ReferenceServer(config=config) as server:
+            yield with_keys(Guarded("reference", server.address, token=ROOT))
+        return
+    assert target.put("/v1/agent/token/default", {"Token": SECRETS["reader"]}).status == 200
+    try:
+        yield target
+    finally:
+        assert target.put("/v1/agent/token/default", {"Token": ""}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "statuses"),
+    [
+        ({"X-Consul-Token": ""}, (200, 403)),
+        ({"X-Consul-Token": "", "Authorization": "Basic root"}, (200, 403)),
+        ({"X-Consul-Token": "nobody"}, (403, 403)),
+        ({"X-Consul-Token": "root"}, (200, 200)),
+    ],
+)
+def test_who_bears_no_token_bears_the_agents(
+    with_default: Guarded, headers: dict[str, str], statuses: tuple[int, int]
+) -> None:
+    sent = {name: secrets_in(value) for name, value in headers.items()}
+    asked = (with_default.ask("GET", f"/v1/kv/{key}", b"", sent).status for key in ("a/1", "b/1"))
+    assert tuple(asked) == statuses
+
+
 def secrets_in(text: str) -> str:
     return text.replace("root", ROOT).replace("nobody", SECRETS["nobody"])
 
