@@ -173,8 +173,12 @@ MUTATIONS = (
     Mutation(
         "guard by the session alone", HoldCore, "guard", "TxnOp.check_index(self.key, self.last_index),", ""
     ),
-    Mutation("a forgotten hold is kept", Coordinator, "_forgotten", "if self.closing.is_set()", "if True"),
-    Mutation("closing destroys no session", coordinator, "close", "if kept.ours_to_destroy:", "if False:"),
+    Mutation(
+        "a forgotten hold is kept", Coordinator, "_forgotten", "hold.tenure.abandon(self, hold)", "pass"
+    ),
+    Mutation(
+        "closing destroys no session", coordinator, "close_late", "if kept.ours_to_destroy:", "if False:"
+    ),
     Mutation(
         "an ended session is used again",
         SessionSource,
