@@ -3,7 +3,8 @@
 Rules
 - Every test has keys and a session name of its own, so that what is left behind can be told to be its own.
 - The reference server ends sessions as early as Consul promises, after one TTL, and not as late as it does.
-- Clients made by ``make_client`` are closed at the end, whatever the test did.
+- Clients made by ``make_client`` are closed at the end, whatever the test did, and before the proxy is, which
+  lets everything through by then: else each would leave its sessions at an agent that others use.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def spec(site: Site, *, ttl: float = TTL, lock_delay: float = 0.0, **changes: An
 
 
 @pytest.fixture
-def make_client(site: Site) -> Iterator[MakeClient]:
+def make_client(site: Site, proxy: FaultProxy) -> Iterator[MakeClient]:
     clients: list[Client] = []
 
     def make(
@@ -77,6 +78,8 @@ def make_client(site: Site) -> Iterator[MakeClient]:
         return clients[-1]
 
     yield make
+    proxy.clear()
+    proxy.come_up()
     for client in clients:
         client.close()
 

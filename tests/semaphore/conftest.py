@@ -4,7 +4,8 @@ Rules
 - Every test has a prefix and a session name of its own, so that what is left behind can be told to be its
   own.
 - The reference server ends sessions as early as Consul promises, after one TTL, and not as late as it does.
-- Clients made by ``make_client`` are closed at the end, whatever the test did.
+- Clients made by ``make_client`` are closed at the end, whatever the test did, and before the proxy is, which
+  lets everything through by then: else each would leave its sessions at an agent that others use.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def spec(site: Site, *, ttl: float = TTL, **changes: Any) -> SessionSpec:
 
 
 @pytest.fixture
-def make_client(site: Site) -> Iterator[MakeClient]:
+def make_client(site: Site, proxy: FaultProxy) -> Iterator[MakeClient]:
     clients: list[Client] = []
 
     def make(*, address: str = site.address, ttl: float = TTL, **settings: Any) -> Client:
@@ -122,6 +123,8 @@ def make_client(site: Site) -> Iterator[MakeClient]:
         return clients[-1]
 
     yield make
+    proxy.clear()
+    proxy.come_up()
     for client in clients:
         client.close()
 
