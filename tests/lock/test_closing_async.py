@@ -66,8 +66,8 @@ async def test_a_client_closed_amid_its_users_leaves_nothing(site: Site, after: 
             group.start_soon(use, slot, number)
         await anyio.sleep(after)
         await client.close()
-        left, pending = site.left_behind(), client.pending_cleanup
-    assert (left, pending) == ([], 0)
+        assert site.left_behind() == []
+        assert client.pending_cleanup == 0
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
