@@ -45,7 +45,7 @@ class Mutation:
     was: str
     becomes: str
     rare: bool = False
-    """Whether it takes hundreds of seeds to be found."""
+    """Whether it takes many seeds to be found."""
     also: Mutation | None = None
     """The other place that the fault is in."""
 
@@ -127,7 +127,6 @@ MUTATIONS = (
         "run",
         "in self.unanswered:",
         "in ():",
-        rare=True,
     ),
     Mutation("a lost grant is not adopted", waitqueue, "judge", "return Adopt()", "pass"),
     Mutation("the order is that of the ids", waitqueue, "read", "(pair.create_index, pair.key)", "pair.key"),
@@ -277,7 +276,6 @@ MUTATIONS = (
         "put_back",
         "not session.settled or",
         "",
-        rare=True,
     ),
     Mutation(
         "giving up a slot's queue destroys no session",
@@ -299,7 +297,6 @@ MUTATIONS = (
         "encode",
         ", **self.unknown",
         "",
-        rare=True,
     ),
     Mutation(
         "a leader goes on when told to stop",
