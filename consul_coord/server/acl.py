@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from consul_coord.server.failures import Refusal
+from consul_coord.server.failures import LeadersRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +95,7 @@ class Authorizer:
     def require(self, resource: Resource, name: str, policy: Policy) -> None:
         """Refuse with 403 unless the token may."""
         if not self.may(resource, name, policy):
-            raise Refusal(403, DENIED)
+            raise LeadersRefusal(403, DENIED)
 
     def _strength(self, resource: Resource, name: str) -> int:
         exact = self._exact.get((resource, name))
@@ -117,5 +117,5 @@ def authorizer_of(config: AclConfig | None, secret: str) -> Authorizer:
     used = secret or config.default_token
     token = config.tokens.get(used) if used else config.anonymous
     if token is None:
-        raise Refusal(403, _UNKNOWN)
+        raise LeadersRefusal(403, _UNKNOWN)
     return Authorizer(token, config.default_policy)

@@ -26,6 +26,9 @@ class ServerConfig:
     address (0: no limit). ``control`` opens the control endpoint, ``acl`` switches ACLs on, ``allow_remote``
     permits listening on an address other than loopback. ``tls_cert`` and ``tls_key`` name PEM files and make
     it HTTPS; with ``tls_client_ca``, a PEM file too, clients must show a certificate that it vouches for.
+    ``hops`` is how far from the leader the agent is: 0 the leader itself, 1 a follower, 2 a client agent that
+    talks to a follower. So often does the text of the leader's errors begin with
+    ``rpc error making call: ``.
     """
 
     session_ttl_min: float = 10.0
@@ -45,6 +48,7 @@ class ServerConfig:
     gzip: bool = True
     pretty: bool = False
     version: str = "1.8.7"
+    hops: int = 0
     allow_remote: bool = False
     control: bool = False
     tls_cert: str = ""

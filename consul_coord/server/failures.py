@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StateError(Exception):
-    """A refused operation; the text is the body of the reply, whose status is 500."""
+    """An operation that the leader refuses; the text is the body of the reply, whose status is 500."""
 
 
 class Refusal(Exception):
@@ -15,3 +15,7 @@ class Refusal(Exception):
         self.status = status
         self.text = text
         self.headers = headers
+
+
+class LeadersRefusal(Refusal):
+    """A reply that the leader decides on, or a server near it: what lies between adds to its text."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from consul_coord.server.failures import Refusal
+from consul_coord.server.failures import LeadersRefusal, Refusal
 from consul_coord.server.gotext import SECOND, GoParseError, parse_duration, parse_uint, quote
 
 if TYPE_CHECKING:
@@ -69,10 +69,15 @@ def read_options(params: Params, config: ServerConfig) -> ReadOptions:
     )
 
 
+def is_here(params: Params, datacenter: str) -> bool:
+    """Tell whether our own datacenter is asked."""
+    return params.get("dc") in ("", datacenter)
+
+
 def check_target(params: Params, datacenter: str) -> None:
     """Refuse a datacenter that is not ours."""
-    if (wanted := params.get("dc")) and wanted != datacenter:
-        raise Refusal(500, "No path to datacenter")
+    if not is_here(params, datacenter):
+        raise LeadersRefusal(500, "No path to datacenter")
 
 
 def check_namespace(params: Params) -> None:

@@ -8,20 +8,24 @@ Rules
 - A read blocks when it names an index and the answer's index is not above it; up to a sixteenth of its wait
   is added at random. It is looked at again when what it watches changes; an index above all others therefore
   waits its full time.
+- What a reply tells of the leader was so when the answer was last looked for, not when the wait ended.
 - Without a leader a request waits for one, and is refused when its patience ends; watches end at once.
+- Each hop between this agent and the leader adds its words to the leader's errors. The last hop is spared
+  where the nearest server answers: stale reads, other datacenters, and that there is no leader.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.server import routes
 from consul_coord.server.acl import authorizer_of
 from consul_coord.server.call import Call, Read, Seen
-from consul_coord.server.failures import Refusal, StateError
-from consul_coord.server.params import Params, check_namespace, check_target, read_options, token_of
+from consul_coord.server.failures import LeadersRefusal, Refusal, StateError
+from consul_coord.server.params import Params, check_namespace, check_target, is_here, read_options, token_of
 from consul_coord.server.state import CAUGHT_UP, LEADER
 from consul_coord.server.waiting import Waiter, WaitingRoom
 from consul_coord.server.wire import Blocked, Reply, text_reply
@@ -34,8 +38,18 @@ if TYPE_CHECKING:
     from consul_coord.server.wire import Headers, Request
 
 _JITTER = 1 / 16
-_NO_LEADER = text_reply(500, "No cluster leader")
-_LEADER_GONE = text_reply(500, "rpc error making call: EOF")
+_HOP = "rpc error making call: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contact:
+    """Whether a leader is known, and how long nothing has been heard of it."""
+
+    leader: bool
+    milliseconds: int = 0
+
+
+_NOBODY = Contact(leader=False)
 
 
 class Service:
@@ -107,6 +121,9 @@ class Service:
     def _answer(self, request: Request, now: float) -> Reply | Waiter:
         try:
             route, tail = routes.find(request)
+        except Refusal as refused:
+            return _refuse(refused)
+        try:
             handler = routes.handler_of(route, request.method)
             call = self._call(route, request, tail, now)
             if route.needs_leader and not self.state.leader and not call.options.stale:
@@ -114,7 +131,12 @@ class Service:
             outcome = handler(call)
             return self._read(call, outcome, now) if isinstance(outcome, Read) else outcome
         except (Refusal, StateError) as refused:
-            return _refuse(refused)
+            return _refuse(refused, self._hops(request) if route.needs_leader else 0)
+
+    def _hops(self, request: Request) -> int:
+        params = Params(request.query)
+        nearest = "stale" in params or "max_stale" in params or not is_here(params, self.state.datacenter)
+        return max(0, self.state.config.hops - nearest)
 
     def _call(self, route: Route, request: Request, tail: str, now: float) -> Call:
         params = Params(request.query)
@@ -135,36 +157,40 @@ class Service:
     def _ask(self, call: Call, read: Read, until: float, now: float) -> Reply | Waiter:
         stale = call.options.stale
         if not self.state.leader and not stale:
-            return _LEADER_GONE
+            return text_reply(500, f"{_HOP * max(1, self.state.config.hops)}EOF")
+        contact = self._contact(now)
         seen = self._look(call, read)
         if isinstance(seen, Reply):
             return seen
         if not 0 < max(seen.index, 1) <= call.options.index:
-            return self._with_meta(seen, call, now)
+            return self._with_meta(seen, call, contact)
         marks = (*seen.marks, CAUGHT_UP if stale else LEADER)
         return Waiter(
             lambda later: self._ask(call, read, until, later),
-            lambda later: self._now(call, read, later),
+            lambda _: self._now(call, read, contact),
             marks,
             until,
         )
 
-    def _now(self, call: Call, read: Read, now: float) -> Reply:
+    def _now(self, call: Call, read: Read, contact: Contact) -> Reply:
         seen = self._look(call, read)
-        return seen if isinstance(seen, Reply) else self._with_meta(seen, call, now)
+        return seen if isinstance(seen, Reply) else self._with_meta(seen, call, contact)
+
+    def _contact(self, now: float) -> Contact:
+        if self.state.leader:
+            return Contact(leader=True)
+        return Contact(leader=False, milliseconds=round((now - self.state.leader_since) * 1_000))
 
     def _look(self, call: Call, read: Read) -> Seen | Reply:
         try:
             return read.look(call.store)
         except Refusal as refused:
-            return _refuse(refused)
+            return _refuse(refused, self._hops(call.request))
         except StateError as error:
-            return text_reply(500, str(error), _meta(1, leader=False))
+            return _refuse(error, self._hops(call.request), _meta(1, _NOBODY))
 
-    def _with_meta(self, seen: Seen, call: Call, now: float) -> Reply:
-        reply, state = seen.reply, self.state
-        contact = round((now - state.leader_since) * 1_000) if not state.leader else 0
-        meta = _meta(seen.index, leader=bool(state.leader), contact=contact)
+    def _with_meta(self, seen: Seen, call: Call, contact: Contact) -> Reply:
+        reply, meta = seen.reply, _meta(seen.index, contact)
         if seen.effective:
             meta = (("X-Consul-Effective-Consistency", _consistency(call)), *meta)
         return Reply(reply.status, reply.body, (*reply.headers, *meta))
@@ -173,14 +199,15 @@ class Service:
         def again(now: float) -> Reply | Waiter:
             return self._answer(request, now) if self.state.leader else self._hold(request, until)
 
-        return Waiter(again, lambda _: _NO_LEADER, (LEADER,), until)
+        refused = text_reply(500, f"{_HOP * max(0, self.state.config.hops - 1)}No cluster leader")
+        return Waiter(again, lambda _: refused, (LEADER,), until)
 
 
-def _meta(index: int, *, leader: bool, contact: int = 0) -> Headers:
+def _meta(index: int, contact: Contact) -> Headers:
     return (
         ("X-Consul-Index", str(max(index, 1))),
-        ("X-Consul-Knownleader", "true" if leader else "false"),
-        ("X-Consul-Lastcontact", str(contact)),
+        ("X-Consul-Knownleader", "true" if contact.leader else "false"),
+        ("X-Consul-Lastcontact", str(contact.milliseconds)),
     )
 
 
@@ -190,9 +217,11 @@ def _consistency(call: Call) -> str:
     return "consistent" if call.options.consistent else "leader"
 
 
-def _refuse(error: Refusal | StateError) -> Reply:
+def _refuse(error: Refusal | StateError, hops: int = 0, meta: Headers = ()) -> Reply:
     if isinstance(error, StateError):
-        return text_reply(500, str(error))
+        return text_reply(500, f"{_HOP * hops}{error}", meta)
+    if isinstance(error, LeadersRefusal):
+        return text_reply(error.status, f"{_HOP * hops}{error.text}", error.headers)
     if any(name == "Content-Type" for name, _ in error.headers):
         return Reply(error.status, error.text.encode(), error.headers)
     return text_reply(error.status, error.text, error.headers)

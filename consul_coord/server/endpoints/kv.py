@@ -9,7 +9,7 @@ from urllib.parse import quote_plus
 from consul_coord.server import kv
 from consul_coord.server.acl import DENIED
 from consul_coord.server.call import NOT_FOUND, Read, Seen
-from consul_coord.server.failures import Refusal, StateError
+from consul_coord.server.failures import LeadersRefusal, Refusal
 from consul_coord.server.gotext import GoParseError, parse_uint
 from consul_coord.server.records import Entry
 from consul_coord.server.store import KV
@@ -132,7 +132,7 @@ def delete(call: Call) -> Reply:
     _refuse_conflict(call.params, "recurse", "cas")
     if "recurse" in call.params:
         if not call.authorizer.may_all("key", call.tail, "write"):
-            raise Refusal(403, DENIED)
+            raise LeadersRefusal(403, DENIED)
         op = kv.KvOp("delete-tree", Entry(call.tail))
     else:
         key = _required_key(call)
@@ -168,7 +168,7 @@ def _uint(params: Params, name: str) -> int:
     try:
         return parse_uint(params.get(name))
     except GoParseError as error:
-        raise StateError(str(error)) from None
+        raise Refusal(500, str(error)) from None
 
 
 def _refuse_large(call: Call) -> None:

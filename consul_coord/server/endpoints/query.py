@@ -6,9 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.server import gojson, queries
+from consul_coord.server.acl import DENIED
 from consul_coord.server.call import EMPTY, Read, Seen
 from consul_coord.server.endpoints.catalog import decode_strictly
-from consul_coord.server.failures import Refusal, StateError
+from consul_coord.server.failures import LeadersRefusal, Refusal, StateError
 from consul_coord.server.records import QueryRecord
 from consul_coord.server.store import QUERIES
 
@@ -64,7 +65,7 @@ def read(call: Call) -> Read:
     def look(store: Store) -> Seen:
         found = queries.find(store, name)
         if found is None:
-            raise Refusal(404, "Query not found")
+            raise LeadersRefusal(404, "Query not found")
         return _seen(call, store, [found])
 
     return Read(look)
@@ -114,7 +115,7 @@ def _decode(call: Call, query_id: str) -> QueryRecord:
         template.get("RemoveEmptyTags", False),
     )
     if not _permitted(call, query, write=True):
-        raise Refusal(403, "Permission denied")
+        raise LeadersRefusal(403, DENIED)
     return query
 
 
