@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import random
 import socket
 import struct
@@ -207,6 +208,8 @@ def test_thousands_of_hostile_clients_take_no_memory(caplog: pytest.LogCaptureFi
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
+    # What pytest keeps of the many warnings would be counted with what the server keeps.
+    caplog.set_level(logging.ERROR, "consul_coord.server")
     tracemalloc.start()
     try:
         held(0)  # what is loaded and cached once
@@ -215,4 +218,4 @@ def test_thousands_of_hostile_clients_take_no_memory(caplog: pytest.LogCaptureFi
     finally:
         tracemalloc.stop()
     assert last - first < 300_000
-    assert [record.getMessage() for record in caplog.records if record.levelname != "WARNING"] == []
+    assert [record.getMessage() for record in caplog.records] == []
