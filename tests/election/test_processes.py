@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 STOPPED = 2 * (SPEC.ttl or 0) + 1.5
 """Seconds for which a process or an agent is stopped: until the lease is long over."""
-LATE = 1.0
+LATE = 3.0
 """Seconds by which a busy machine may delay all this."""
 
 

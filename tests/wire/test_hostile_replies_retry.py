@@ -156,12 +156,12 @@ def test_silence_ends_at_the_deadline(make: Make, scripted: ScriptedAgent) -> No
 @pytest.mark.parametrize("failure", ["500", "cut short"])
 def test_failing_ends_by_the_deadline(make: Make, scripted: ScriptedAgent, failure: str) -> None:
     scripted.always(FAILURES[failure])
-    client = make.client(timeout=0.3)
+    client = make.client(timeout=1.0)
     began = time.monotonic()
     # The last try may have been left too little time.
     with pytest.raises((ServerError, BrokenReply, RequestTimeout)):
         client.session.info(SID)
-    assert elapsed(began) < 0.3 + TOLERANCE
+    assert elapsed(began) < 1.0 + TOLERANCE
     assert len(scripted.requests) >= 2
 
 
