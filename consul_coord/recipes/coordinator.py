@@ -74,6 +74,7 @@ class Coordinator:
         self._no_calls = Signal()
         """Raised when the client closes and no call waits any more."""
         self._releasing: dict[HoldCore, None] = {}
+        self._given_up: list[HoldCore] = []
         self._fences: dict[str, int] = {}
         self.polite: set[str] = set()
         """Keys for which others were seen waiting at this client's last release: its next attempt queues."""
@@ -300,13 +301,26 @@ class Coordinator:
             await io.wait(self._no_calls, deadline=min(deadline, io.now() + CALLS_END))
 
     def begin_close(self) -> bool:
-        """Refuse new calls and end the waiting ones; returns False when that was done before."""
+        """Refuse new calls, end the waiting ones and all holds; returns False when that was done before.
+
+        The holds end at once: else whoever is woken by the closing would give up first, for another reason.
+        """
         if self.closing.is_set():
             return False
         self.closing.set()
+        self._give_up_holds()
         for interrupt in list(self._waiting):
             interrupt.fire(_closed)
         return True
+
+    def _give_up_holds(self) -> None:
+        self._given_up += [hold for hold in self.holds() if hold.lose(LossReason.CLIENT_CLOSED)]
+
+    def given_up(self) -> list[HoldCore]:
+        """End what was granted since closing began, and return all holds that it is to give back."""
+        self._give_up_holds()
+        mine, self._given_up = self._given_up, []
+        return mine
 
     def forked(self, host: Host) -> None:
         """Mark everything as the parent's; called in the child, where no other thread is, with its new host.
@@ -331,8 +345,7 @@ async def close(io: IO, core: Coordinator, *, deadline: float) -> None:
     The rest is left to their TTL.
     """
     await core.calls_end(io, deadline=deadline)
-    mine = [hold for hold in core.holds() if hold.lose(LossReason.CLIENT_CLOSED)]
-    for hold in mine:
+    for hold in core.given_up():
         kept = core.session_of(hold)
         if kept is None or not kept.exported:
             await release.give_back(io, core, hold, budget=max(0.0, deadline - io.now()))
