@@ -109,7 +109,7 @@ class Agent:
         self._place = address.removeprefix("http://")
         self._connection = http.client.HTTPConnection(self._place, timeout=TIMEOUT)
         self._pool = ThreadPoolExecutor(max_workers=4 * MOST_WATCHES)
-        self._watching: set[http.client.HTTPConnection] = set()
+        self._watching: set[socket.socket] = set()
 
     def ask(self, method: str, target: str, body: bytes = b"") -> Answer:
         self._connection.request(method, target, body)
@@ -119,22 +119,22 @@ class Agent:
         """Send a blocking query at once, and let a thread wait for its reply."""
         connection = http.client.HTTPConnection(self._place)
         connection.request("GET", target)
-        self._watching.add(connection)
-        return self._pool.submit(self._reply_to, connection)
+        self._watching.add(connection.sock)
+        return self._pool.submit(self._reply_to, connection, connection.sock)
 
     def close(self) -> None:
         """End everything, blocking queries in flight included."""
         self._connection.close()
-        for connection in list(self._watching):
+        for sock in list(self._watching):
             with contextlib.suppress(OSError):  # it may end by itself at this moment
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
         self._pool.shutdown()
 
-    def _reply_to(self, connection: http.client.HTTPConnection) -> Answer:
+    def _reply_to(self, connection: http.client.HTTPConnection, sock: socket.socket) -> Answer:
         try:
             return self._read(connection)
         finally:
-            self._watching.discard(connection)
+            self._watching.discard(sock)
             connection.close()
 
     @staticmethod
