@@ -280,11 +280,12 @@ class AsyncClient(BaseClient):
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
 
         What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Harmless when
-        done before. Whoever cancels it meanwhile cancels the task once that is done.
+        done before.
         """
         core = self.core
         if not core.begin_close():
             return
+        # Whoever cancels it meanwhile cancels the task once that is done.
         await backend.uncancelled(lambda: self._close(core, timeout))
 
     async def _close(self, core: Coordinator, timeout: float) -> None:
