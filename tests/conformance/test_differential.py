@@ -133,7 +133,7 @@ def test_a_difference_is_found(own_agent: RealAgent, fault: str, monkeypatch: py
     unshrunk = hypothesis.settings(SETTINGS, phases=[hypothesis.Phase.generate])
     # What shows in time only, as a watch that is not woken, may fail at another step when it is replayed.
     with pytest.raises((AssertionError, TimeoutError, ExceptionGroup, Flaky)):
-        run(own_agent.address, 10_000, PLANTED_SEED, unshrunk)
+        run(own_agent.address, 60_000, PLANTED_SEED, unshrunk)
 
 
 @pytest.mark.long
