@@ -5,8 +5,8 @@ Rules
 - One blocking query per session tells its end to all its holds. One per key tells what operators do to the
   keys that a hold depends on, as long as there are no more than ``MOST_WATCHES`` keys; with more, all of them
   are read in batches every ``BATCH_PERIOD`` seconds: not a connection each, nor an answer each when their
-  session ends, to be read before the one that counts. A session with one hold only is not watched: its keys
-  tell its end.
+  session ends, to be read before the one that counts. When half as many are left, each has its own query
+  again. A session with one hold only is not watched: its keys tell its end.
 - Evidence is a 404 on renew after a consistent read, or a consistent read of a key that is newer than the
   fence: without permission a session reads as gone, and an old leader shows old data. Watches read
   consistently, so that no other read has to come between a loss and its news; batches do not, and what they
@@ -24,7 +24,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, PermissionDenied, SessionNotFound
+from consul_coord.errors import ConsulCoordError, PermissionDenied, RequestTimeout, SessionNotFound
 from consul_coord.events import Overwritten
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
@@ -96,10 +96,13 @@ class Monitor:
             io.spawn(lambda io: self._watch_session(io, kept), name=f"watch session {kept.id}")
         for watch in hold.tenure.watches(hold):
             if not self._batch and len(self._watched) < MOST_WATCHES:
-                stop = self._watched[reference, watch] = Signal()
-                io.spawn(partial(self._watch_key, reference, watch, stop), name=f"watch {watch.key}")
+                self._watch_alone(io, reference, watch)
             else:
                 self._read_with_all(reference, watch)
+
+    def _watch_alone(self, io: IO, reference: weakref.ref[HoldCore], watch: KeyWatch) -> None:
+        stop = self._watched[reference, watch] = Signal()
+        io.spawn(partial(self._watch_key, reference, watch, stop), name=f"watch {watch.key}")
 
     def _read_with_all(self, reference: weakref.ref[HoldCore], watch: KeyWatch) -> None:
         """Have one key more than can be watched read in batches, and all the others with it."""
@@ -142,7 +145,9 @@ class Monitor:
         try:
             await self._follow_key(io, reference, watch, stop)
         finally:
-            self._watched.pop((reference, watch), None)
+            # Meanwhile the key may have been read with others, and got another watch.
+            if self._watched.get((reference, watch)) is stop:
+                del self._watched[reference, watch]
 
     async def _follow_key(
         self, io: IO, reference: weakref.ref[HoldCore], watch: KeyWatch, stop: Signal
@@ -171,6 +176,11 @@ class Monitor:
         while self._batch:
             await io.sleep(BATCH_PERIOD)
             self._batch = {entry: None for entry in self._batch if _lasts(entry[0])}
+            if len(self._batch) <= MOST_WATCHES // 2:
+                alone, self._batch = self._batch, {}
+                for entry in alone:
+                    self._watch_alone(io, *entry)
+                return
             entries: defaultdict[str, list[tuple[weakref.ref[HoldCore], KeyWatch]]] = defaultdict(list)
             for reference, watch in self._batch:
                 entries[watch.key].append((reference, watch))
@@ -255,10 +265,14 @@ class Monitor:
         Raises SessionNotFound if so, and what stands in the way of knowing.
         """
         deadline = min(kept.lease.valid_until, io.now() + self._core.timeout)
-        confirming = self._confirming.get(kept.id)
-        if confirming is not None:
-            await io.wait(confirming, deadline=deadline)
-            return
+        last = kept.lease.sent_at
+        while (confirming := self._confirming.get(kept.id)) is not None:
+            if not await io.wait(confirming, deadline=deadline):
+                message = f"no renewal of session {kept.id} was answered in time"
+                raise RequestTimeout(message, method="PUT", path="/v1/session/renew", outcome_unknown=False)
+            if kept.lease.ended_by is not None or kept.lease.sent_at != last:
+                return
+            # Who asked got no answer: the next one asks.
         mine = self._confirming[kept.id] = Signal()
         try:
             await sessions.renew(io, self._core, kept, deadline=deadline, caught_up=True)

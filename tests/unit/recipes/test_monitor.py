@@ -134,10 +134,39 @@ def test_what_several_watches_suspect_is_asked_once(bench: Bench) -> None:
         bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
         others.set()
 
-    bench.io.at(1000.5, answered)
+    bench.io.at(bench.io.time + 0.5, answered)
     bench.io.expect("GET", KEY, pairs(entry("k", session=OTHER, index=21)))
     bench.watch_key()
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
+
+
+def test_a_suspicion_is_asked_about_again_when_the_one_that_asked_got_no_answer(bench: Bench) -> None:
+    others = bench.core.monitor._confirming[SESSION] = Signal()
+
+    def unanswered() -> None:
+        del bench.core.monitor._confirming[SESSION]
+        others.set()
+
+    bench.io.at(bench.io.time + 0.5, unanswered)
+    bench.io.expect("GET", INFO, ok([], index=21))
+    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
+    bench.watch_session()
+    assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
+
+
+def test_a_suspicion_is_settled_by_the_answer_that_another_got(bench: Bench) -> None:
+    others = bench.core.monitor._confirming[SESSION] = Signal()
+
+    def answered() -> None:
+        del bench.core.monitor._confirming[SESSION]
+        bench.kept.lease.confirm(sent_at=bench.io.time, horizon=15.0)
+        others.set()
+
+    bench.io.at(bench.io.time + 0.5, answered)
+    bench.io.expect("GET", INFO, ok([], index=21))
+    bench.watch_session()
+    assert bench.state == (HoldState.HELD, None)
+    assert not bench.io.steps
 
 
 def test_evidence_at_the_key_is_enough_where_no_renewal_gets_through(bench: Bench) -> None:
@@ -269,6 +298,25 @@ def test_many_keys_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
 def end(bench: Bench, key: str, reply: Response) -> Response:
     bench.holds[key].begin_release()
     return reply
+
+
+def test_when_few_are_left_each_key_is_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "MOST_WATCHES", 2)
+    bench = Bench(keys=("k", "k2", "k3"))
+    ended, _ = (each for each in bench.io.spawned if each.name.startswith("watch k"))
+    bench.io.spawned = [each for each in bench.io.spawned if not each.name.startswith("watch k")]
+    three = txn_done(entry("k"), entry("k2"), entry("k3"))
+    bench.io.expect("PUT", "/v1/txn", lambda _: end(bench, "k2", end(bench, "k3", three)))
+    bench.io.run_spawned("batch monitor")
+    assert {name for name in bench.spawned if name.startswith("watch k")} == {"watch k"}
+    bench.io.run(ended.program(bench.io))  # type: ignore[arg-type]  # slow to end, but not the new one's end
+    bench.io.expect("GET", KEY, pairs(index=21))
+    bench.io.expect("PUT", RENEW, renewed())
+    fourth = bench.grant("k4")
+    bench.io.run_spawned("monitor")
+    assert "watch k4" in bench.spawned, fourth
+    bench.watch_key()
+    assert bench.state == (HoldState.LOST, LossReason.KEY_DELETED)
 
 
 def test_trouble_while_making_sure_of_one_of_many_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
