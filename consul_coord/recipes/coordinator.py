@@ -31,6 +31,7 @@ from consul_coord.recipes.locked_key import LOCKED_KEY
 from consul_coord.recipes.monitor import Monitor
 from consul_coord.recipes.reaper import DestroySession, Reaper, RemoveContender
 from consul_coord.recipes.session_names import Names
+from consul_coord.recipes.slot_sessions import SlotSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +69,10 @@ class Coordinator:
         self.waits = KeyWaits(self)
         self.closing = Signal()
         self._sessions: dict[str, KeptSession] = {}
-        self._sources: weakref.WeakSet[SessionSource] = weakref.WeakSet()
+        self._slot_sessions: weakref.WeakValueDictionary[tuple[str, SessionSpec], SlotSessions] = (
+            weakref.WeakValueDictionary()
+        )
+        self._mutex = host.mutex()
         self._holds: dict[int, weakref.ref[HoldCore]] = {}
         self._waiting: dict[Interrupt, None] = {}
         self._no_calls = Signal()
@@ -90,6 +94,14 @@ class Coordinator:
         # A session given by its id has an owner elsewhere, perhaps in this very client.
         kind = sessions.SessionSource if isinstance(spec, str) else sessions.OwnSource
         return kind(self, spec)
+
+    def slot_sessions(self, directory: str, spec: SessionSpec) -> SlotSessions:
+        """Return what gives the sessions for all under ``directory``: one object while it is in use."""
+        with self._mutex:
+            mine = self._slot_sessions.get((directory, spec))
+            if mine is None:
+                mine = self._slot_sessions[directory, spec] = SlotSessions(self, spec)
+            return mine
 
     def adopt_session(self, kept: KeptSession) -> None:
         """Take a session into care: it is renewed from now on."""

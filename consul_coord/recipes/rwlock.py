@@ -17,13 +17,13 @@ from consul_coord.models import Contender, Holder, ReadOptions, SessionSpec
 from consul_coord.recipes import rwqueue, waitqueue
 from consul_coord.recipes.lock import LockCore
 from consul_coord.recipes.rw_contend import RwAttempt
-from consul_coord.recipes.slot_sessions import SlotSessions
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.lock import LockPlan
     from consul_coord.recipes.rwqueue import Mode
+    from consul_coord.recipes.slot_sessions import SlotSessions
     from consul_coord.recipes.waitqueue import Look
 
 _CONSISTENT = ReadOptions(consistency="consistent")
@@ -53,7 +53,7 @@ class SideCore(LockCore):
         if self._sessions is None or self._sessions[0] is not core:
             spec = self.plan.session if isinstance(self.plan.session, SessionSpec) else SessionSpec()
             directory = waitqueue.directory(self.plan.key)
-            self._sessions = (core, SlotSessions.of(core, directory, replace(spec, behavior="delete")))
+            self._sessions = (core, core.slot_sessions(directory, replace(spec, behavior="delete")))
             self.other._sessions = self._sessions  # noqa: SLF001 - one object in two halves
         return self._sessions[1]
 

@@ -32,7 +32,6 @@ from consul_coord.recipes import session as sessions
 from consul_coord.recipes import slots
 from consul_coord.recipes.chance import Chance
 from consul_coord.recipes.locked_key import watch_of
-from consul_coord.recipes.slot_sessions import SlotSessions
 from consul_coord.recipes.tenure import Ending, KeyWatch
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Memory:
     def __init__(self, core: Coordinator, prefix: str, spec: SessionSpec, flags: int) -> None:
         self.prefix = prefix
         self.flags = flags
-        self.sessions = SlotSessions.of(core, slots.directory(prefix), spec)
+        self.sessions = core.slot_sessions(slots.directory(prefix), spec)
         self.graced = bool(spec.node_checks or spec.service_checks)
         """Whether takers leave the slot of a vanished holder alone for a while."""
         self.tidy_leave = Chance()

@@ -18,7 +18,6 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
-import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -61,19 +60,8 @@ class SlotSession:
         return self.kept.id
 
 
-_in_use: weakref.WeakKeyDictionary[
-    Coordinator, weakref.WeakValueDictionary[tuple[str, SessionSpec], SlotSessions]
-] = weakref.WeakKeyDictionary()
-
-
 class SlotSessions:
     """Gives out sessions, and takes them back."""
-
-    @classmethod
-    def of(cls, core: Coordinator, directory: str, spec: SessionSpec) -> SlotSessions:
-        """Return those of a client for all that is under ``directory``: one object while anybody uses it."""
-        mine = _in_use.setdefault(core, weakref.WeakValueDictionary())
-        return mine.setdefault((directory, spec), cls(core, spec))
 
     def __init__(self, core: Coordinator, spec: SessionSpec) -> None:
         self._core = core
