@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import time
 import uuid
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import quote
 
@@ -267,11 +268,11 @@ class Operations(RuleBasedStateMachine):
         return session
 
     def teardown(self) -> None:
-        for session in self.sessions:
-            self.both("PUT", f"/v1/session/destroy/{session}")
-        self.both("PUT", "/v1/catalog/deregister", {"Node": self.node})
-        self.both("DELETE", f"/v1/kv/{self.prefix}?recurse")
-        self.sides.close()
+        with closing(self.sides):  # a difference may show as late as here
+            for session in self.sessions:
+                self.both("PUT", f"/v1/session/destroy/{session}")
+            self.both("PUT", "/v1/catalog/deregister", {"Node": self.node})
+            self.both("DELETE", f"/v1/kv/{self.prefix}?recurse")
         type(self).operations += len(self.sides.said)
         type(self).woken += self.sides.woken
 

@@ -117,10 +117,14 @@ class Agent:
 
     def watch(self, target: str) -> Future[Answer]:
         """Send a blocking query at once, and let a thread wait for its reply."""
-        connection = http.client.HTTPConnection(self._place)
-        connection.request("GET", target)
-        self._watching.add(connection.sock)
-        return self._pool.submit(self._reply_to, connection, connection.sock)
+        with contextlib.ExitStack() as unless_it_waits:
+            connection = http.client.HTTPConnection(self._place)
+            unless_it_waits.callback(connection.close)
+            connection.request("GET", target)
+            self._watching.add(connection.sock)
+            waiting = self._pool.submit(self._reply_to, connection, connection.sock)
+            unless_it_waits.pop_all()
+        return waiting
 
     def close(self) -> None:
         """End everything, blocking queries in flight included."""

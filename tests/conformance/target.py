@@ -14,6 +14,7 @@ from __future__ import annotations
 import http.client
 import json
 import uuid
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,13 +80,10 @@ class Target:
     ) -> Answer:
         """Send a request and read the reply; a body that is not bytes is sent as JSON."""
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        connection = self.connect(timeout)
-        try:
+        with closing(self.connect(timeout)) as connection:
             connection.request(method, target, sent, {**self._headers, **(headers or {})})
-            reply = connection.getresponse()
-            return Answer(reply.status, reply.read(), reply.headers)
-        finally:
-            connection.close()
+            with connection.getresponse() as reply:  # one that ends the connection owns its socket
+                return Answer(reply.status, reply.read(), reply.headers)
 
     def get(self, target: str) -> Answer:
         return self.ask("GET", target)

@@ -15,6 +15,7 @@ import os
 import random
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,13 +24,13 @@ import pytest
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from consul_coord.server import kv, sessions
+from consul_coord.server import ReferenceServer, kv, sessions
 from consul_coord.server.lockdelay import LockDelays
 from consul_coord.server.store import SESSIONS
 from consul_coord.server.waiting import WaitingRoom
 from consul_coord.testing.agent import RealAgent
 from tests.conformance.operations import Operations
-from tests.conformance.sides import TIMEOUT, Agent
+from tests.conformance.sides import CONFIG, TIMEOUT, Agent, Answer
 from tests.conformance.target import Target
 
 if TYPE_CHECKING:
@@ -56,12 +57,11 @@ def own_agent(consul_binary: Path) -> Iterator[RealAgent]:
 
 def wait_until_quiet(address: str) -> None:
     """Wait until the agent has written its own node to the catalog, which moves indexes that are compared."""
-    agent = Agent(address)
     deadline = time.monotonic() + TIMEOUT
-    while any(node["TaggedAddresses"] is None for node in agent.ask("GET", "/v1/catalog/nodes").body):
-        assert time.monotonic() < deadline, "the agent does not register its node"
-        time.sleep(0.05)
-    agent.close()
+    with closing(Agent(address)) as agent:
+        while any(node["TaggedAddresses"] is None for node in agent.ask("GET", "/v1/catalog/nodes").body):
+            assert time.monotonic() < deadline, "the agent does not register its node"
+            time.sleep(0.05)
 
 
 SETTINGS = hypothesis.settings(
@@ -134,6 +134,25 @@ def test_a_difference_is_found(own_agent: RealAgent, fault: str, monkeypatch: py
     # What shows in time only, as a watch that is not woken, may fail at another step when it is replayed.
     with pytest.raises((AssertionError, TimeoutError, ExceptionGroup, Flaky)):
         run(own_agent.address, 60_000, PLANTED_SEED, unshrunk)
+
+
+def test_a_difference_at_the_very_end_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a machine is busy: what should have shown at a step shows while all is taken away."""
+
+    class Run(Operations):
+        """Counts for itself."""
+
+    with ReferenceServer(config=CONFIG) as agent:
+        Run.address = agent.address
+        machine = Run()
+        machine.same_start()
+        machine.watch("tree", "a", "", 0)
+        asked = machine.sides.agent
+        assert len(asked._watching) == 1
+        monkeypatch.setattr(machine.sides.reference, "ask", lambda *_: Answer(500, "", None))
+        with pytest.raises(AssertionError, match="and not"):
+            machine.teardown()
+    assert (asked._connection.sock, asked._watching) == (None, set())
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from contextlib import closing
 
 import pytest
 
@@ -68,11 +69,10 @@ def test_writes_have_no_index_and_no_leader(target: Target) -> None:
 
 
 def test_header_names_are_spelled_as_go_spells_them(target: Target) -> None:
-    connection = target.connect()
-    connection.connect()
-    connection.sock.sendall(b"GET /v1/kv/none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    head = b"".join(iter(lambda: connection.sock.recv(4_096), b"")).partition(b"\r\n\r\n")[0]
-    connection.close()
+    with closing(target.connect()) as connection:
+        connection.connect()
+        connection.sock.sendall(b"GET /v1/kv/none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        head = b"".join(iter(lambda: connection.sock.recv(4_096), b"")).partition(b"\r\n\r\n")[0]
     for name in (b"X-Consul-Index", b"X-Consul-Knownleader", b"X-Consul-Lastcontact", b"Vary"):
         assert b"\r\n" + name + b": " in head
 
