@@ -6,9 +6,16 @@ import functools
 import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from consul_coord.errors import AcquireCancelled, LeadershipLost, NotHeld
+from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.models import LossReason, ReleaseOutcome
-from consul_coord.testing.fakes.holding import BaseHold, BaseLeadership, Place, Slots
+from consul_coord.testing.fakes.holding import (
+    BaseElection,
+    BaseHold,
+    BaseLeadership,
+    BaseLock,
+    Place,
+    raised_within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,36 +77,17 @@ class FakeLeadership(BaseLeadership, FakeHold):
         _leave(self, error)
 
 
-class FakeLock:
+class FakeLock(BaseLock[FakeHold]):
     """A lock that excludes the threads of this process from each other: a ``LockLike``."""
 
     def __init__(self, key: str = "fake", *, limit: int = 1) -> None:
-        self._slots: Slots[FakeHold] = Slots(key, limit=limit, changed=self._wake)
+        super().__init__(key, limit=limit, changed=self._wake)
         self._changed = threading.Condition(self._slots.mutex)
         self._entered: dict[object, list[FakeHold]] = {}
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-    @property
-    def key(self) -> str:
-        """The name it was given."""
-        return self._slots.key
-
-    # -- what a test does
-
-    @property
-    def holds(self) -> tuple[FakeHold, ...]:
-        """What is held at present, the latest last."""
-        return tuple(self._slots.holds())
-
-    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
-        """Let all present holds be lost, for this reason; it is free then."""
-        for hold in self._slots.holds():
-            hold.lose(reason)
-
-    # -- what the code under test does
 
     def acquire(self, *, timeout: float | None = None) -> FakeHold:
         """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
@@ -133,10 +121,6 @@ class FakeLock:
     def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling thread. Raises NotHeld."""
         return self._slots.own(threading.current_thread()).release()
-
-    def cancel(self) -> None:
-        """End all calls that wait, with AcquireCancelled."""
-        self._slots.cancel()
 
     def hold(self, *, timeout: float | None = None) -> FakeHeld:
         """Return a context manager that takes it and releases it."""
@@ -203,79 +187,30 @@ class FakeHeld:
         _leave(self._held.pop(), error)
 
 
-class FakeElection:
+class FakeElection(BaseElection[FakeLeadership]):
     """A candidate that is elected when the test says so: an ``ElectionLike``.
 
     ``leads``: whether it is elected as soon as it is started.
     """
 
     def __init__(self, key: str = "fake", *, leads: bool = True) -> None:
-        self._slots: Slots[FakeLeadership] = Slots(key, limit=1, changed=self._wake)
+        super().__init__(key, leads=leads, changed=self._wake)
         self._changed = threading.Condition(self._slots.mutex)
-        self._leads = leads
-        self._started = False
-        self._latest: FakeLeadership | None = None
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    @property
-    def key(self) -> str:
-        """The name it was given."""
-        return self._slots.key
-
-    # -- what a test does
-
-    def elect(self) -> FakeLeadership:
-        """Make it the leader, in a new term. Raises NotHeld unless it is a candidate that does not lead."""
-        taken = self._slots.take(self._made) if self._started else None
-        if taken is None:
-            state = "leads already" if self._started else "was not started"
-            message = f"{self.key} can't be elected: it {state}"
-            raise NotHeld(message, key=self.key)
-        self._latest = taken
-        self._wake()
-        return taken
-
     def _made(self, fence: int) -> FakeLeadership:
         return FakeLeadership(self._slots, fence, self, changed=self._changed)
 
-    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
-        """Let the present leadership be lost; nothing if there is none."""
-        for leadership in self._slots.holds():
-            leadership.lose(reason)
-
-    # -- what the code under test does
-
-    @property
-    def leadership(self) -> FakeLeadership | None:
-        """The present leadership, or None."""
-        return next(iter(self._slots.holds()), None)
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether it leads."""
-        return self.leadership is not None
-
-    @property
-    def term(self) -> int | None:
-        """The term of the present leadership, or None."""
-        leadership = self.leadership
-        return None if leadership is None else leadership.fence
-
     def start(self) -> None:
         """Begin to be a candidate; harmless when it is one."""
-        if not self._started:
-            self._started = True
-            if self._leads:
-                self.elect()
+        self._begin()
 
     def stop(self, *, timeout: float = 5.0) -> None:  # noqa: ARG002 - as a real one's
         """Resign, and be no candidate any more."""
-        self._started = False
-        self.resign()
-        self._slots.cancel()
+        self._end()
 
     def wait_for_leadership(self, *, timeout: float | None = None) -> FakeLeadership:
         """Return the leadership, as soon as there is one.
@@ -283,17 +218,12 @@ class FakeElection:
         Raises AcquireTimeout, and AcquireCancelled when it was not started or is stopped.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self.is_leader or not self._started, timeout)
-        leadership = self.leadership
-        if leadership is None:
-            raise self._slots.timeout() if self._started else self._slots.stopped()
-        return leadership
+            self._changed.wait_for(self._is_over, timeout)
+        return self._waited_for()
 
     def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
         """Return why the latest leadership has ended. Raises TimeoutError, NotHeld when there was none."""
-        latest = self._latest
-        if latest is None:
-            raise NotHeld(f"{self.key} was never led", key=self.key)
+        latest = self._last()
         with self._changed:
             if not self._changed.wait_for(lambda: not latest.is_held, timeout):
                 raise TimeoutError
@@ -301,8 +231,7 @@ class FakeElection:
 
     def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:  # noqa: ARG002 - as a real one's
         """Give the leadership up; it leads again when the test says ``elect()``."""
-        leadership = self.leadership
-        return ReleaseOutcome.ALREADY_LOST if leadership is None else leadership.release()
+        return self._give_up()
 
     def run(self, fn: Callable[[FakeLeadership], object], *, until: Callable[[], bool] | None = None) -> None:
         """Call ``fn(leadership)`` whenever elected, until stopped or ``until()`` is true after a call.
@@ -326,7 +255,7 @@ class FakeElection:
                 with leadership:
                     fn(leadership)
             except LeadershipLost as lost:
-                if lost.__cause__ is not None and not isinstance(lost.__cause__, LeadershipLost):
+                if raised_within(lost):
                     raise
             if until is not None and until():
                 return

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import anyio
 from anyio import CancelScope, get_current_task
 
-from consul_coord.errors import AcquireCancelled, LeadershipLost, NotHeld
+from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.models import LossReason, ReleaseOutcome
-from consul_coord.testing.fakes.holding import BaseHold, BaseLeadership, Place, Slots
+from consul_coord.testing.fakes.holding import (
+    BaseElection,
+    BaseHold,
+    BaseLeadership,
+    BaseLock,
+    Place,
+    raised_within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -125,32 +132,13 @@ class AsyncFakeLeadership(BaseLeadership, AsyncFakeHold):
         return self._block.leave(kind, error, trace)
 
 
-class AsyncFakeLock:
+class AsyncFakeLock(BaseLock[AsyncFakeHold]):
     """A lock that excludes the tasks of this loop from each other: an ``AsyncLockLike``."""
 
     def __init__(self, key: str = "fake", *, limit: int = 1) -> None:
         self._news = News()
-        self._slots: Slots[AsyncFakeHold] = Slots(key, limit=limit, changed=self._news.tell)
+        super().__init__(key, limit=limit, changed=self._news.tell)
         self._entered: dict[object, list[Block]] = {}
-
-    @property
-    def key(self) -> str:
-        """The name it was given."""
-        return self._slots.key
-
-    # -- what a test does
-
-    @property
-    def holds(self) -> tuple[AsyncFakeHold, ...]:
-        """What is held at present, the latest last."""
-        return tuple(self._slots.holds())
-
-    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
-        """Let all present holds be lost, for this reason; it is free then."""
-        for hold in self._slots.holds():
-            hold.lose(reason)
-
-    # -- what the code under test does
 
     async def acquire(self, *, timeout: float | None = None) -> AsyncFakeHold:
         """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
@@ -187,10 +175,6 @@ class AsyncFakeLock:
     async def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling task. Raises NotHeld."""
         return await self._slots.own(get_current_task().id).release()
-
-    def cancel(self) -> None:
-        """End all calls that wait, with AcquireCancelled."""
-        self._slots.cancel()
 
     def hold(self, *, timeout: float | None = None) -> AsyncFakeHeld:
         """Return a context manager that takes it, cancels its block at a loss, and releases it."""
@@ -260,7 +244,7 @@ class AsyncFakeHeld:
         self._blocks.pop().leave(kind, error, trace)
 
 
-class AsyncFakeElection:
+class AsyncFakeElection(BaseElection[AsyncFakeLeadership]):
     """A candidate that is elected when the test says so: an ``AsyncElectionLike``.
 
     ``leads``: whether it is elected as soon as it is started.
@@ -268,92 +252,37 @@ class AsyncFakeElection:
 
     def __init__(self, key: str = "fake", *, leads: bool = True) -> None:
         self._news = News()
-        self._slots: Slots[AsyncFakeLeadership] = Slots(key, limit=1, changed=self._news.tell)
-        self._leads = leads
-        self._started = False
-        self._latest: AsyncFakeLeadership | None = None
-
-    @property
-    def key(self) -> str:
-        """The name it was given."""
-        return self._slots.key
-
-    # -- what a test does
-
-    def elect(self) -> AsyncFakeLeadership:
-        """Make it the leader, in a new term. Raises NotHeld unless it is a candidate that does not lead."""
-        taken = self._slots.take(self._made) if self._started else None
-        if taken is None:
-            state = "leads already" if self._started else "was not started"
-            message = f"{self.key} can't be elected: it {state}"
-            raise NotHeld(message, key=self.key)
-        self._latest = taken
-        self._news.tell()
-        return taken
+        super().__init__(key, leads=leads, changed=self._news.tell)
 
     def _made(self, fence: int) -> AsyncFakeLeadership:
         return AsyncFakeLeadership(self._slots, fence, self, news=self._news)
 
-    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
-        """Let the present leadership be lost; nothing if there is none."""
-        for leadership in self._slots.holds():
-            leadership.lose(reason)
-
-    # -- what the code under test does
-
-    @property
-    def leadership(self) -> AsyncFakeLeadership | None:
-        """The present leadership, or None."""
-        return next(iter(self._slots.holds()), None)
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether it leads."""
-        return self.leadership is not None
-
-    @property
-    def term(self) -> int | None:
-        """The term of the present leadership, or None."""
-        leadership = self.leadership
-        return None if leadership is None else leadership.fence
-
     async def start(self) -> None:
         """Begin to be a candidate; harmless when it is one."""
-        if not self._started:
-            self._started = True
-            if self._leads:
-                self.elect()
+        self._begin()
 
     async def stop(self, *, timeout: float = 5.0) -> None:  # noqa: ARG002 - as a real one's
         """Resign, and be no candidate any more."""
-        self._started = False
-        await self.resign()
-        self._slots.cancel()
+        self._end()
 
     async def wait_for_leadership(self, *, timeout: float | None = None) -> AsyncFakeLeadership:
         """Return the leadership, as soon as there is one.
 
         Raises AcquireTimeout, and AcquireCancelled when it was not started or is stopped.
         """
-        await self._news.wait_for(lambda: self.is_leader or not self._started, timeout)
-        leadership = self.leadership
-        if leadership is None:
-            raise self._slots.timeout() if self._started else self._slots.stopped()
-        return leadership
+        await self._news.wait_for(self._is_over, timeout)
+        return self._waited_for()
 
     async def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
         """Return why the latest leadership has ended. Raises TimeoutError, NotHeld when there was none."""
-        latest = self._latest
-        if latest is None:
-            raise NotHeld(f"{self.key} was never led", key=self.key)
+        latest = self._last()
         if not await self._news.wait_for(lambda: not latest.is_held, timeout):
             raise TimeoutError
         return latest.reason or LossReason.RESIGNED
 
     async def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:  # noqa: ARG002 - as a real one's
         """Give the leadership up; it leads again when the test says ``elect()``."""
-        leadership = self.leadership
-        return ReleaseOutcome.ALREADY_LOST if leadership is None else leadership.give_up()
+        return self._give_up()
 
     async def run(
         self,
@@ -383,7 +312,7 @@ class AsyncFakeElection:
                 async with leadership:
                     await fn(leadership)
             except LeadershipLost as lost:
-                if lost.__cause__ is not None and not isinstance(lost.__cause__, LeadershipLost):
+                if raised_within(lost):
                     raise
             if until is not None and until():
                 return

@@ -1,4 +1,4 @@
-"""Who holds a fake: what the blocking and the async fakes have in common. Nothing here waits.
+"""What the blocking and the async fakes have in common: holds, who has them, what tests do. Nothing waits.
 
 Rules
 - A hold is HELD, then LOST or RELEASED for good.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from consul_coord.errors import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 H = TypeVar("H", bound="BaseHold")
+L = TypeVar("L", bound="BaseLeadership")
 
 
 class Place(Protocol):
@@ -233,3 +235,119 @@ class Slots(Generic[H]):
     def stopped(self) -> AcquireCancelled:
         """Make the error of a wait that was ended."""
         return AcquireCancelled(f"the wait for {self.key!r} was cancelled", key=self.key)
+
+
+class BaseLock(Generic[H]):
+    """A lock's or a semaphore's name, its holds, and how they are lost."""
+
+    def __init__(self, key: str, *, limit: int, changed: Callable[[], None]) -> None:
+        self._slots: Slots[H] = Slots(key, limit=limit, changed=changed)
+
+    @property
+    def key(self) -> str:
+        """The name it was given."""
+        return self._slots.key
+
+    @property
+    def holds(self) -> tuple[H, ...]:
+        """What is held at present, the latest last."""
+        return tuple(self._slots.holds())
+
+    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
+        """Let all present holds be lost, for this reason; it is free then."""
+        for hold in self._slots.holds():
+            hold.lose(reason)
+
+    def cancel(self) -> None:
+        """End all calls that wait, with AcquireCancelled."""
+        self._slots.cancel()
+
+
+class BaseElection(ABC, Generic[L]):
+    """Whether a candidate stands and leads, and how a test has it elected."""
+
+    def __init__(self, key: str, *, leads: bool, changed: Callable[[], None]) -> None:
+        self._slots: Slots[L] = Slots(key, limit=1, changed=changed)
+        self._tell = changed
+        self._leads = leads
+        self._started = False
+        self._latest: L | None = None
+
+    @abstractmethod
+    def _made(self, fence: int) -> L:
+        """Make a leadership."""
+
+    @property
+    def key(self) -> str:
+        """The name it was given."""
+        return self._slots.key
+
+    def elect(self) -> L:
+        """Make it the leader, in a new term. Raises NotHeld unless it is a candidate that does not lead."""
+        taken = self._slots.take(self._made) if self._started else None
+        if taken is None:
+            state = "leads already" if self._started else "was not started"
+            message = f"{self.key} can't be elected: it {state}"
+            raise NotHeld(message, key=self.key)
+        self._latest = taken
+        self._tell()
+        return taken
+
+    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
+        """Let the present leadership be lost; nothing if there is none."""
+        for leadership in self._slots.holds():
+            leadership.lose(reason)
+
+    @property
+    def leadership(self) -> L | None:
+        """The present leadership, or None."""
+        return next(iter(self._slots.holds()), None)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads."""
+        return self.leadership is not None
+
+    @property
+    def term(self) -> int | None:
+        """The term of the present leadership, or None."""
+        leadership = self.leadership
+        return None if leadership is None else leadership.fence
+
+    def _begin(self) -> None:
+        if not self._started:
+            self._started = True
+            if self._leads:
+                self.elect()
+
+    def _end(self) -> None:
+        self._started = False
+        self._give_up()
+        self._slots.cancel()
+
+    def _give_up(self) -> ReleaseOutcome:
+        leadership = self.leadership
+        return ReleaseOutcome.ALREADY_LOST if leadership is None else leadership.give_up()
+
+    def _is_over(self) -> bool:
+        """Return whether a wait for leadership has come to its end."""
+        return self.is_leader or not self._started
+
+    def _waited_for(self) -> L:
+        """Return what was waited for. Raises AcquireTimeout, AcquireCancelled."""
+        leadership = self.leadership
+        if leadership is None:
+            raise self._slots.timeout() if self._started else self._slots.stopped()
+        return leadership
+
+    def _last(self) -> L:
+        """Return the latest leadership. Raises NotHeld when there was none."""
+        if self._latest is None:
+            message = f"{self.key} was never led"
+            raise NotHeld(message, key=self.key)
+        return self._latest
+
+
+def raised_within(lost: LeadershipLost) -> bool:
+    """Return whether a lost leadership hides another error, of the function that led."""
+    return lost.__cause__ is not None and not isinstance(lost.__cause__, LeadershipLost)
