@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from consul_coord.config import Settings
 from consul_coord.errors import BrokenReply, ConnectFailed
 from consul_coord.http.messages import Request, Retry
+from consul_coord.http.transport import dial
 from consul_coord.http.transport.base import SendCancelled
 from consul_coord.http.transport.build import sync_transport
 from consul_coord.http.transport.direct import MAX_IDLE, DirectTransport
@@ -272,17 +273,14 @@ class Flag:
 
 
 def cancelled_send(
-    transport: Transport, request: Request, *, when: threading.Event | None
+    transport: Transport, request: Request, *, when: threading.Event
 ) -> tuple[SendCancelled, float]:
     """Return what a send raises that is cancelled once ``when`` is set, and the seconds from then on."""
     flag = Flag()
     fired = [0.0]
 
     def fire() -> None:
-        if when is not None:
-            assert when.wait(PATIENCE)
-        else:
-            time.sleep(0.1)
+        assert when.wait(PATIENCE)
         fired[0] = time.monotonic()
         flag.set()
 
@@ -318,19 +316,32 @@ def test_a_waiting_send_is_cancelled_at_once(
         transport.close()
 
 
-def test_a_connect_is_cancelled_at_once() -> None:
+def test_a_connect_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    connecting, wait = threading.Event(), dial._wait_until_writable
+
+    def tell_and_wait(*args: Any) -> None:
+        connecting.set()
+        wait(*args)
+
+    monkeypatch.setattr(dial, "_wait_until_writable", tell_and_wait)
     with black_hole() as address:
-        cancelled, took = cancelled_send(DirectTransport(settings_for(address)), CAS, when=None)
+        cancelled, took = cancelled_send(DirectTransport(settings_for(address)), CAS, when=connecting)
     assert took < 0.1
     assert cancelled.error.outcome_unknown is False
 
 
 def test_a_look_up_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    released = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: released.wait(PATIENCE))
+    looking_up, released = threading.Event(), threading.Event()
+
+    def look_up(*_args: object, **_options: object) -> list[object]:
+        looking_up.set()
+        released.wait(PATIENCE)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     transport = DirectTransport(settings_for("some-host.invalid:8500"))
     try:
-        cancelled, took = cancelled_send(transport, CAS, when=None)
+        cancelled, took = cancelled_send(transport, CAS, when=looking_up)
     finally:
         released.set()
     assert took < 0.1

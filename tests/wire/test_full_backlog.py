@@ -1,0 +1,74 @@
+"""A unix socket whose listener is too busy to take one more connection: that is waited for, as over TCP."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.errors import RequestTimeout
+from consul_coord.http.messages import Request, Retry
+from tests.wire.servers import OK, PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.wire.conftest import MakeEngine
+
+CAS = Request("PUT", "/v1/kv/a", params=(("cas", "7"),), body=b"v", retry=Retry.NEVER)
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[tuple[socket.socket, int]]:
+    """Yield a listener that takes no more connections, and how many wait for it."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
+        listener.bind(str(tmp_path / "consul.sock"))
+        listener.listen(0)
+        for waiting in range(100):
+            client = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
+            client.setblocking(False)
+            code = client.connect_ex(listener.getsockname())
+            if code == errno.EAGAIN:
+                yield listener, waiting
+                return
+            if code:
+                break
+        pytest.skip("only Linux lets a connection to a crowded unix socket wait")
+
+
+def test_a_listener_that_stays_busy_is_a_timeout_with_nothing_sent(
+    own_engine: MakeEngine, crowd: tuple[socket.socket, int]
+) -> None:
+    listener, _ = crowd
+    with pytest.raises(RequestTimeout, match="no connection") as raised:
+        own_engine(f"unix://{listener.getsockname()}").send(CAS, timeout=0.2)
+    assert raised.value.outcome_unknown is False
+
+
+def test_a_listener_that_becomes_free_is_reached(
+    own_engine: MakeEngine, crowd: tuple[socket.socket, int]
+) -> None:
+    listener, waiting = crowd
+
+    def serve() -> None:
+        for _ in range(waiting):
+            listener.accept()[0].close()
+        with listener.accept()[0] as peer:
+            peer.settimeout(PATIENCE)
+            peer.recv(65536)
+            peer.sendall(OK)
+
+    engine = own_engine(f"unix://{listener.getsockname()}")
+    listener.settimeout(PATIENCE)
+    server = threading.Timer(0.2, serve)
+    server.start()
+    try:
+        assert engine.send(CAS, timeout=PATIENCE).status == 200
+    finally:
+        server.join()
