@@ -311,7 +311,7 @@ def _network_place(scheme: str, rest: str, text: str, source: str) -> _Place:
 
 def _host_name(name: str) -> str | None:
     try:
-        ascii_name = name if name.isascii() else name.encode("idna").decode("ascii")
+        ascii_name = name.encode("idna").decode("ascii")  # an ASCII one too: no label empty or too long
     except UnicodeError:
         return None
     return ascii_name if _HOST_NAME.fullmatch(ascii_name) else None

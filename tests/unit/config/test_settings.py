@@ -66,6 +66,8 @@ BAD_ADDRESSES = [
     "httpx://host",
     "ho st:1",
     "-host:1",
+    "two..dots:1",
+    f"{'x' * 64}.example:1",
     "host\\x:1",
     "unix://relative.sock",
     "unix://",
