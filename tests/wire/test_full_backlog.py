@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consul_coord.config import Settings
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Request, Retry
+from consul_coord.http.transport import dial
+from consul_coord.http.transport.direct import DirectTransport
 from tests.wire.servers import OK, PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.wire.conftest import MakeEngine
+    from consul_coord.http.transport.brake import Brake
 
 CAS = Request("PUT", "/v1/kv/a", params=(("cas", "7"),), body=b"v", retry=Retry.NEVER)
 
@@ -42,21 +45,31 @@ def crowd(tmp_path: Path) -> Iterator[tuple[socket.socket, int]]:
         pytest.skip("only Linux lets a connection to a crowded unix socket wait")
 
 
-def test_a_listener_that_stays_busy_is_a_timeout_with_nothing_sent(
-    own_engine: MakeEngine, crowd: tuple[socket.socket, int]
-) -> None:
+def transport_to(listener: socket.socket) -> DirectTransport:
+    return DirectTransport(Settings.resolve(address=f"unix://{listener.getsockname()}", environ={}))
+
+
+def test_a_listener_that_stays_busy_is_a_timeout_with_nothing_sent(crowd: tuple[socket.socket, int]) -> None:
     listener, _ = crowd
     with pytest.raises(RequestTimeout, match="no connection") as raised:
-        own_engine(f"unix://{listener.getsockname()}").send(CAS, timeout=0.2)
+        transport_to(listener).send(CAS, timeout=0.2)
     assert raised.value.outcome_unknown is False
 
 
 def test_a_listener_that_becomes_free_is_reached(
-    own_engine: MakeEngine, crowd: tuple[socket.socket, int]
+    crowd: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener, waiting = crowd
+    refused, pause = threading.Event(), dial._until_the_next_try
+
+    def tell_and_pause(deadline: float, brake: Brake | None) -> None:
+        refused.set()
+        pause(deadline, brake)
+
+    monkeypatch.setattr(dial, "_until_the_next_try", tell_and_pause)
 
     def serve() -> None:
+        assert refused.wait(PATIENCE)
         for _ in range(waiting):
             listener.accept()[0].close()
         with listener.accept()[0] as peer:
@@ -64,11 +77,11 @@ def test_a_listener_that_becomes_free_is_reached(
             peer.recv(65536)
             peer.sendall(OK)
 
-    engine = own_engine(f"unix://{listener.getsockname()}")
     listener.settimeout(PATIENCE)
-    server = threading.Timer(0.2, serve)
+    server = threading.Thread(target=serve)
     server.start()
     try:
-        assert engine.send(CAS, timeout=PATIENCE).status == 200
+        with closing(transport_to(listener)) as transport:
+            assert transport.send(CAS, timeout=PATIENCE).status == 200
     finally:
         server.join()

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 BRAKE_CHECK = 0.02
 """How often a connect looks at its brake: seconds. Not every system lets a connecting socket be shut down."""
+TRY_AGAIN = 0.02
+"""Seconds until a unix socket is tried again whose listener is too busy."""
 
 _Place = tuple[int, Any]
 """Address family and socket address."""
@@ -81,12 +83,15 @@ def _connect_any(places: list[_Place], attempt: Attempt, brake: Brake | None) ->
 def _connect(place: _Place, deadline: float, brake: Brake | None) -> socket.socket:
     family, address = place
     sock = socket.socket(family, socket.SOCK_STREAM)
+    is_local = family == getattr(socket, "AF_UNIX", None)
     try:
-        if family != getattr(socket, "AF_UNIX", None):
+        if not is_local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.settimeout(0)
-        code = sock.connect_ex(address)
+        while (code := sock.connect_ex(address)) == errno.EAGAIN and is_local:
+            # Too many wait to be accepted. Unlike over TCP, nothing is under way: it has to be tried anew.
+            _until_the_next_try(deadline, brake)
         if code in {errno.EINPROGRESS, errno.EWOULDBLOCK}:
             _wait_until_writable(sock, deadline, brake)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -98,14 +103,26 @@ def _connect(place: _Place, deadline: float, brake: Brake | None) -> socket.sock
     return sock
 
 
+def _until_the_next_try(deadline: float, brake: Brake | None) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    time.sleep(min(left, TRY_AGAIN))
+    _look_at(brake)
+
+
+def _look_at(brake: Brake | None) -> None:
+    if brake is not None and brake.pulled:
+        raise ConnectionAbortedError(errno.ECONNABORTED, "cancelled")
+
+
 def _wait_until_writable(sock: socket.socket, deadline: float, brake: Brake | None) -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(sock, selectors.EVENT_WRITE)
         while (left := deadline - time.monotonic()) > 0:
             if selector.select(left if brake is None else min(left, BRAKE_CHECK)):
                 return
-            if brake is not None and brake.pulled:
-                raise ConnectionAbortedError(errno.ECONNABORTED, "cancelled")
+            _look_at(brake)
     raise TimeoutError
 
 
