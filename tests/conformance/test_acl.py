@@ -114,6 +114,7 @@ def with_keys(target: Guarded) -> Guarded:
         ("nobody", ("PUT", "/v1/catalog/deregister", {"Node": "node1"}), 403),
         ("nobody", ("GET", "/v1/kv/?recurse", b""), 404),
         ("nobody", ("GET", "/v1/kv/a/?keys", b""), 404),
+        ("reader", ("GET", "/v1/kv/b/?keys", b""), 404),
         ("nobody", ("GET", "/v1/status/leader", b""), 200),
         ("anonymous", ("GET", "/v1/kv/a/1", b""), 403),
     ],
@@ -123,6 +124,7 @@ def test_who_may_do_what(target: Guarded, who: str, call: tuple[str, str, object
     assert answer.status == status
     if status == 403:  # later versions go on and say what is missing
         assert answer.text.startswith("Permission denied")
+        assert target.kind == "agent" or answer.text == "Permission denied"
 
 
 @pytest.mark.parametrize(
@@ -257,6 +259,22 @@ def test_a_denied_transaction_is_a_conflict_and_reads_are_filtered(target: Guard
     ops = [{"KV": {"Verb": "get-tree", "Key": "a"}}, {"KV": {"Verb": "get", "Key": "b/1"}}]
     answer = target.by("reader", "PUT", "/v1/txn", ops)
     assert [result["KV"]["Key"] for result in answer.json["Results"]] == ["a/1", "a/secret"]
+
+
+def test_who_may_not_lock_is_not_told_of_a_lock_delay(target: Guarded) -> None:
+    session = target.by("root", "PUT", "/v1/session/create", b'{"NodeChecks":[]}').json["ID"]
+    assert target.put(f"/v1/kv/a/delayed?acquire={session}").json is True
+    target.put(f"/v1/session/destroy/{session}")
+    target.delete("/v1/kv/a/delayed")
+    lock = [{"KV": {"Verb": "lock", "Key": "a/delayed", "Session": session}}]
+    for who, what in (
+        ("writer", 'failed to lock key "a/delayed" due to lock delay'),
+        ("reader", "Permission denied"),
+    ):
+        answer = target.by(who, "PUT", "/v1/txn", lock)
+        assert answer.status == 409
+        (error,) = answer.json["Errors"]
+        assert (error["OpIndex"], error["What"][: len(what)]) == (0, what)
 
 
 def test_a_query_in_flight_outlives_its_token(target: Guarded, tokens: dict[str, Token]) -> None:
