@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from consul_coord.cli.guard import Guard
 from consul_coord.cli.inbox import ChildEnded, ChildStopped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from consul_coord.cli.inbox import Inbox
     from consul_coord.cli.terminal import Terminal
@@ -38,6 +38,16 @@ class CannotStart(Exception):
         super().__init__(f"{command}: {error.strerror or error}")
         missing = isinstance(error, FileNotFoundError)
         self.code = ExitCode.NOT_FOUND if missing else ExitCode.NOT_EXECUTABLE
+
+
+@contextmanager
+def heeding_children() -> Generator[None]:
+    """Have the system keep how a child ended, although we were started by who ignored his children's ends."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 class Child:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord import HoldState, LossReason
 from consul_coord.cli.acquire import ENDING
-from consul_coord.cli.child import Child
+from consul_coord.cli.child import Child, heeding_children
 from consul_coord.cli.inbox import ChildEnded, ChildStopped, Lost, Signalled
 from consul_coord.cli.terminal import Terminal, suspend
 
@@ -80,12 +80,11 @@ def supervise(
     hold.on_lost(lambda reason: inbox.put(Lost(reason)))
     terminal = Terminal()
     try:
-        with inbox.signals({signal.SIGTSTP}):
+        with inbox.signals({signal.SIGTSTP}), heeding_children():
             child = Child(command, environ=environ, inbox=inbox, terminal=terminal)
-            reporter.tell("started", f"running {command[0]} (pid {child.group})", pid=child.group)
             return _Supervision(
                 child, terminal, client=client, hold=hold, grace=grace, inbox=inbox, reporter=reporter
-            ).run()
+            ).run(command[0])
     finally:
         terminal.close()
 
@@ -113,8 +112,10 @@ class _Supervision:
         """When KILL is due, on the client's clock; None as long as the hold is well."""
         self._killed = False
 
-    def run(self) -> Ended:
+    def run(self, name: str) -> Ended:
+        pid = self._child.group
         try:
+            self._reporter.tell("started", f"running {name} (pid {pid})", pid=pid)
             while not isinstance(fact := self._inbox.get(self._patience()), ChildEnded):
                 self._handle(fact)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 from consul_coord import LOCK_FLAGS, Client, Lock, SessionSpec
 from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.server.acl import AclConfig, Token
-from tests.cli.processes import PATIENCE, Cli, environ, is_alive, until
+from tests.cli.processes import PATIENCE, PROGRAM, Cli, environ, is_alive, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,6 +108,23 @@ def test_a_command_that_cannot_start_releases_the_lock(
     assert failed.end() == code
     assert any(command in line for line in failed.stderr.all())
     assert Lock(client, key).holder() is None
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "os.close(2)", "os.close(0)"],
+    ids=["children ignored", "no stderr", "no stdin"],
+)
+def test_whatever_it_is_started_with_it_runs_the_command(address: str, key: str, setting: str) -> None:
+    script = f"import os, signal, sys; {setting}; os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *PROGRAM, "lock", key, "--", "sh", "-c", "echo ran; exit 7"],
+        env=environ(CONSUL_HTTP_ADDR=address),
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (7, b"ran\n")
 
 
 @pytest.mark.parametrize(
