@@ -13,6 +13,7 @@ from consul_coord import Client, Lock
 from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
+from consul_coord.http.failures import printable
 
 if TYPE_CHECKING:
     from consul_coord import Holder
@@ -94,7 +95,7 @@ def _confirmed(how: How) -> bool:
 
 def _text(key: str, holder: Holder) -> str:
     value = tables.text_of(holder.value) or "(no value)"
-    return (
+    return printable(
         f"{key}: {value}, session {holder.session}, node {holder.node or 'unknown'}, "
         f"index {holder.since_index}"
     )

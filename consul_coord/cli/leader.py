@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 from typing import TYPE_CHECKING
@@ -11,9 +10,10 @@ import click
 
 from consul_coord import Client, observe
 from consul_coord import leader as who_leads
-from consul_coord.cli import options
+from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
+from consul_coord.http.failures import printable
 
 if TYPE_CHECKING:
     from consul_coord import LeaderInfo
@@ -38,7 +38,7 @@ def leader(*, key: str, watch: bool, address: str | None, token_file: str | None
     line = _as_json if as_json else _as_text
 
     def show() -> int:
-        with Client(address=address, token_file=token_file) as client:
+        with Client(address=address, token_file=token_file, observer=reporter if watch else None) as client:
             if not watch:
                 found = who_leads(client, key)
                 click.echo(line(key, found))
@@ -55,7 +55,9 @@ def _as_text(key: str, info: LeaderInfo | None) -> str:
     if info is None:
         return f"{key}: nobody leads"
     value = info.value.decode(errors="backslashreplace")
-    return f"{key}: {value} (term {info.term}, node {info.node or 'unknown'}, session {info.session})"
+    return printable(
+        f"{key}: {value} (term {info.term}, node {info.node or 'unknown'}, session {info.session})"
+    )
 
 
 def _as_json(key: str, info: LeaderInfo | None) -> str:
@@ -63,9 +65,5 @@ def _as_json(key: str, info: LeaderInfo | None) -> str:
 
 
 def _fields(info: LeaderInfo) -> dict[str, object]:
-    fields = dataclasses.asdict(info)
-    value = fields.pop("value")
-    try:
-        return {"value": value.decode(), **fields}
-    except UnicodeDecodeError:
-        return {"value_base64": base64.b64encode(value).decode(), **fields}
+    members = dataclasses.asdict(info)
+    return {**tables.fields_of(members.pop("value")), **members}

@@ -5,6 +5,8 @@ Rules
 - Text tells what a person waits for or must know; JSON has every event. ``quiet`` leaves the problems only.
 - A JSON object has ``event``, ``time`` (seconds since 1970) and the event's own fields; never a token.
 - What the library logs besides its events is told too.
+- Text may quote what others wrote: what does not print is replaced, so that it steers no terminal.
+- An outage is told once for each session, when its first renewal fails, and so is its end, even if ``quiet``.
 - On a terminal the progress of a wait is one line that changes.
 """
 
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord import ConsulCoordError, events
 from consul_coord.cli.codes import ExitCode, code_of
+from consul_coord.http.failures import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -57,6 +60,10 @@ def _jeopardy(event: events.Jeopardy) -> str:
     return f"the lease could not be renewed, {event.remaining:.1f} s are left: {event.error}"
 
 
+def _renewed(event: events.Renewed) -> str:
+    return f"the lease is renewed again, {event.remaining:.1f} s are left"
+
+
 def _lost(event: events.Lost) -> str:
     return f"lost {event.key} (fence {event.fence}): {event.reason}"
 
@@ -77,13 +84,14 @@ _TEXTS: dict[type[events.Event], Callable[[Any], str]] = {
     events.Waiting: _waiting,
     events.Acquired: _acquired,
     events.Jeopardy: _jeopardy,
+    events.Renewed: _renewed,
     events.Lost: _lost,
     events.Overwritten: _overwritten,
     events.SessionDiffers: _differs,
     events.Retried: _retried,
 }
-_SPACING: dict[type[events.Event], float] = {events.Jeopardy: 2.0, events.Retried: 10.0}
-"""Seconds between two lines about events that may come in numbers."""
+RETRY_SPACING = 10.0
+"""Seconds between two lines about requests that are sent again."""
 
 
 class Reporter:
@@ -93,7 +101,9 @@ class Reporter:
         self._as_json = as_json
         self._quiet = quiet
         self._writing = threading.Lock()
-        self._told_at: dict[type[events.Event], float] = {}
+        self._retry_told_at = -math.inf
+        self._in_jeopardy: set[str] = set()
+        """The sessions of which a failed renewal was told, and no good one since."""
         self._in_place = sys.stderr is not None and sys.stderr.isatty()
         self._unfinished = False
         """Whether the last line on the terminal is one that changes."""
@@ -104,19 +114,34 @@ class Reporter:
             self._write_json(type(event).__name__.lower(), dataclasses.asdict(event))
             return
         text = _TEXTS.get(type(event))
-        if text is None or (self._quiet and event.level < logging.WARNING):
-            return
-        now = time.monotonic()
-        if now - self._told_at.get(type(event), -math.inf) >= _SPACING.get(type(event), 0.0):
-            self._told_at[type(event)] = now
-            self._write(f"consul-coord: {text(event)}", stays=not isinstance(event, events.Waiting))
+        if text is not None and self._is_news(event):
+            self._write_text(text(event), stays=not isinstance(event, events.Waiting))
+
+    def _is_news(self, event: events.Event) -> bool:
+        """Return whether people want to read of an event, and take notice that they will."""
+        match event:
+            case events.Jeopardy(session):
+                known = session in self._in_jeopardy
+                self._in_jeopardy.add(session)
+                return not known
+            case events.Renewed(session):
+                known = session in self._in_jeopardy
+                self._in_jeopardy.discard(session)
+                return known
+            case events.Retried() if not self._quiet:
+                now = time.monotonic()
+                due = now - self._retry_told_at >= RETRY_SPACING
+                self._retry_told_at = now if due else self._retry_told_at
+                return due
+            case _:
+                return not self._quiet or event.level >= logging.WARNING
 
     def tell(self, name: str, text: str, *, problem: bool = False, **fields: object) -> None:
         """Tell what the command line itself does: ``text`` to people, ``name`` and ``fields`` as JSON."""
         if self._as_json:
             self._write_json(name, {"message": text, **fields})
         elif problem or not self._quiet:
-            self._write(f"consul-coord: {text}")
+            self._write_text(text)
 
     def fail(self, code: int, text: str) -> int:
         """Tell why the verb ends without success, and return its exit code."""
@@ -148,7 +173,12 @@ class Reporter:
     def _write_json(self, name: str, fields: dict[str, object]) -> None:
         self._write(json.dumps({"event": name, "time": round(time.time(), 3), **fields}, default=str))
 
+    def _write_text(self, text: str, *, stays: bool = True) -> None:
+        self._write(f"consul-coord: {printable(text)}", stays=stays)
+
     def _write(self, line: str, *, stays: bool = True) -> None:
+        if sys.stderr is None:  # it was closed before we began
+            return
         with self._writing, suppress(OSError, ValueError):
             begin = _CLEAR if self._unfinished else ""
             self._unfinished = self._in_place and not stays

@@ -5,7 +5,8 @@ Rules
   ``PAUSE`` between two looks.
 - Consul tells no times. How long something has been held is counted from when it was first seen here; what
   was there at the first look has been held for longer, which is marked.
-- An agent that does not answer is waited for; what was seen last stays, and it is said how old that is.
+- An agent that does not answer is waited for, which is told: on the screen, beside what was seen last, or on
+  stderr.
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ COLUMNS = (*holders.COLUMNS, "HELD")
 @options.connection
 def top(*, prefix: str, address: str | None, token_file: str | None, as_json: bool) -> int:
     """Watch locks, elections and semaphores below PREFIX."""
-    reporter, inbox, trouble = Reporter(as_json=as_json), Inbox(), _Trouble()
+    reporter, inbox = Reporter(as_json=as_json), Inbox()
+    trouble = _Trouble() if not as_json and _can_draw() else None
 
     def work() -> int:
-        with Client(address=address, token_file=token_file, observer=trouble) as client:
+        with Client(address=address, token_file=token_file, observer=trouble or reporter) as client:
             follower = threading.Thread(target=_follow, args=(client, prefix, inbox), daemon=True)
             follower.start()
             try:
@@ -156,12 +158,12 @@ class _Ages:
 
 
 def _display(
-    prefix: str, trouble: _Trouble, *, as_json: bool
+    prefix: str, trouble: _Trouble | None, *, as_json: bool
 ) -> AbstractContextManager[Callable[[tuple[Place, ...] | None], object]]:
-    """Return how places are shown; None means that they are what they were."""
-    if as_json:
-        return nullcontext(_print_json)
-    return _Screen(prefix, trouble) if _can_draw() else nullcontext(_print_text)
+    """Return how places are shown, on a screen if its trouble is given; None for those shown last."""
+    if trouble is not None:
+        return _Screen(prefix, trouble)
+    return nullcontext(_print_json if as_json else _print_text)
 
 
 def _can_draw() -> bool:

@@ -125,3 +125,21 @@ def test_values_that_are_no_text_are_shown_all_the_same(start: Start, key: str, 
     assert plain.end() == 0
     assert "\\xff" in plain.stdout.all()[0]
     client.session.destroy(session)
+
+
+def test_a_value_steers_no_terminal(start: Start, key: str, client: Client) -> None:
+    session = client.session.create()
+    assert client.kv.acquire(key, session, value=b"me\x1b]0;title\x07\nnobody leads")
+    command = start("leader", key)
+    assert command.end() == 0
+    (line,) = command.stdout.all()
+    assert line.isprintable()
+    assert line.startswith(f"{key}: me ")
+    client.session.destroy(session)
+
+
+def test_watching_without_an_agent_says_so(start: Start, key: str) -> None:
+    watching = start("leader", key, "--watch", address="127.0.0.1:1")
+    watching.stderr.wait_for(lambda line: "127.0.0.1:1" in line and "trying again" in line, "word of it")
+    watching.send(signal.SIGINT)
+    assert watching.end() == 130

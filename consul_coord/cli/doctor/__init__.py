@@ -17,6 +17,7 @@ from consul_coord.cli import options
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.doctor.checks import Examination, examine
 from consul_coord.cli.output import Reporter
+from consul_coord.http.failures import printable
 
 if TYPE_CHECKING:
     from consul_coord.cli.doctor.checks import Finding, Kind
@@ -71,6 +72,6 @@ def _tell(finding: Finding, *, as_json: bool) -> None:
         click.echo(json.dumps(dataclasses.asdict(finding)))
         return
     status = click.style(f"{finding.status:<7}", fg=_STYLES[finding.status])
-    click.echo(f"{status}  {finding.what:<11}  {finding.text}", color=sys.stdout.isatty())
+    click.echo(f"{status}  {finding.what:<11}  {printable(finding.text)}", color=sys.stdout.isatty())
     for rule in finding.rules:
         click.echo(f"{'':<22}{rule}")

@@ -1,0 +1,45 @@
+"""What people are told of the library's events."""
+
+from __future__ import annotations
+
+import pytest
+
+from consul_coord import events
+from consul_coord.cli.output import Reporter
+
+FIRST, SECOND = "session-1", "session-2"
+
+
+def failing(session: str, remaining: float) -> events.Jeopardy:
+    return events.Jeopardy(session, remaining, "no answer")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_an_outage_is_told_once_for_each_session_and_so_is_its_end(
+    quiet: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter = Reporter(quiet=quiet)
+    course = [
+        events.Renewed(FIRST, 15.0),
+        *(failing(FIRST, remaining) for remaining in (9.0, 8.0, 7.0)),
+        failing(SECOND, 6.0),
+        events.Renewed(FIRST, 14.0),
+        events.Renewed(FIRST, 15.0),
+        failing(FIRST, 5.0),
+    ]
+    for event in course:
+        reporter.on_event(event)
+    prefix = "consul-coord: the lease "
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix(prefix).partition(" s are left")[0] for line in lines] == [
+        "could not be renewed, 9.0",
+        "could not be renewed, 6.0",
+        "is renewed again, 14.0",
+        "could not be renewed, 5.0",
+    ]
+
+
+def test_what_others_wrote_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter().fail(1, "bad reply: \x1b[2J\nconsul-coord: all is well")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable()
