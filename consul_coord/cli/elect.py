@@ -23,7 +23,7 @@ from consul_coord.cli.codes import SIGNALLED, ExitCode
 from consul_coord.cli.inbox import Granted, Inbox, Refused, Signalled
 from consul_coord.cli.output import Reporter
 from consul_coord.cli.supervise import FORWARDED, Ended, grace_of, supervise
-from consul_coord.cli.told import environ_of, this_process
+from consul_coord.cli.told import environ_of, shown_value
 from consul_coord.events import Failed
 from consul_coord.models.session import effective_lock_delay
 
@@ -126,7 +126,7 @@ def elect(
             observer.election = LeaderElection(
                 client,
                 key,
-                value=this_process() if value is None else value,
+                value=shown_value(value),
                 priority_delay=priority_delay,
                 on_elected=lambda leadership: inbox.put(Granted(leadership)),
             )

@@ -8,7 +8,7 @@ import click
 
 from consul_coord import Lock
 from consul_coord.cli import holding, options
-from consul_coord.cli.told import this_process
+from consul_coord.cli.told import shown_value
 from consul_coord.models.session import effective_lock_delay
 
 if TYPE_CHECKING:
@@ -50,5 +50,5 @@ def lock(
         errand,
         session={"ttl": ttl, "lock_delay": lock_delay, "name": f"consul-coord lock {key}"},
         keeps_out=effective_lock_delay,
-        wanted=lambda client: Lock(client, key, value=this_process() if value is None else value, fair=fair),
+        wanted=lambda client: Lock(client, key, value=shown_value(value), fair=fair),
     )

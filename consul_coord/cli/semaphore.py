@@ -8,7 +8,7 @@ import click
 
 from consul_coord import Semaphore
 from consul_coord.cli import holding, options
-from consul_coord.cli.told import this_process
+from consul_coord.cli.told import shown_value
 
 if TYPE_CHECKING:
     from consul_coord.cli.holding import Errand
@@ -46,7 +46,5 @@ def semaphore(
         session={"ttl": ttl, "name": f"consul-coord semaphore {prefix}"},
         # A slot of a session that has ended may be somebody else's at once.
         keeps_out=lambda _: 0.0,
-        wanted=lambda client: Semaphore(
-            client, prefix, limit, value=this_process() if value is None else value, fair=fair
-        ),
+        wanted=lambda client: Semaphore(client, prefix, limit, value=shown_value(value), fair=fair),
     )

@@ -6,6 +6,8 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from consul_coord.models._validate import as_bytes
+
 if TYPE_CHECKING:
     from consul_coord import Hold
 
@@ -20,6 +22,6 @@ def environ_of(hold: Hold) -> dict[str, str]:
     }
 
 
-def this_process() -> str:
-    """Return what a key shows by default: host and process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+def shown_value(value: str | None) -> bytes:
+    """Return what a key shows: what was asked for or, for None, host and process. Raises InvalidArgument."""
+    return as_bytes(f"{socket.gethostname()}:{os.getpid()}" if value is None else value)
