@@ -3,7 +3,7 @@
 Rules
 - Every reply varies on Accept-Encoding and is gzipped for whoever takes it; a larger one is sent chunked.
 - A body without Content-Length is marked as such, because Consul does not read it everywhere.
-- A client that goes away while its request waits takes the request with it.
+- A client that goes away before its request is whole, or while it waits, takes the request with it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class App:
         if scope["type"] != "http":
             message = f"this app serves HTTP only, not {scope['type']!r}"
             raise RuntimeError(message)
-        request = _request(scope, await _body(receive))
+        if (body := await _body(receive)) is None:
+            return
+        request = _request(scope, body)
         if self._control is not None and request.path.startswith(PREFIX):
             await _send(send, self._control.answer(request), zipped=False)
         elif (fault := self._faults.strike(request)) is not None:
@@ -182,33 +184,45 @@ _WAYS: dict[Effect, Callable[[_Outcome], Awaitable[None]]] = {
 }
 
 
-async def _body(receive: Receive) -> bytes:
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return body
-    parts, size = [body], len(body)
-    while message.get("more_body"):
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A request's body; ``size`` is what was sent, ``kept`` no more than the largest that is looked at."""
+
+    kept: bytes
+    size: int
+
+
+async def _body(receive: Receive) -> _Body | None:
+    """Return the body, once it is whole; None when the client leaves before."""
+    parts, size, more = list[bytes](), 0, True
+    while more:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         part: bytes = message.get("body", b"")
         size += len(part)
-        if size <= _LARGEST_BODY:  # beyond, drained but not kept: it is refused by its length
+        if size <= _LARGEST_BODY:
             parts.append(part)
-    return b"".join(parts)
+        else:  # drained but not kept: it is refused by its length
+            parts.clear()
+        more = message.get("more_body", False)
+    return _Body(b"".join(parts), size)
 
 
-def _request(scope: Scope, body: bytes) -> Request:
+def _request(scope: Scope, body: _Body) -> Request:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     length = headers.get("content-length", "")
+    if not length.isdecimal():
+        length = str(body.size) if body.size > _LARGEST_BODY else ""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     client = scope.get("client")
     return Request(
         scope["method"],
         raw.partition(b"?")[0].decode("latin-1"),
         scope["query_string"].decode("latin-1"),
-        body,
+        body.kept,
         headers,
-        int(length) if length.isdigit() else None,
+        int(length) if length else None,
         client[0] if client else "",
     )
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _PRINTABLE_ASCII = re.compile(r"[ -~]*")
 _LEFT_ALONE = "/$&+,:;=@-_.~"
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,5 @@ def _redirect(request: Request, path: str) -> Refusal:
     location = f"{encoded}?{request.query}" if request.query else encoded
     if request.method != "GET":
         return Refusal(301, "", (("Location", location),))
-    html = location.replace("&", "&amp;").replace('"', "&#34;")
-    page = f'<a href="{html}">Moved Permanently</a>.\n\n'
+    page = f'<a href="{location.translate(_HTML)}">Moved Permanently</a>.\n\n'
     return Refusal(301, page, (("Location", location), ("Content-Type", "text/html; charset=utf-8")))

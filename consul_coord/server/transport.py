@@ -5,6 +5,8 @@ Rules
   over when no connection is left, also none that was just being accepted.
 - Header names are sent as Consul spells them, because some clients are particular about that.
 - A client address beyond its share of connections is closed without a byte, as Consul 1.8.7 does.
+- What is kept of a request that is not whole is bounded: its head and all else that is no body here, its body
+  by the app.
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ if TYPE_CHECKING:
 _KEEP_ALIVE = 3_600
 _FRAMING = frozenset({b"connection", b"content-length"})  # uvicorn looks for these
 _BACKLOG = 1_024
+_LARGEST_HEAD = 1024 * 1024
+"""How many bytes may come in a row that are no body: as in Go's servers, one read from the socket aside."""
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Connection: close\r\n\r\n431 Request Header Fields Too Large"
+)
 _TURNS_TO_COME_IN = 2
 """An accepted connection gets its transport at the event loop's next turn, and is made at the one after."""
 _LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset instead of what is left
@@ -165,12 +173,32 @@ class _Protocol(HttpToolsProtocol):
         self.access_log = False
         self._door = door
         self._client = ""
+        self._head = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._client = self.client[0] if self.client else ""
         if not self._door.admits(self._client):
             transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, unless it is a head, or trailers, without end."""
+        self._head += len(data)
+        super().data_received(data)
+        if self._head > _LARGEST_HEAD and not self.transport.is_closing():
+            if getattr(self.cycle, "response_complete", True):  # before the first request there is no cycle
+                self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._head = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end of a request."""
+        self._head = 0
+        super().on_message_complete()
 
     def on_message_begin(self) -> None:
         """Put the wire into the scope of the request that begins."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from contextlib import closing
+import socket
+from contextlib import closing, suppress
 
 import pytest
 
@@ -38,9 +39,11 @@ def test_unknown_paths(target: Target, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/kv", "/v1/session/info", "/v1/session/node", "/v1/health/node"])
 def test_a_missing_slash_is_redirected(target: Target, path: str) -> None:
-    answer = target.get(f"{path}?a=1")
+    query = "a=1&b='%22\"<i>"
+    answer = target.get(f"{path}?{query}")
     assert target.is_redirect(answer.status)
-    assert answer.headers["Location"] == f"{path}/?a=1"
+    assert answer.headers["Location"] == f"{path}/?{query}"
+    assert answer.text.split('"')[1] == f"{path}/?a=1&amp;b=&#39;%22&#34;&lt;i&gt;"
 
 
 def test_what_every_reply_says(target: Target) -> None:
@@ -75,6 +78,51 @@ def test_header_names_are_spelled_as_go_spells_them(target: Target) -> None:
         head = b"".join(iter(lambda: connection.sock.recv(4_096), b"")).partition(b"\r\n\r\n")[0]
     for name in (b"X-Consul-Index", b"X-Consul-Knownleader", b"X-Consul-Lastcontact", b"Vary"):
         assert b"\r\n" + name + b": " in head
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [b"Content-Length: 10\r\n\r\nshort", b"Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n5\r\nsh"],
+    ids=["length", "chunked"],
+)
+def test_a_write_that_is_cut_short_is_not_done(target: Target, framing: bytes) -> None:
+    key = target.key()
+    with closing(target.connect()) as connection:
+        connection.connect()
+        connection.sock.sendall(f"PUT /v1/kv/{key} HTTP/1.1\r\nHost: x\r\n".encode() + framing)
+        connection.sock.shutdown(socket.SHUT_WR)
+        answered = b"".join(iter(lambda: connection.sock.recv(4_096), b""))
+    assert not answered.startswith(b"HTTP/1.1 200")
+    assert target.get(f"/v1/kv/{key}").status == 404
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"GET /", b"a" * 64_000),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n", b"A: b\r\n" * 10_000),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: ", b"a" * 64_000),
+        (
+            b"PUT /v1/kv/trailed HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n",
+            b"A: b\r\n" * 10_000,
+        ),
+    ],
+    ids=["target", "headers", "header", "trailers"],
+)
+def test_a_head_or_trailers_without_end_are_refused(target: Target, begin: bytes, more: bytes) -> None:
+    with closing(target.connect()) as connection:
+        connection.connect()
+        connection.sock.sendall(begin)
+        answered = b""
+        try:
+            for _ in range(200):
+                connection.sock.sendall(more)
+            pytest.fail("it takes a head of 12 MB")
+        except ConnectionError:
+            with suppress(ConnectionError):
+                answered = connection.sock.recv(4_096)
+    assert answered == b"" or answered.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 500 "))
+    assert target.get("/v1/kv/trailed").status == 404
 
 
 @pytest.mark.parametrize("call", ["GET /v1/kv/k", "GET /v1/session/list", "PUT /v1/session/create"])

@@ -10,7 +10,7 @@ import pytest
 
 from consul_coord import AsyncClient, AsyncLock, ResponseError
 from consul_coord.clock import VirtualClock
-from consul_coord.server import Effect, Fault, ReferenceServer, ServerConfig
+from consul_coord.server import Effect, Fault, ReferenceServer, ServerConfig, app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -106,6 +106,23 @@ async def test_errors_and_delays_of_faults(
         assert "k" not in server.state.kv
         server.clock.advance(5.0)
     assert "k" in server.state.kv
+
+
+@pytest.mark.parametrize(("size", "status"), [(10, 200), (11, 413)])
+async def test_a_body_of_no_told_length_is_kept_whole_or_refused(
+    monkeypatch: pytest.MonkeyPatch, size: int, status: int
+) -> None:
+    monkeypatch.setattr(app, "_LARGEST_BODY", 10)
+    server = ReferenceServer(config=ServerConfig(kv_max_value_size=10))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(size):
+            yield b"x"
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=server.app)) as http:
+        answer = await http.put("http://consul/v1/kv/k", content=pieces())
+    assert answer.status_code == status
+    assert [entry.value for entry in server.state.kv.values()] == ([b"x" * size] if status == 200 else [])
 
 
 async def test_on_a_real_clock_a_wait_and_a_ttl_end_by_themselves() -> None:
