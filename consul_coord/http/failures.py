@@ -35,6 +35,7 @@ from consul_coord.errors import (
     SessionNotFound,
     TransportError,
 )
+from consul_coord.http.messages import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,6 +145,15 @@ def _denied(refusal: Refusal) -> ConsulCoordError:
     )
 
 
+def _failed(what: str) -> Build:
+    def build(refusal: Refusal) -> ConsulCoordError:
+        reads = refusal.request.retry is Retry.READ
+        advice = "try again" if reads else "a write may have been applied: read before repeating it"
+        return refusal.error(ServerError, f"{what}; {advice}")
+
+    return build
+
+
 def _missing(refusal: Refusal) -> ConsulCoordError:
     if refusal.request.path.startswith(_RENEW):
         return _not_renewed(refusal)
@@ -160,13 +170,7 @@ _BY_TEXT: tuple[tuple[str, Build], ...] = (
     # 503 where only the leader could have done it; it is refused before anything is done.
     ("rate limit exceeded", _RATE_LIMITED),
     ("rpc error getting client", _plain(ServerError, "the agent reaches no server at present: try again")),
-    (
-        "rpc error making call: eof",
-        _plain(
-            ServerError,
-            "the server went away in between; a write may have been applied: read before repeating it",
-        ),
-    ),
+    ("rpc error making call: eof", _failed("the server went away in between")),
     ("invalid session ttl", _bad_ttl),
     ("session ttl", _plain(InvalidRequest, "the TTL has to be a duration with a unit")),
     ('invalid session "', _no_session),
@@ -226,9 +230,7 @@ _REDIRECT = _plain(
     InvalidRequest, "redirects are not followed: give the agent's own address, and a key without cleaning"
 )
 _REFUSED = _plain(InvalidRequest, "the request was refused, perhaps by something in between")
-_FAILED = _plain(
-    ServerError, "the server failed; a write may or may not have been applied: read before repeating it"
-)
+_FAILED = _failed("the server failed")
 _STRANGE = _plain(ResponseError, "this is no status that Consul uses: is something else answering?")
 
 

@@ -73,8 +73,8 @@ TABLE: list[Row] = [
         errors.InvalidRequest,
         "name or a session",
     ),
-    (PUT, 500, "", errors.ServerError, "may or may not"),
-    (PUT, 502, "<html>Bad gateway</html>", errors.ServerError, "may or may not"),
+    (PUT, 500, "", errors.ServerError, "may have been applied"),
+    (PUT, 502, "<html>Bad gateway</html>", errors.ServerError, "may have been applied"),
     (PUT, 503, "", errors.ServerError, "try again later"),
     (
         PUT,
@@ -107,7 +107,7 @@ TABLE: list[Row] = [
     (PUT, 307, "", errors.InvalidRequest, "redirects are not followed"),
     (PUT, 308, "", errors.InvalidRequest, "redirects are not followed"),
     (PUT, 204, "", errors.ResponseError, "no status that Consul uses"),
-    (PUT, 999, "", errors.ServerError, "may or may not"),
+    (PUT, 999, "", errors.ServerError, "may have been applied"),
     (PUT, 0, "", errors.ResponseError, "no status that Consul uses"),
 ]
 
@@ -184,6 +184,14 @@ def test_table(row: Row, prefix: str) -> None:
     assert type(error) is kind
     for part in (request.method, request.path, str(status), body[:40], advice):
         assert part in str(error)
+
+
+@pytest.mark.parametrize("body", ["boom", "rpc error making call: EOF"])
+def test_a_read_that_failed_is_not_said_to_have_written(body: str) -> None:
+    error = failure(kv.get("k").request, Response(500, {}, body.encode()))
+    assert type(error) is errors.ServerError
+    assert "write" not in str(error)
+    assert "try again" in str(error)
 
 
 def test_fields() -> None:
