@@ -130,13 +130,17 @@ _NOT_A_RULE = (
 )
 
 
+def blocked_by(text: str) -> str | None:
+    """Return what a 403 of this text means when no rule of the token's would help, else None."""
+    words = text.lower()
+    return next((advice for fragment, advice in _NOT_A_RULE if fragment in words), None)
+
+
 def _denied(refusal: Refusal) -> ConsulCoordError:
     needed = refusal.request.needed
     lacking = f"the token needs {', '.join(needed)}" if needed else "the token lacks a permission"
-    text = refusal.text.lower()
-    advice = next((advice for fragment, advice in _NOT_A_RULE if fragment in text), lacking)
     return PermissionDenied(
-        refusal.message(advice),
+        refusal.message(blocked_by(refusal.text) or lacking),
         needed=needed,
         method=refusal.request.method,
         path=refusal.request.path,

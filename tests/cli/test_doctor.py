@@ -79,6 +79,37 @@ def test_no_leader_is_a_fault_and_the_end(call: Call) -> None:
     assert "session" not in found
 
 
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ("Access is restricted", "takes writes from elsewhere only"),
+        ("Endpoint is blocked by agent configuration", "blocks the call"),
+    ],
+)
+def test_an_agent_that_blocks_a_call_is_no_missing_rule(call: Call, body: str, cause: str) -> None:
+    with ReferenceServer() as server:
+        server.faults.add(Fault(effect=Effect.RESPOND, path="session/create", status=403, body=body))
+        session = findings(call, code=1, address=server.address)["session"]
+    assert cause in session["text"]
+    assert (session["status"], session["rules"]) == ("fault", [])
+
+
+@pytest.mark.parametrize("body", ["[]", '{"DebugConfig": "x"}', "<html>"])
+def test_settings_that_are_none_are_not_there(call: Call, body: str) -> None:
+    first: list[object] = []
+
+    def is_second(request: object) -> bool:
+        first.append(request)
+        return len(first) > 1
+
+    with ReferenceServer() as server:
+        server.faults.add(
+            Fault(effect=Effect.RESPOND, path="agent/self", status=200, body=body, matches=is_second)
+        )
+        found = findings(call, code=0, address=server.address)
+    assert "can't be seen" in found["connections"]["text"]
+
+
 def test_a_key_used_for_something_else_is_a_fault(call: Call, key: str, client: Client) -> None:
     client.kv.put(key, b"a setting")
     client.kv.put(f"{key}/.lock", b"another")

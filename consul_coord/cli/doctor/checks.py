@@ -17,7 +17,7 @@ import time
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from consul_coord import (
     LOCK_FLAGS,
@@ -31,7 +31,7 @@ from consul_coord import (
     TxnOp,
     failover_bound,
 )
-from consul_coord.http.failures import failure, printable
+from consul_coord.http.failures import blocked_by, failure, printable
 from consul_coord.http.messages import Call, Request, Retry
 from consul_coord.recipes import slots, waitqueue
 
@@ -151,8 +151,11 @@ def _version(case: Examination) -> Iterator[Finding]:
 def _settings(response: Response) -> dict[str, Any]:
     if response.status != _OK:
         raise failure(_SELF.request, response)
-    settings: Any = json.loads(response.body).get("DebugConfig")
-    return settings or {}
+    try:
+        settings: Any = json.loads(response.body)["DebugConfig"]
+    except (ValueError, LookupError, TypeError):
+        return {}  # some agents show none
+    return cast("dict[str, Any]", settings) if isinstance(settings, dict) else {}
 
 
 _SELF: Call[dict[str, Any]] = Call(Request("GET", "/v1/agent/self", retry=Retry.READ), _settings)
@@ -165,9 +168,12 @@ def _session(case: Examination) -> Iterator[Finding]:
     node = f'session "{case.agent.node}"' if case.agent else 'session_prefix ""'
     try:
         case.session = case.client.session.create(case.spec)
-    except PermissionDenied:
+    except PermissionDenied as error:
         text = "no session can be made, and without one nothing can be locked"
-        yield Finding("session", "fault", text, (f'{node} {{ policy = "write" }}',))
+        if blocked := blocked_by(error.body):
+            yield Finding("session", "fault", f"{text}: {blocked}")
+        else:
+            yield Finding("session", "fault", text, (f'{node} {{ policy = "write" }}',))
         return
     except ConsulCoordError as error:
         yield Finding("session", "fault", f"no session can be made: {error}")
