@@ -15,8 +15,9 @@ import random
 import socket
 import threading
 import uuid
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import anyio.to_thread
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Clock)
 
-_START_TIMEOUT = 10.0
 _GRACE = 1.0
 
 
@@ -112,7 +112,7 @@ class ReferenceServer(Generic[C]):
         self._tls = tls
         self._address: str | None = None
         self._thread: threading.Thread | None = None
-        self._stop_serving: Callable[[], object] = lambda: None
+        self._stop_serving: Callable[[], object] = _nothing
 
     @property
     def clock(self) -> C:
@@ -133,13 +133,16 @@ class ReferenceServer(Generic[C]):
             raise RuntimeError("the server is already running")
         self._tls = self._tls or context_of(self.config)
         listening = self._bind()
-        started = threading.Event()
+        started: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(listening, started), name="consul-reference-server", daemon=True
         )
         self._thread.start()
-        if not started.wait(_START_TIMEOUT):
-            raise RuntimeError("the server did not start")
+        try:
+            started.result()
+        except Exception:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Answer what is pending and stop; harmless when not running."""
@@ -150,7 +153,7 @@ class ReferenceServer(Generic[C]):
         thread.join()
         self._address = None
         if self._uds is not None:
-            self._uds.unlink()
+            self._uds.unlink(missing_ok=True)
 
     def lose_leader(self) -> None:
         """Be without a leader: requests wait for one and are then refused, nothing expires."""
@@ -201,38 +204,53 @@ class ReferenceServer(Generic[C]):
 
     def _bind(self) -> socket.socket:
         if self._uds is not None:
-            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listening.bind(str(self._uds))
+            listening = _bound(str(self._uds), socket.AF_UNIX)
             self._address = f"unix://{self._uds}"
             return listening
-        family, kind, protocol, _, place = socket.getaddrinfo(*self._place, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only where TCP is named
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(place)
-        except OSError:
-            listening.close()
-            raise
+        family, _, protocol, _, place = socket.getaddrinfo(*self._place, type=socket.SOCK_STREAM)[0]
+        listening = _bound(place, family, protocol)  # asyncio sets TCP_NODELAY only where TCP is named
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self._address = f"{'https' if self._tls else 'http'}://{shown}:{port}"
         return listening
 
-    def _run(self, listening: socket.socket, started: threading.Event) -> None:
-        asyncio.run(self._serve(listening, started))
+    def _run(self, listening: socket.socket, started: Future[None]) -> None:
+        with listening:
+            try:
+                asyncio.run(self._serve(listening, started))
+            except BaseException as error:
+                if started.done():
+                    raise
+                started.set_exception(error)
 
-    async def _serve(self, listening: socket.socket, started: threading.Event) -> None:
+    async def _serve(self, listening: socket.socket, started: Future[None]) -> None:
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-        self._stop_serving = lambda: loop.call_soon_threadsafe(stopping.set)
         listener = Listener(self.app, max_conns_per_client=self.config.http_max_conns_per_client)
         await listener.start(listening, self._tls)
-        started.set()
+        self._stop_serving = lambda: loop.call_soon_threadsafe(stopping.set)
+        started.set_result(None)
         await stopping.wait()
         await listener.stop(self._host.dismiss, _GRACE)
         self._host.close()
+        self._stop_serving = _nothing
 
     def __repr__(self) -> str:
         return f"<ReferenceServer at {self._address or 'rest'}>"
+
+
+def _nothing() -> None:
+    """Stop nothing: nothing runs."""
+
+
+def _bound(place: Any, family: int, protocol: int = 0) -> socket.socket:  # noqa: ANN401 - by the family
+    listening = socket.socket(family, socket.SOCK_STREAM, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
 
 
 def _check_host(host: str, *, permitted: bool) -> None:

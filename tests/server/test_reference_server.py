@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import http.client
 import json
@@ -18,6 +19,7 @@ import pytest
 
 from consul_coord.clock import VirtualClock
 from consul_coord.server import ReferenceServer, ServerConfig
+from consul_coord.server.transport import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,6 +208,35 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://consul") as client:
             assert client.get("/v1/status/leader").json() == "127.0.0.1:8300"
     assert not path.exists()
+
+
+def test_a_unix_socket_whose_path_is_taken_or_goes_away(tmp_path: Path) -> None:
+    path = tmp_path / "consul.sock"
+    server = ReferenceServer(uds=path)
+    path.touch()
+    with pytest.raises(OSError, match="in use"):
+        server.start()
+    gc.collect()  # an open socket would be told of
+    path.unlink()
+    with server:
+        path.unlink()
+
+
+def test_a_start_that_fails_says_why_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when another server listens on the port between this one's binding and its listening."""
+
+    async def taken(*_: object) -> None:
+        raise OSError("taken")
+
+    server = ReferenceServer()
+    with monkeypatch.context() as patched:
+        patched.setattr(Listener, "start", taken)
+        with pytest.raises(OSError, match="taken"):
+            server.start()
+    gc.collect()
+    server.stop()
+    with server:
+        assert ask(server, "GET", "/v1/status/leader")[0] == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", ""])
