@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import traceback
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ from consul_coord.cli.top import top
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""A full disk, say, under the file that stdout goes to."""
 _WIDTH = max(len(code) for code, _ in MEANINGS)
 EPILOG = "\n".join(("\b", "Exit codes:", *(f"  {code:<{_WIDTH}}  {text}" for code, text in MEANINGS)))
 
@@ -54,7 +57,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.report()
     except (click.Abort, KeyboardInterrupt):
         return SIGNALLED + signal.SIGINT
-    except Exception:  # noqa: BLE001 - the last place that can tell of a bug
+    except Exception as error:  # noqa: BLE001 - the last place that can tell of a bug
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            click.echo(f"consul-coord: can't write: {error.strerror}", err=True)
+            return ExitCode.CONFIG
         click.echo(
             f"consul-coord {__version__}: this is a bug in consul-coord; please report it with these lines:\n"
             f"{traceback.format_exc()}",

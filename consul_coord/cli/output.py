@@ -124,10 +124,10 @@ class Reporter:
                 known = session in self._in_jeopardy
                 self._in_jeopardy.add(session)
                 return not known
-            case events.Renewed(session):
+            case events.Renewed(session, remaining):
                 known = session in self._in_jeopardy
                 self._in_jeopardy.discard(session)
-                return known
+                return known and remaining > 0  # else it was given up in the meantime
             case events.Retried() if not self._quiet:
                 now = time.monotonic()
                 due = now - self._retry_told_at >= RETRY_SPACING

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
 
 _REPORT_EVERY = 100
 """Runs after which the report is written anew: a long series may be ended at any time."""
+
+
+class _NewFile(click.Path):
+    """A file that can be written. It is told before the runs when there is no folder for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as click has it
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
+        return path
+
+
+_NEW_FILE = _NewFile(dir_okay=False, writable=True)
 EPILOG = """\b
 Examples:
   consul-coord simulate --seed 1 --count 100
@@ -43,19 +57,19 @@ No Consul is needed: time, network and server are simulated, and the same seed g
 )
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=_NEW_FILE,
     metavar="FILE",
     help="Write the last run to FILE: .json a document, .jsonl a history, else the story as text.",
 )
 @click.option(
     "--timeline",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=_NEW_FILE,
     metavar="FILE",
     help="Draw the last run's holders, waiters and faults over time to FILE: .svg or .html.",
 )
 @click.option(
     "--report",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=_NEW_FILE,
     metavar="FILE",
     help="Write what all runs together were, and how often each fault and rare branch was seen, as JSON.",
 )

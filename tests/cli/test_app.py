@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import consul_coord
 from consul_coord.cli import holding, main
 from consul_coord.cli.app import app
-from tests.cli.processes import PATIENCE, environ
+from tests.cli.processes import PATIENCE, PROGRAM, environ
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,6 +45,9 @@ def test_each_verb_has_help_with_examples(verb: str, capsys: pytest.CaptureFixtu
         ["semaphore", "/p", "--limit", "1", "--", "true"],
         ["serve", "--host", "0.0.0.0"],
         ["demo", "--ttl", "0"],
+        ["simulate", "--seed", "1", "--trace", "/no/such/folder/run.json"],
+        ["simulate", "--seed", "1", "--timeline", "/no/such/folder/run.svg"],
+        ["simulate", "--seed", "1", "--report", "/no/such/folder/runs.json"],
     ],
     ids=" ".join,
 )
@@ -77,6 +81,21 @@ def test_a_bug_is_70_and_asks_for_a_report(
     told = capsys.readouterr().err
     assert "bug" in told
     assert "ZeroDivisionError" in told
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_an_answer_that_cannot_be_written_is_no_bug() -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [*PROGRAM, "simulate", "--seed", "1"],
+            env=environ(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (78, "consul-coord: can't write: No space left on device\n")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ def test_an_outage_is_told_once_for_each_session_and_so_is_its_end(
         events.Renewed(FIRST, 14.0),
         events.Renewed(FIRST, 15.0),
         failing(FIRST, 5.0),
+        events.Renewed(FIRST, 0.0),  # the answer came when the session had been given up
     ]
     for event in course:
         reporter.on_event(event)
