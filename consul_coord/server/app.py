@@ -93,7 +93,7 @@ class App:
         return await self._later(outcome, receive) if isinstance(outcome, Late) else outcome
 
     def _zips(self, request: Request) -> bool:
-        return self._gzip and "gzip" in request.headers.get("accept-encoding", "")
+        return self._gzip and _takes_gzip(request.headers.get("accept-encoding", ""))
 
     async def _later(self, late: Late, receive: Receive) -> Reply | None:
         async def wake_when_gone() -> None:
@@ -210,7 +210,10 @@ async def _body(receive: Receive) -> _Body | None:
 
 
 def _request(scope: Scope, body: _Body) -> Request:
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    headers = {
+        name.decode("latin-1").lower(): value.decode("latin-1")
+        for name, value in reversed(list(scope["headers"]))  # so that the first of a name counts
+    }
     length = headers.get("content-length", "")
     if not length.isdecimal():
         length = str(body.size) if body.size > _LARGEST_BODY else ""
@@ -225,6 +228,18 @@ def _request(scope: Scope, body: _Body) -> Request:
         int(length) if length else None,
         client[0] if client else "",
     )
+
+
+def _takes_gzip(accepted: str) -> bool:
+    for coding in accepted.split(","):
+        name, *parameters = (part.strip() for part in coding.split(";"))
+        if name.lower() == "gzip":
+            quality = next((part[2:] for part in parameters if part.startswith("q=")), "1")
+            try:
+                return float(quality) > 0
+            except ValueError:
+                return False
+    return False
 
 
 def _headers(reply: Reply) -> list[tuple[bytes, bytes]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -268,6 +269,15 @@ class IntegerReader:
             message = f"json: cannot unmarshal number {value} into Go {where} of type {self.type_name}"
             raise GoParseError(message)
         return int(value)
+
+
+def truncated(value: Number, where: str) -> int:
+    """Read a number of any kind as Go makes an int64 of a float64; where that has no place, its least one."""
+    number = float(value)
+    if math.isinf(number):
+        message = f"json: cannot unmarshal number {value} into Go {where} of type float64"
+        raise GoParseError(message)
+    return int(number) if int_.low <= number <= int_.high else int_.low
 
 
 def anything(value: object, _where: str) -> object:

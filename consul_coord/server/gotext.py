@@ -65,7 +65,9 @@ def parse_duration(text: str) -> int:
         if unit not in _UNITS:
             message = f"time: unknown unit {quote(unit)} in duration {quote(text)}"
             raise GoParseError(message)
-        total += Fraction(f"{whole or '0'}.{part or '0'}") * _UNITS[unit]
+        if len(whole := whole.lstrip("0")) > _MOST_DIGITS:
+            raise _invalid_duration(text)
+        total += Fraction(f"{whole or '0'}.{part[:_MOST_DIGITS] or '0'}") * _UNITS[unit]
         rest = rest[term.end() :]
     if total > _MAX_DURATION:
         raise _invalid_duration(text)

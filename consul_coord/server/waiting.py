@@ -1,12 +1,13 @@
 """Requests that wait: found by the marks they watch, and by their deadlines.
 
 A waiter watches marks. For keys there are two kinds, the key itself and a prefix that it is under; the news
-of one key therefore reaches the watchers of every prefix of it.
+of one key therefore reaches the watchers of every prefix of it. Only prefixes as long as one that is watched
+are tried, so that a very long key costs no more than others.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ class WaitingRoom:
         self._spurious = spurious
         self._waiters: dict[int, Waiter] = {}
         self._by_mark: defaultdict[Mark, dict[int, None]] = defaultdict(dict)
+        self._lengths: Counter[int] = Counter()
+        """How many prefixes of each length are watched."""
         self._deadlines: TimerQueue[int] = TimerQueue()
 
     def __len__(self) -> int:
@@ -49,6 +52,8 @@ class WaitingRoom:
         if self._deadlines.deadline(ticket) != waiter.until:
             self._deadlines.set(ticket, waiter.until)
         for mark in waiter.marks:
+            if mark not in self._by_mark and mark[0] == UNDER:
+                self._lengths[len(mark[1])] += 1
             self._by_mark[mark][ticket] = None
 
     def drop(self, ticket: int) -> None:
@@ -101,8 +106,9 @@ class WaitingRoom:
         yield mark
         if mark[0] == KV:
             key = mark[1]
-            for length in range(len(key) + 1):
-                yield (UNDER, key[:length])
+            for length in self._lengths:
+                if length <= len(key):
+                    yield (UNDER, key[:length])
             if self._spurious:
                 yield (ABSENT,)
 
@@ -112,3 +118,10 @@ class WaitingRoom:
             watchers.pop(ticket, None)
             if not watchers:
                 del self._by_mark[mark]
+                if mark[0] == UNDER:
+                    self._forget_length(len(mark[1]))
+
+    def _forget_length(self, length: int) -> None:
+        self._lengths[length] -= 1
+        if not self._lengths[length]:
+            del self._lengths[length]

@@ -178,7 +178,14 @@ def test_an_index_from_the_future_waits_its_full_time(target: Target, pool: Thre
     assert ended.json[0]["Value"] == "dw=="
 
 
-@pytest.mark.parametrize("query", ["index=0&wait=5s", "index=&wait=5s", "wait=5s", "index=1&wait=5s"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("index=0&wait=5s", "index=&wait=5s", "wait=5s", "index=1&wait=5s"),
+        *(f"index=1&wait={'0' * 5_000}5s", f"index=1&wait=0.{'5' * 5_000}s"),
+    ],
+    ids=range(6),
+)
 def test_answers_at_once(target: Target, query: str) -> None:
     key = target.key()
     target.put(f"/v1/kv/{key}", b"v")
@@ -192,6 +199,7 @@ def test_answers_at_once(target: Target, query: str) -> None:
     [
         ("wait=5", "Invalid wait time"),
         ("wait=abc", "Invalid wait time"),
+        (f"wait={'9' * 5_000}s", "Invalid wait time"),
         ("index=abc", "Invalid index"),
         ("index=-1", "Invalid index"),
         ("index=1.5", "Invalid index"),

@@ -172,6 +172,32 @@ def test_gzip_for_those_who_take_it(target: Target, value: bytes) -> None:
         assert (answer.headers["Content-Encoding"], answer.body) == (None, value)
 
 
+@pytest.mark.parametrize(
+    ("encodings", "zipped"),
+    [
+        (["gzip;q=0.5"], True),
+        (["deflate, GZIP ;q=1"], True),
+        (["gzip;level=1"], True),
+        (["gzip;q=0"], False),
+        (["gzip;q=x"], False),
+        (["x-gzip"], False),
+        (["*"], False),
+        (["gzip", "identity"], True),
+        (["identity", "gzip"], False),  # of several headers of a name, the first counts
+    ],
+)
+def test_who_takes_gzip(target: Target, encodings: list[str], *, zipped: bool) -> None:
+    key = target.key()
+    target.put(f"/v1/kv/{key}", b"v" * 10_000)
+    with closing(target.connect()) as connection:
+        connection.putrequest("GET", f"/v1/kv/{key}", skip_accept_encoding=True)
+        for encoding in encodings:
+            connection.putheader("Accept-Encoding", encoding)
+        connection.endheaders()
+        with connection.getresponse() as reply:
+            assert (reply.headers["Content-Encoding"] == "gzip") is zipped
+
+
 def test_large_replies_come_in_chunks(target: Target) -> None:
     key = target.key()
     target.put(f"/v1/kv/{key}", b"x" * 10_000)

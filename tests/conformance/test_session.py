@@ -97,6 +97,10 @@ def test_what_is_stored(target: Target, fields: dict[str, object], shown: dict[s
         (1e9, SECOND),
         (1.5, SECOND),
         (-5, -5 * SECOND),
+        (9e18, 9 * 10**18),
+        (-9e15, 412_866_226_847_481_856),  # that many seconds, in nanoseconds, as an int64
+        ("-10s", 8_446_744_073_709_551_616),
+        ("0" * 5_000 + "1s", SECOND),
         (None, 15 * SECOND),
         (True, 0),
         ([], 0),
@@ -123,6 +127,7 @@ REFUSED = [
     ({"LockDelay": "5"}, 400, 'time: missing unit in duration "5"'),
     ({"LockDelay": "abc"}, 400, 'time: invalid duration "abc"'),
     ({"LockDelay": ""}, 400, 'time: invalid duration ""'),
+    ({"LockDelay": "9" * 5_000 + "s"}, 400, f'time: invalid duration "{"9" * 5_000}s"'),
     ({"LockDelay": "1x"}, 400, 'time: unknown unit "x" in duration "1x"'),
     ({"Behavior": "DELETE"}, 500, "Invalid Behavior setting 'DELETE'"),
     ({"Node": ""}, 500, "Must provide Node"),
@@ -195,6 +200,22 @@ def test_a_late_renewal_starts_the_whole_time_again(target: Target) -> None:
         assert time.monotonic() - before < 10.0, "the session is still there"
         time.sleep(0.02)
     assert time.monotonic() - before >= 1.6
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/session/create", b'{"NodeChecks":[],"LockDelay":1e400}'),
+        ("/v1/agent/check/register", b'{"Name":"c","TTL":-1e400}'),
+    ],
+)
+def test_numbers_beyond_all_floats(target: Target, path: str, body: bytes) -> None:
+    answer = target.put(path, body)
+    assert answer.status == 400
+    number = body.rpartition(b":")[2][:-1].decode()
+    words = f"Request decode failed: json: cannot unmarshal number {number} into Go struct field "
+    assert answer.text.startswith(words)
+    assert answer.text.endswith(" of type float64")
 
 
 def test_node_names_are_looked_up_without_case_and_echoed(target: Target) -> None:

@@ -32,6 +32,8 @@ SECOND = 1_000_000_000
         (".5s", SECOND // 2),
         ("1.s", SECOND),
         ("-1h2m3.004s", -3_723_004_000_000),
+        ("0" * 5_000 + "1s", SECOND),
+        ("0." + "3" * 5_000 + "s", 333_333_333),
     ],
 )
 def test_durations_that_go_reads(text: str, nanoseconds: int) -> None:
@@ -50,6 +52,7 @@ def test_durations_that_go_reads(text: str, nanoseconds: int) -> None:
         ("1d", 'time: unknown unit "d" in duration "1d"'),
         ("1h 2m", 'time: unknown unit "h " in duration "1h 2m"'),
         ("9999999h", 'time: invalid duration "9999999h"'),
+        ("9" * 5_000 + "s", f'time: invalid duration "{"9" * 5_000}s"'),
     ],
 )
 def test_durations_that_go_refuses(text: str, message: str) -> None:

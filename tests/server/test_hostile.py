@@ -108,6 +108,7 @@ def is_empty(driver: Driver) -> None:
     tables = (store.kv, store.tombstones, store.sessions, store.nodes, store.services, store.checks)
     assert [len(table) for table in (*tables, store.queries)] == [0] * 7
     assert (len(waiting), dict(waiting._by_mark), len(waiting._deadlines)) == (0, {}, 0)
+    assert not waiting._lengths
     assert (len(driver.state._timers), dict(store.kv._held), store.kv._keys) == (0, {}, [])
     assert driver.state.delays.running(driver.now) == {}
 

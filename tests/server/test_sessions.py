@@ -52,6 +52,8 @@ def test_a_session_shows_its_defaults(agent: Driver) -> None:
         ([], 0),
         ({}, 0),
         ("90s", 90 * SECOND),
+        (1e19, 0),  # as on amd64: what does not fit is the least int64, and that many seconds are none
+        (-1e300, 0),
     ],
 )
 def test_lock_delay_is_read_as_consul_reads_it(agent: Driver, sent: object, stored: int) -> None:

@@ -229,7 +229,7 @@ def _describe_service(service: ServiceRecord) -> dict[str, object]:
 
 def _duration(value: object, where: str) -> int:
     if isinstance(value, gojson.Number):
-        return int(float(value))
+        return gojson.truncated(value, where)
     return parse_duration(gojson.text(value, where))
 
 

@@ -120,14 +120,19 @@ def _required(call: Call, missing: str) -> str:
     return call.tail
 
 
-def _lock_delay(value: object, _where: str) -> int:
+def _lock_delay(value: object, where: str) -> int:
     if isinstance(value, gojson.Number):
-        nanoseconds = int(float(value))
+        nanoseconds = gojson.truncated(value, where)
     elif isinstance(value, str):
         nanoseconds = parse_duration(value)
     else:
         nanoseconds = 0
-    return nanoseconds * SECOND if nanoseconds < _SECONDS_BELOW else nanoseconds
+    return _wrapped(nanoseconds * SECOND) if nanoseconds < _SECONDS_BELOW else nanoseconds
+
+
+def _wrapped(number: int) -> int:
+    """Return a number as an int64 that has overflown."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _check_ids(value: object, where: str) -> tuple[str, ...]:
