@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 PREFIX = "/reference/"
 
-_FIELDS = frozenset({"effect", "method", "path", "client", "delay", "status", "body", "times"})
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("effect", "method", "path", "client", "body"), str),
+    **dict.fromkeys(("status", "times"), int),
+    "delay": (int, float),
+}
 
 
 class Control:
@@ -61,7 +65,11 @@ class Control:
         if unknown := fields.keys() - _FIELDS:
             message = f"unknown fields: {', '.join(sorted(unknown))}"
             raise ValueError(message)
-        given: dict[str, Any] = {**fields, "effect": Effect(fields.get("effect", "none"))}
+        given = {name: value for name, value in fields.items() if value is not None}
+        if wrong := [name for name, value in given.items() if not isinstance(value, _FIELDS[name])]:
+            message = f"fields of a wrong type: {', '.join(sorted(wrong))}"
+            raise ValueError(message)
+        given["effect"] = Effect(given.get("effect", "none"))
         self._faults.add(Fault(**given))
 
     def _advance(self, fields: dict[str, Any]) -> None:

@@ -49,7 +49,8 @@ class Fault:
 
     ``path`` is a regular expression searched for in the path and query; ``client`` a peer address or a part
     of the User-Agent, so that one client can be cut off; ``matches`` any further condition. ``delay`` in
-    seconds, by the server's clock. ``body`` replaces the usual body of ``status``.
+    seconds, by the server's clock. ``body`` replaces the usual body of ``status``. Raises ``ValueError`` when
+    ``path`` is no regular expression.
     """
 
     effect: Effect = Effect.NONE
@@ -61,6 +62,12 @@ class Fault:
     status: int = 500
     body: str | None = None
     times: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.path or "")
+        except re.error as error:
+            raise ValueError(f"path is no regular expression: {error}") from error
 
     def hits(self, request: Request) -> bool:
         """Tell whether the fault concerns a request."""

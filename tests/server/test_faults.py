@@ -160,12 +160,12 @@ def test_a_client_in_the_same_process_sees_a_broken_connection() -> None:
     asyncio.run(main())
 
 
-def control(server: ReferenceServer[SystemClock], path: str, **fields: object) -> httpx.Response:
+def control(server: ReferenceServer[SystemClock], path: str, /, **fields: object) -> httpx.Response:
     return httpx.post(f"{server.address}/reference/{path}", content=json.dumps(fields))
 
 
 def test_the_control_endpoint(server: ReferenceServer[SystemClock]) -> None:
-    assert control(server, "faults", effect="respond", status=503, times=1).json() is True
+    assert control(server, "faults", effect="respond", status=503, times=1, path=None).json() is True
     assert put(server)[0] == 503
     control(server, "faults", effect="respond")
     control(server, "faults/clear")
@@ -181,6 +181,10 @@ def test_the_control_endpoint(server: ReferenceServer[SystemClock]) -> None:
     [
         ("faults", {"effect": "bogus"}, 400),
         ("faults", {"nonsense": 1}, 400),
+        ("faults", {"path": "("}, 400),
+        ("faults", {"path": 1}, 400),
+        ("faults", {"delay": "1"}, 400),
+        ("faults", {"times": "1"}, 400),
         ("clock/advance", {"seconds": 1}, 400),
         ("nonsense", {}, 404),
     ],
@@ -189,6 +193,7 @@ def test_bad_control_requests(
     server: ReferenceServer[SystemClock], path: str, fields: dict[str, object], status: int
 ) -> None:
     assert control(server, path, **fields).status_code == status
+    assert put(server)[0] == 200
 
 
 def test_control_is_off_by_default() -> None:
