@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import uuid
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from tests.conformance import wording
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 TIMEOUT = 20.0
+DEADLINE = 30.0
 UNKNOWN = "11111111-2222-3333-4444-555555555555"
 
 
@@ -141,3 +143,11 @@ class Target:
         check = {"CheckID": "c1", "Name": "c1", "Status": "passing"}
         assert self.put("/v1/catalog/register", {"Node": node, "Address": "10.0.0.2", "Check": check}).json
         return node
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Return once the condition holds; ``AssertionError`` when that takes too long."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)

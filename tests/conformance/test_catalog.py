@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.target import UNKNOWN, Target
+from tests.conformance.target import UNKNOWN, Target, until
 
 DEADLINE = 10.0
 CHECK_FIELDS = [
@@ -260,10 +260,7 @@ def test_the_agents_ttl_checks(target: Target, end: str) -> None:
         until_status(target, check, "warning")
         assert target.info(session)
         target.put(f"/v1/agent/check/{end}/{check}")
-    deadline = time.monotonic() + DEADLINE
-    while target.info(session):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not target.info(session))
     if end == "timeout":
         output = target.get("/v1/agent/checks").json[check]["Output"]
         assert output == "TTL expired (last output before timeout follows): fine"

@@ -14,7 +14,7 @@ import pytest
 from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.testing.agent import RealAgent
 from consul_coord.testing.cluster import RealCluster
-from tests.conformance.target import Target
+from tests.conformance.target import DEADLINE, Target, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from consul_coord.clock import SystemClock
     from tests.conformance.target import Answer
 
-DEADLINE: Final = 30.0
 SETTLE: Final = 0.3
 CONNECTIONS: Final = 4
 BOTH = ["reference", pytest.param("agent", marks=pytest.mark.agent)]
@@ -145,13 +144,6 @@ def quorum(request: pytest.FixtureRequest) -> Iterator[Quorum]:
         running = real_quorum(request.getfixturevalue("consul_binary"))
     with running as given:
         yield given
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.timeout(180)

@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.target import UNKNOWN, Target
+from tests.conformance.target import UNKNOWN, Target, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEADLINE = 10.0
-
-
-def until_gone(target: Target, session: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while target.info(session):
-        assert time.monotonic() < deadline, "the session is still there"
-        time.sleep(0.01)
 
 
 def critical(target: Target, node: str) -> None:
@@ -51,7 +44,7 @@ def test_the_five_ways(target: Target, way: str, behavior: str) -> None:
     query = {"Name": f"q-{target.unique}", "Session": session, "Service": {"Service": "web"}}
     query_id = target.ask("POST", "/v1/query", query).json["ID"]
     WAYS[way](target, node, session)
-    until_gone(target, session)
+    until(lambda: not target.info(session))
     entries = target.get(f"/v1/kv/{target.key('')}?recurse")
     if behavior == "delete":
         assert entries.status == 404

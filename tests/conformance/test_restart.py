@@ -15,7 +15,7 @@ import pytest
 from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.testing.agent import RealAgent
 from tests.cli.processes import Cli, environ
-from tests.conformance.target import Target
+from tests.conformance.target import DEADLINE, Target, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -23,20 +23,12 @@ if TYPE_CHECKING:
 
     from consul_coord.clock import SystemClock
 
-DEADLINE: Final = 30.0
 SETTLE: Final = 0.3
 TTL: Final = 1.5
 LOCK_DELAY: Final = 2.0
 BOTH: Final = ["reference", pytest.param("agent", marks=pytest.mark.agent)]
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ The reference server is one agent. It has no gossip and no other servers: what t
 from __future__ import annotations
 
 import http.client
-import time
 import uuid
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,26 +18,18 @@ import pytest
 from consul_coord.server import Effect, Fault, ReferenceServer, ServerConfig
 from consul_coord.testing.agent import RealAgent
 from consul_coord.testing.cluster import RealCluster
-from tests.conformance.target import UNKNOWN, Target
+from tests.conformance.target import UNKNOWN, Target, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-DEADLINE: Final = 30.0
 HOP: Final = "rpc error making call: "
 BOTH: Final = ["reference", pytest.param("cluster", marks=[pytest.mark.agent, pytest.mark.cluster])]
 RARELY: Final = {"limits": {"rpc_rate": 2, "rpc_max_burst": 2}}
 HOST: Final = "127.0.0.31"
 
 pytestmark = pytest.mark.timeout(180)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
