@@ -2,7 +2,7 @@
 
 Rules
 - A path that is not clean (``//``, ``.``, ``..``, no leading slash in a key) is redirected to the clean one
-  before anything else; a path with unprintable characters is a 400.
+  before anything else; a path that is badly percent-encoded or has unprintable characters is a 400.
 - A pattern ending in a slash matches everything under it; without the slash it is redirected. Others match
   exactly.
 - A real Consul endpoint that this server does not have is refused with 501 and named; a path that Consul does
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Handler = Callable[[Call], "Reply | Read"]
 
 _PRINTABLE_ASCII = re.compile(r"[ -~]*")
+_NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _LEFT_ALONE = "/$&+,:;=@-_.~"
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
 
@@ -145,6 +146,8 @@ def _match(path: str) -> Route | None:
 
 
 def _decode(raw: str) -> str:
+    if _NO_ESCAPE.search(raw):
+        raise Refusal(400, "400 Bad Request", (("Connection", "close"),))
     path = (
         unquote_to_bytes(raw).decode("utf-8", "surrogateescape") if "%" in raw or not raw.isascii() else raw
     )

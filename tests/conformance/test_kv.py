@@ -276,6 +276,12 @@ def test_unclean_names_are_redirected(target: Target, path: str) -> None:
     assert listed.status == 404
 
 
+@pytest.mark.parametrize("path", ["%", "%4", "%zz", "a%2", "%C3%A"])
+def test_what_is_not_percent_encoded_is_refused(target: Target, path: str) -> None:
+    assert target.put(f"/v1/kv/{target.key(path)}").status == 400
+    assert target.get(f"/v1/kv/{target.key('')}?keys").status == 404
+
+
 @pytest.mark.parametrize("path", ["%09", "%00", "%0A", "%E2%80%8B", "%7F"])
 def test_unprintable_names_are_refused(target: Target, path: str) -> None:
     answer = target.put(f"/v1/kv/{target.key()}{path}", b"v")
