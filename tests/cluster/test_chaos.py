@@ -84,3 +84,21 @@ def test_workers_that_do_not_look_at_their_lease_are_found(consul_binary: Path, 
         if re.search(r"^exclusion of ", out, re.MULTILINE):
             return
     pytest.fail("\n".join(told))
+
+
+@pytest.mark.parametrize(
+    ("binary", "option", "told"),
+    [("", "--keep={folder}", "{folder} exists already"), ("/absent", "--seed=1", "CONSUL_BIN names no")],
+)
+def test_arguments_that_can_not_be_used_are_told(binary: str, option: str, told: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "consul_coord.testing.chaos", option.format(folder=tmp_path)],
+        env={**os.environ, "CONSUL_BIN": binary},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.endswith("\n")
+    assert told.format(folder=tmp_path) in ended.stderr.splitlines()[-1]

@@ -1,6 +1,7 @@
 """Break a cluster: ``python -m consul_coord.testing.chaos --seconds 60 --seed 1 --keep FOLDER``.
 
-Prints what was done and found. The exit code is 0 when no rule was broken, else 1.
+Prints what was done and found. The exit code is 0 when no rule was broken, 1 when one was, and 2 when the
+arguments can't be used.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from consul_coord.errors import ConfigError
+from consul_coord.testing.binary import find_consul
 from consul_coord.testing.chaos import links
 from consul_coord.testing.chaos.faults import FAULTS
 from consul_coord.testing.chaos.plan import Plan
@@ -31,19 +34,33 @@ _SHOWN = 40.0
 
 def main(arguments: Sequence[str]) -> int:
     """Run what the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    add, former = parser.add_argument, Plan()
-    add("--seconds", type=float, default=former.seconds, help="how long harm is done")
-    add("--seed", type=int, default=former.seed, help="what decides which harm comes when")
-    add("--pace", type=float, default=former.pace, help="mean seconds between two harms")
-    add("--longest", type=float, default=former.longest, help="seconds that a harm lasts at most")
-    add(
-        "--only", action="append", choices=FAULTS, help="a kind of harm to choose", metavar="KIND", default=[]
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}", description=__doc__, epilog=f"Kinds of harm: {', '.join(FAULTS)}."
     )
-    add("--drain", type=float, default=former.drain, help="seconds for the last clean-ups")
-    add("--worker", default=former.worker, help="the module that worker processes run")
-    add("--keep", type=Path, help="a new folder for histories, registers and a picture")
+    add, default = parser.add_argument, Plan()
+    add("--seconds", type=float, default=default.seconds, help="for how long harm is done (%(default)g)")
+    add("--seed", type=int, default=default.seed, help="what decides which harm comes when (%(default)s)")
+    add("--pace", type=float, default=default.pace, help="mean seconds between two harms (%(default)g)")
+    add("--longest", type=float, default=default.longest, help="seconds that one lasts at most (%(default)g)")
+    add(
+        "--only",
+        action="append",
+        choices=FAULTS,
+        help="do this kind of harm only; may be repeated",
+        metavar="KIND",
+        default=[],
+    )
+    add("--drain", type=float, default=default.drain, help="seconds for the last clean-ups (%(default)g)")
+    add("--worker", default=default.worker, metavar="MODULE", help="the module that worker processes run")
+    add("--keep", type=Path, metavar="FOLDER", help="a new folder for histories, registers and a picture")
     given = parser.parse_args(arguments)
+    if given.keep is not None and given.keep.exists():
+        parser.error(f"--keep: {given.keep} exists already")
+    try:
+        if find_consul() is None:
+            parser.error("no Consul binary: set CONSUL_BIN, or put one at .consul/consul or on PATH")
+    except ConfigError as error:
+        parser.error(str(error))
     if not links.is_private() and links.available():
         links.enter_private(_MODULE, arguments)
     plan = Plan(
