@@ -33,6 +33,8 @@ from consul_coord.recipes.slots import Listing
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from consul_coord.testing.simulation.judge import Rule
+
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
@@ -46,6 +48,8 @@ class Mutation:
     becomes: str
     rare: bool = False
     """Whether it takes many seeds to be found."""
+    breaks: Rule | None = None
+    """The rule that must be found broken; None for whichever is."""
     also: Mutation | None = None
     """The other place that the fault is in."""
 
@@ -90,7 +94,14 @@ MUTATIONS = (
         "confirm(sent_at=io.now()",
         rare=True,
     ),
-    Mutation("lease of twice the TTL", Lease, "confirm", "(1 - self._drift) * horizon", "2 * horizon"),
+    Mutation(
+        "lease of twice the TTL",
+        Lease,
+        "confirm",
+        "(1 - self._drift) * horizon",
+        "2 * horizon",
+        breaks="lease",
+    ),
     Mutation(
         "no allowance for drift",
         Lease,
@@ -98,6 +109,7 @@ MUTATIONS = (
         "(1 - self._drift) * horizon",
         "horizon",
         rare=True,
+        breaks="exclusion",
     ),
     Mutation(
         "renewal takes 404 for success",
@@ -129,8 +141,17 @@ MUTATIONS = (
         "in ():",
     ),
     Mutation("a lost grant is not adopted", waitqueue, "judge", "return Adopt()", "pass"),
-    Mutation("the order is that of the ids", waitqueue, "read", "(pair.create_index, pair.key)", "pair.key"),
-    Mutation("everybody is the head", waitqueue, "judge", "if position > 0:", "if position > 99:"),
+    Mutation(
+        "the order is that of the ids",
+        waitqueue,
+        "read",
+        "(pair.create_index, pair.key)",
+        "pair.key",
+        breaks="order",
+    ),
+    Mutation(
+        "everybody is the head", waitqueue, "judge", "if position > 0:", "if position > 99:", breaks="order"
+    ),
     Mutation(
         "the last contender is followed",
         waitqueue,
@@ -144,6 +165,7 @@ MUTATIONS = (
         "step",
         "await remove(io, key=self.key, index=self.index, deadline=deadline)",
         "pass",
+        breaks="nothing left",
     ),
     Mutation(
         "a grant is believed without a lease",
@@ -152,6 +174,7 @@ MUTATIONS = (
         "or not kept.lease.is_valid(self.io.now())",
         "",
         rare=True,
+        breaks="granted",
     ),
     Mutation(
         "unlock without check-index",
@@ -168,9 +191,16 @@ MUTATIONS = (
         "if ending.outcome is ReleaseOutcome.UNKNOWN:",
         "if hold.key == '':",
     ),
-    Mutation("threads do not queue", LocalQueues, "join", "if queue[0] is turn:", "if True:"),
     Mutation(
-        "guard by the session alone", HoldCore, "guard", "TxnOp.check_index(self.key, self.last_index),", ""
+        "threads do not queue", LocalQueues, "join", "if queue[0] is turn:", "if True:", breaks="exclusion"
+    ),
+    Mutation(
+        "guard by the session alone",
+        HoldCore,
+        "guard",
+        "TxnOp.check_index(self.key, self.last_index),",
+        "",
+        breaks="guard",
     ),
     Mutation(
         "a forgotten hold is kept", Coordinator, "_forgotten", "hold.tenure.abandon(self, hold)", "pass"
@@ -191,6 +221,7 @@ MUTATIONS = (
         "forked",
         "self.end_session(kept, LossReason.FORKED)",
         "pass",
+        breaks="fork",
     ),
     Mutation(
         "the limit is not compared",
@@ -198,6 +229,7 @@ MUTATIONS = (
         "judge",
         "if rank < listing.record.limit - len(held):",
         "if rank < 99:",
+        breaks="limit",
     ),
     Mutation(
         "a take does not name the record's index",
@@ -290,6 +322,7 @@ MUTATIONS = (
         "_granted",
         "flags=plan.flags,\n        turn=",
         "flags=0,\n        turn=",
+        breaks="no bugs",
     ),
     Mutation(
         "the record forgets what it does not know",
@@ -297,6 +330,7 @@ MUTATIONS = (
         "encode",
         ", **self.unknown",
         "",
+        breaks="record",
     ),
     Mutation(
         "a leader goes on when told to stop",
@@ -304,6 +338,7 @@ MUTATIONS = (
         "_lead",
         "if self._must_stand_aside():\n                await release(io, self.core, hold)\n            elif",
         "if",
+        breaks="progress",
     ),
     Mutation(
         "the heir's note is not deleted",
@@ -318,6 +353,54 @@ MUTATIONS = (
         "_begin",
         "hold.over.subscribe(partial(self._ended, hold))",
         "for _ in range(2):\n        hold.over.subscribe(partial(self._ended, hold))",
+    ),
+    Mutation(
+        "a lost hold is said to be held while its lease lasts",
+        HoldCore,
+        "is_held",
+        "self.look(now)[1] is None and self._end.value is None",
+        "self.lease.is_valid(now)",
+        breaks="lost for good",
+    ),
+    Mutation(
+        "a loss is told twice",
+        Coordinator,
+        "_call_back",
+        "in hold.take_lost_callbacks():",
+        "in hold.take_lost_callbacks() * 2:",
+    ),
+    Mutation(
+        "a loss is not told",
+        Coordinator,
+        "_call_back",
+        "in hold.take_lost_callbacks():",
+        "in ():",
+        breaks="told",
+    ),
+    Mutation(
+        "a fence is one too low",
+        HoldCore,
+        "__init__",
+        "self.fence = granted.modify_index",
+        "self.fence = granted.modify_index - 1",
+        breaks="fences",
+    ),
+    Mutation(
+        "the end of a leadership is not told",
+        Candidacy,
+        "_begin",
+        "hold.over.subscribe(partial(self._ended, hold))",
+        "pass",
+        breaks="callbacks",
+    ),
+    Mutation("a fair lock barges", Attempt, "__init__", "not lock.plan.fair", "True", breaks="fairness"),
+    Mutation(
+        "a fair semaphore takes at once",
+        SlotAttempt,
+        "_take_at_once",
+        "self.plan.fair or ",
+        "",
+        breaks="fairness",
     ),
     Mutation(
         "the term is the key's LockIndex",

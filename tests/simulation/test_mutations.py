@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from consul_coord.testing import Simulation
+from consul_coord.testing.simulation.judge import Rule
 from tests.simulation.mutations import MUTATIONS, Mutation
 
 SEEDS = 2_000
@@ -20,4 +23,9 @@ CASES = [
 @pytest.mark.timeout(900)
 def test_a_planted_fault_is_found(mutation: Mutation) -> None:
     with mutation.planted():
-        assert any(Simulation(seed=seed).outcome().violation is not None for seed in range(SEEDS))
+        violations = (Simulation(seed=seed).outcome().violation for seed in range(SEEDS))
+        assert any(found.rule == (mutation.breaks or found.rule) for found in violations if found is not None)
+
+
+def test_each_rule_is_broken_by_a_planted_fault() -> None:
+    assert {mutation.breaks for mutation in MUTATIONS} - {None} == set(get_args(Rule))

@@ -28,6 +28,7 @@ class Claim:
         "of",
         "process",
         "reference",
+        "said_lost",
         "session",
         "session_ended",
         "told",
@@ -44,6 +45,8 @@ class Claim:
         self.reference = weakref.ref(hold)
         self.told = False
         """Whether its user's callback was called."""
+        self.said_lost = False
+        """Whether its user has asked, and was told that it is lost."""
         self.session_ended: float | None = None
         """When its session was first seen to be gone on the server."""
         self.found_lost: float | None = None

@@ -91,6 +91,7 @@ class Holder:
 
     async def _use(self, io: SimIO, hold: HoldCore, claim: Claim) -> None:
         core = self.process.core
+        self.judge.asked(claim, held=hold.is_held(io.now()))
         self.judge.write(claim)
         match self.rng.randrange(6):
             case 0:
@@ -257,10 +258,7 @@ class User(Holder, ABC):
     def _claim(self, hold: HoldCore, of: str) -> Claim:
         claim = self.judge.granted(self.process, hold, of=of, actor=self.actor)
 
-        def told(_: object) -> None:
-            claim.told = True
-
-        self.process.core.on_lost(hold, told)
+        self.process.core.on_lost(hold, lambda _: self.judge.told(claim))
         return claim
 
 

@@ -3,7 +3,6 @@
 What is to be held has its own rules: ``key_rules`` for locks and leaderships, ``slot_rules`` for semaphores,
 ``rules`` for what they share. Besides these:
 
-- A write guarded by a hold never succeeds after what is held was given away again.
 - Once all is healed, what is free with somebody waiting is taken soon.
 - No program fails by a bug.
 """
@@ -11,7 +10,7 @@ What is to be held has its own rules: ``key_rules`` for locks and leaderships, `
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from consul_coord import events
 from consul_coord.testing.simulation.claims import Claim
@@ -32,6 +31,26 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.scheduler import Scheduler
     from consul_coord.testing.simulation.shapes import Shape
 
+Rule = Literal[
+    "exclusion",
+    "limit",
+    "lease",
+    "granted",
+    "lost for good",
+    "told",
+    "callbacks",
+    "fences",
+    "guard",
+    "order",
+    "fairness",
+    "record",
+    "fork",
+    "progress",
+    "nothing left",
+    "no bugs",
+]
+"""What a violation may be one of; for each there is a planted fault that breaks it."""
+
 CLUMSY = "ClumsyUser"
 """The name of an error that users of the simulation make on purpose."""
 _OK = 200
@@ -46,7 +65,7 @@ _EXPECTED = ("PermissionDenied", "SessionCheckFailed", CLUMSY)
 class Violation:
     """A rule that was broken, and how."""
 
-    rule: str
+    rule: Rule
     how: str
 
     def __str__(self) -> str:
@@ -114,7 +133,7 @@ class Judge:
         """Count something rare."""
         self.counts.see(what)
 
-    def convict(self, rule: str, how: str) -> None:
+    def convict(self, rule: Rule, how: str) -> None:
         """Record a violation; the first one counts."""
         if self.violation is None:
             self.violation = Violation(rule, how)
@@ -203,11 +222,12 @@ class Judge:
     def _check_guarded(self, shape: Shape) -> None:
         name = shape.about.removeprefix(GUARDED)
         rules, entry = self.rules_of(name), self.cluster.entry(shape.about)
-        if rules is None:
-            return
-        fence, given = 0 if entry is None else int(entry.value), rules.fence_given(shape.session)
-        if fence < given:
-            self.convict("guard", f"a write to {name} under fence {fence} succeeded after {given}")
+        if rules is None or entry is None or entry.modify_index < self.cluster.state.store.raft_index:
+            return  # of several that went through at once, when there was a leader again, the last is judged
+        fence = int(entry.value)
+        if not rules.has_now(shape.session, fence):
+            text = f"a write to {name} by {short(shape.session)} under fence {fence} succeeded, which is over"
+            self.convict("guard", text)
 
     # -- operators
 
@@ -273,10 +293,12 @@ class Judge:
 
     def _elected(self, process: Process, key: str, term: int) -> None:
         hold = next((one for one in process.core.holds() if one.key == key and one.fence == term), None)
-        if hold is not None:
-            claim = self.granted(process, hold, of=key, actor="candidate", kind="elected")
-            # An election tells its user by callbacks of its own, which are looked at by its user.
-            process.core.on_lost(hold, lambda _: setattr(claim, "told", True))
+        if hold is None:
+            self.convict("granted", f"{process.name} is told to lead {key} in term {term}, and has no hold")
+            return
+        claim = self.granted(process, hold, of=key, actor="candidate", kind="elected")
+        # An election tells its user by callbacks of its own, which are looked at by its user.
+        process.core.on_lost(hold, lambda _: self.told(claim))
 
     def rules_of(self, key: str) -> Rules | None:
         """Return the rules for what a hold's key stands for."""
@@ -295,6 +317,14 @@ class Judge:
         self.tell(claim, kind, until=claim.until)
         self.rules[of].granted(claim)
         return claim
+
+    def asked(self, claim: Claim, *, held: bool) -> None:
+        """Take note of what a user was told when he asked for his hold."""
+        self.rules[claim.of].asked(claim, held=held)
+
+    def told(self, claim: Claim) -> None:
+        """Take note that a user is told of a loss."""
+        self.rules[claim.of].told(claim)
 
     def write(self, claim: Claim) -> None:
         """Write to the fenced resource under a hold."""

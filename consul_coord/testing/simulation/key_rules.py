@@ -43,7 +43,8 @@ class KeyRules(Rules):
 
     def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
         super().__init__(judge, cluster, name)
-        self._given = 0
+        self._given: list[tuple[int, str]] = []
+        """The index of each change of hands, and the session that got the key."""
         self._queue: tuple[str, ...] = ()
         self._directory = waitqueue.directory(name)
 
@@ -72,7 +73,7 @@ class KeyRules(Rules):
         entry = self.cluster.entry(self.name)
         if holder == before.holder or not holder or entry is None:
             return
-        self._given = entry.modify_index
+        self._given.append((entry.modify_index, holder))
         process = self.judge.process(who)
         barges = shape.name == "barge"
         queues = process is None or self.name not in process.core.without_queue
@@ -84,13 +85,19 @@ class KeyRules(Rules):
                 self.judge.convict(
                     "order", f"{who} got {self.name} by {short(holder)}, out of the order {queue}"
                 )
-        if barges and queues and process is not None and process.fair and before.live:
+        fair = process is not None and process.fair and (queues or not barges)
+        if fair and before.live and holder not in before.live:
             text = f"{who}'s lock is fair, and went past {short(before.live[0])} to {self.name}"
             self.judge.convict("fairness", text)
 
-    def fence_given(self, session: str) -> int:  # noqa: ARG002 - one of Rules
-        """Return the fence that the server gave last."""
-        return self._given
+    def was_given(self, session: str, fence: int) -> bool:
+        """Return whether it was the session's turn when the key had this index."""
+        # Somebody may have written to the key before its new holder read the index.
+        return next((own for index, own in reversed(self._given) if index <= fence), "") == session
+
+    def has_now(self, session: str, fence: int) -> bool:
+        """Return whether the session has the key, and nobody got it after this fence."""
+        return self.cluster.holder(self.name) == session and fence >= self._given[-1][0]
 
     def check_belief(self, believed: list[Claim]) -> None:
         """Judge who believes in a hold at this moment."""

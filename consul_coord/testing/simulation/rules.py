@@ -1,9 +1,13 @@
 """What must hold of whatever can be held, however many may hold it at once: a lock, a leadership, a slot.
 
 Rules
-- What an acquire returns is held, at that moment; no two holds have the same fence.
+- What an acquire returns is held, at that moment; no two holds have the same fence, and it is one under which
+  the server gave it to that very session: so fences rise in the order of the grants, whatever clocks and
+  operators do.
 - Nobody believes in a hold for longer than the TTL after its session has ended, whatever has ended it.
-- The loss of a hold is told by its deadline, or as soon as its process goes on; and a hold never comes back.
+- The loss of a hold is told once, by its deadline or as soon as its process goes on, and never of one that
+  goes on; and a hold never comes back, neither for those who are told nor for those who ask.
+- A write guarded by a hold succeeds only while its session has, under its fence, what it is a hold of.
 - An operator's force exempts the holds that were granted before it from being counted. Their fences still
   are.
 - Where clocks run at rates beyond the stated bound, belief proves nothing and is not judged: fences are, and
@@ -64,8 +68,12 @@ class Rules(ABC):
         """Judge what a request has changed."""
 
     @abstractmethod
-    def fence_given(self, session: str) -> int:
-        """Return the fence under which a guarded write of a session may succeed at present."""
+    def was_given(self, session: str, fence: int) -> bool:
+        """Return whether the server gave this to a session under this fence."""
+
+    @abstractmethod
+    def has_now(self, session: str, fence: int) -> bool:
+        """Return whether a session still has what it got under this fence, as far as guards cover that."""
 
     @abstractmethod
     def check_belief(self, believed: list[Claim]) -> None:
@@ -116,6 +124,8 @@ class Rules(ABC):
         judge = self.judge
         if self._by_fence.setdefault(claim.fence, claim) is not claim:
             judge.convict("fences", f"{claim} has the same fence as {self._by_fence[claim.fence]}")
+        if not self.was_given(claim.session, claim.fence):
+            judge.convict("fences", f"{claim}: the server gave nothing to that session under that fence")
         if not claim.believed():
             judge.convict("granted", f"{claim} was over before it began")
         self._anew = True
@@ -127,6 +137,20 @@ class Rules(ABC):
         """Judge whether a new fence is above all earlier ones."""
         if claim.fence < self.latest and self.has_register and self._is_promised(claim):
             self.judge.convict("fences", f"{claim} came after one with {self.latest}")
+
+    def asked(self, claim: Claim, *, held: bool) -> None:
+        """Judge what the owner of a claim was told of it when he asked."""
+        if held and (claim.said_lost or claim.told):
+            self.judge.convict("lost for good", f"{claim} was said to be lost, and then to be held")
+        claim.said_lost = not held
+
+    def told(self, claim: Claim) -> None:
+        """Judge that the owner of a claim is told of its loss."""
+        if claim.told:
+            self.judge.convict("told", f"the loss of {claim} was told twice")
+        if claim.believed():
+            self.judge.convict("told", f"the loss of {claim} was told, and it is believed in")
+        claim.told = True
 
     def _is_promised(self, claim: Claim) -> bool:
         return self.judge.bounded and self.counts(claim) and claim.believed()

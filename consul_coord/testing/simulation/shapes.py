@@ -73,6 +73,7 @@ LOCKING = frozenset(
         "elect",
         "adopt",
         "acquire",
+        "put",
         "slot-take",
         "slot-take-at-once",
         "slot-leave",

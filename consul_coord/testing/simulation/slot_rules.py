@@ -204,9 +204,17 @@ class SlotRules(Rules):
             self.judge.see("slot session used again")
         self._used.add(claim.session)
 
-    def fence_given(self, session: str) -> int:
-        """Return the fence of a session's last take."""
-        return self._given.get(session, 0)
+    def was_given(self, session: str, fence: int) -> bool:
+        """Return whether the session had taken a slot by then, for the last time."""
+        # Somebody may have written to the contender before its owner read the index.
+        return 0 < self._given.get(session, 0) <= fence
+
+    def has_now(self, session: str, fence: int) -> bool:
+        """Return whether the session's contender stands, and the fence is not of an earlier take.
+
+        The record may not name it any more: the guard of a slot does not cover that, as is documented.
+        """
+        return session in self.standing().live and self.was_given(session, fence)
 
     def check_belief(self, believed: list[Claim]) -> None:
         """Judge who believes in a slot at this moment."""

@@ -153,6 +153,7 @@ class World:
         ):
             for _ in range(self.plan.foreign if names else 0):
                 process = self.new_process("go")
+                process.fair = False  # it knows of no queue
                 self.start(process, kind(process, names, healed=self._is_healed).run, "foreign")
         self._chaos.begin()
         phases = (
@@ -304,3 +305,4 @@ class World:
         self.advance(self.scheduler.now + ttl + 1.0)
         for session in self.cluster.sessions():
             self.judge.convict("nothing left", f"{short(session.id)} never ends")
+        self._leftovers()
