@@ -77,7 +77,7 @@ class _HoldFacts(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise LockLost if it was lost."""
+        """Raise LockLost if it was lost, NotHeld if it was released."""
         ...
 
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:

@@ -29,15 +29,10 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 
 
 def check(hold: HoldCore, now: float) -> None:
-    """Raise LockLost unless the hold may be relied on now; no I/O."""
+    """Raise LockLost when the hold is lost, NotHeld when it was released; no I/O."""
     reason = hold.loss(now)
     if reason is not None:
         raise lost_error(hold, reason)
-
-
-def _check_open(hold: HoldCore, now: float) -> None:
-    """Raise LockLost when the hold is lost, NotHeld when it was released."""
-    check(hold, now)
     if hold.released:
         message = f"the hold of {hold.key!r} (fence {hold.fence}) was released: acquire the lock anew"
         raise NotHeld(message, key=hold.key, session=hold.session)
@@ -46,15 +41,15 @@ def _check_open(hold: HoldCore, now: float) -> None:
 async def ensure(io: IO, core: Coordinator, hold: HoldCore, *, seconds: float) -> None:
     """Renew the session when less than ``seconds`` of the lease are left.
 
-    Raises LockLost when it is lost, InvalidArgument when the lease can never be that long, and what a failing
-    renewal raises.
+    Raises LockLost when it is lost, NotHeld when it was released, InvalidArgument when the lease can never be
+    that long, and what a failing renewal raises.
     """
     if seconds > hold.lease.longest:
         message = (
             f"ensure({seconds:g}): this session's lease is {hold.lease.longest:g} s at most; use a longer ttl"
         )
         raise InvalidArgument(message)
-    _check_open(hold, io.now())
+    check(hold, io.now())
     if hold.lease.remaining(io.now()) >= seconds:
         return
     kept = core.session_of(hold)
@@ -82,9 +77,9 @@ async def verify(io: IO, core: Coordinator, hold: HoldCore) -> bool:
 async def put(io: IO, core: Coordinator, hold: HoldCore, value: bytes) -> None:
     """Write the key's value while holding it.
 
-    The fence stays. Raises LockLost when it is not held any more.
+    The fence stays. Raises LockLost when it was lost, NotHeld when it was released.
     """
-    _check_open(hold, io.now())
+    check(hold, io.now())
     check_value((hold.key,), value)
     kept = hold.tenure.kept_as(value)
     hold.writing = True

@@ -102,7 +102,7 @@ class HoldView:
         return self._hold.lease.remaining(now) if self._hold.is_held(now) else 0.0
 
     def check(self) -> None:
-        """Raise LockLost if it was lost; no I/O."""
+        """Raise LockLost if it was lost, NotHeld if it was released; no I/O."""
         hold_ops.check(self._hold, self._now())
 
     def guard(self) -> tuple[TxnOp, ...]:

@@ -54,8 +54,6 @@ def check(hold: HoldCore, now: float) -> None:
     """Raise LeadershipLost if a leadership has ended, by a loss or by resigning; no I/O."""
     with told_as_leadership(hold):
         hold_ops.check(hold, now)
-    if hold.ended:
-        raise resigned(hold)
 
 
 def why_over(hold: HoldCore, now: float) -> LossReason | None:

@@ -102,7 +102,8 @@ def test_a_hold_and_its_end(case: Case) -> None:
     assert hold.release() is hold.release() is ReleaseOutcome.RELEASED
     assert (hold.state, hold.is_held, hold.remaining()) == (HoldState.RELEASED, False, 0.0)
     assert hold.lost.wait(PATIENCE) is False
-    hold.check()
+    with pytest.raises(NotHeld, match="was released"):
+        hold.check()
     with case.lock.hold(timeout=PATIENCE) as later:
         assert later.fence > hold.fence
         assert later.session

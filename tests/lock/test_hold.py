@@ -265,4 +265,3 @@ def test_waiting_for_a_loss_ends_at_the_release(site: Site, client: Client) -> N
         assert wait.result(2) is False
     assert not hold.lost.is_set()
     assert hold.reason is None
-    hold.check()

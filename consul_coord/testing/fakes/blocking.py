@@ -57,7 +57,7 @@ class FakeHold(BaseHold):
         return FakeLossEvent(self, self._changed)
 
     def ensure(self, seconds: float) -> None:  # noqa: ARG002 - any lease is long enough here
-        """Raise LockLost if it was lost."""
+        """Raise LockLost if it was lost, NotHeld if it was released."""
         self.check()
 
     def release(self) -> ReleaseOutcome:

@@ -81,7 +81,7 @@ class AsyncFakeHold(BaseHold):
         return AsyncFakeLossEvent(self, self._news)
 
     async def ensure(self, seconds: float) -> None:  # noqa: ARG002 - any lease is long enough here
-        """Raise LockLost if it was lost."""
+        """Raise LockLost if it was lost, NotHeld if it was released."""
         self.check()
 
     async def release(self) -> ReleaseOutcome:

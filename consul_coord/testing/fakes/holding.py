@@ -100,9 +100,12 @@ class BaseHold:
         return math.inf if self.is_held else 0.0
 
     def check(self) -> None:
-        """Raise LockLost if it was lost."""
+        """Raise LockLost if it was lost, NotHeld if it was released."""
         if self.reason is not None:
             raise self._error(self.reason)
+        if not self.is_held:
+            message = f"the hold of {self.key!r} (fence {self.fence}) was released: acquire it anew"
+            raise NotHeld(message, key=self.key, session=self.session)
 
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:
         """Call ``fn`` with the reason when it is lost, by whoever loses it; at once if it is."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import LockLost
+from consul_coord.errors import LockLost, NotHeld
 from consul_coord.models import HoldState, KVPair, LossReason, ReleaseOutcome, Sequencer
 from consul_coord.recipes import hold_ops
 from consul_coord.recipes.hold import HoldCore, error_at_exit, lost_error, reason_of
@@ -235,6 +235,14 @@ def test_check_raises_once_lost_and_not_before(bench: Bench) -> None:
     with pytest.raises(LockLost) as told:
         hold_ops.check(bench.hold, 10.0)
     assert told.value.reason is LossReason.EXPIRED
+
+
+def test_check_raises_once_released_and_names_the_way_out(bench: Bench) -> None:
+    bench.hold.begin_release()
+    with pytest.raises(NotHeld, match=r"'k' \(fence 7\) was released: acquire the lock anew"):
+        hold_ops.check(bench.hold, 9.9)
+    with pytest.raises(NotHeld):
+        hold_ops.check(bench.hold, 10.0)  # its end was settled before the lease's
 
 
 def own_loss(bench: Bench) -> LockLost:
