@@ -5,10 +5,11 @@ Settings, the shared state, and what it tells without I/O.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from consul_coord.clock import SystemClock
 from consul_coord.config import Settings
+from consul_coord.errors import InvalidArgument
 from consul_coord.models import SessionSpec
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from consul_coord.events import Observer
     from consul_coord.models import Stats
     from consul_coord.recipes.coordinator import Coordinator
+
+C = TypeVar("C", bound="BaseClient")
 
 
 class BaseClient:
@@ -88,3 +91,21 @@ class BaseClient:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._settings.address}>"
+
+
+def require(client: C, kind: type[C], user: str) -> C:
+    """Return a client that is of the kind that ``user``, a public name, works with.
+
+    The other kind's calls would do nothing, or not be undone: a block would run without its lock. Raises
+    InvalidArgument.
+    """
+    if isinstance(client, kind):
+        return client
+    message = f"{user} needs {_a(kind)}, not {_a(type(client))}"
+    if isinstance(client, BaseClient):
+        message += ": blocking code uses Client and Lock, a coroutine AsyncClient and AsyncLock, and so on"
+    raise InvalidArgument(message)
+
+
+def _a(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOaeio' else 'a'} {kind.__name__}"

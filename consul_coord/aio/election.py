@@ -9,8 +9,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.aio.callbacks import AsyncCallbacks
+from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.leadership import AsyncLeadership
 from consul_coord.aio.watch import AsyncWatch
+from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.recipes import election as recipe
 from consul_coord.recipes import lock as lock_recipe
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consul_coord.aio.client import AsyncClient
     from consul_coord.models import Contender, LeaderInfo, LossReason, ReleaseOutcome, SessionSpec
     from consul_coord.recipes.election import Candidacy
     from consul_coord.recipes.hold import HoldCore
@@ -75,7 +76,7 @@ class AsyncLeaderElection:
         the next attempt. ``accept_flags``: further flags that an existing key may carry, such as 0. Raises
         InvalidKey and InvalidArgument.
         """
-        self._client = client
+        self._client = require(client, AsyncClient, type(self).__name__)
         self._lock = recipe.lock_of(
             key=key,
             value=value.encode() if isinstance(value, str) else value,
@@ -294,6 +295,7 @@ async def async_leader(client: AsyncClient, key: str) -> LeaderInfo | None:
 
     Raises InvalidKey, and what the requests raise.
     """
+    require(client, AsyncClient, "async_leader")
     return await client.call(lambda io: read_leader(io, client.core, key))
 
 
@@ -303,4 +305,4 @@ def async_observe(client: AsyncClient, key: str) -> AsyncWatch[LeaderInfo | None
     A change is another leader, another term of the same one, or another value. States between two looks may
     be skipped, the latest never is. Outages of the agent are ridden out. Raises InvalidKey.
     """
-    return AsyncWatch(client, LeaderFollower(key))
+    return AsyncWatch(require(client, AsyncClient, "async_observe"), LeaderFollower(key))

@@ -6,7 +6,9 @@ import functools
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from consul_coord.aio.body import Blocks, Body
+from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
+from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.recipes import lock as recipe
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine
     from types import TracebackType
 
-    from consul_coord.aio.client import AsyncClient
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
 
 T = TypeVar("T")
@@ -55,9 +56,10 @@ class AsyncLock:
         ``value`` is written to the key for operators to see. ``session``: None for the client's shared one, a
         spec for one of its own, or the id of one made elsewhere. ``fair``: never pass others who wait; else
         this client may take a free lock past the queue, unless it saw others wait when it released.
-        ``accept_flags``: further flags that an existing key may carry. Raises InvalidKey.
+        ``accept_flags``: further flags that an existing key may carry. Raises InvalidKey, and
+        InvalidArgument for a client of the other kind.
         """
-        self._client = client
+        self._client = require(client, AsyncClient, type(self).__name__)
         self._lock = recipe.LockCore(
             recipe.LockPlan(
                 keys=self._keys or (key,),

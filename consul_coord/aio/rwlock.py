@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.lock import AsyncLock
+from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.recipes import rwlock as recipe
 from consul_coord.recipes.lock import LockPlan
 from consul_coord.recipes.rwqueue import base_of
 
 if TYPE_CHECKING:
-    from consul_coord.aio.client import AsyncClient
     from consul_coord.models import Contender, Holder, SessionSpec
 
 
@@ -38,7 +39,7 @@ class AsyncReadWriteLock:
 
         No I/O. ``session``: what its sessions are like, without checks. Raises InvalidKey, InvalidArgument.
         """
-        self._client = client
+        self._client = require(client, AsyncClient, type(self).__name__)
         self._key = key
         read, write = recipe.sides(
             LockPlan(

@@ -6,7 +6,9 @@ import functools
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio.body import Blocks, Body
+from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
+from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.recipes import semaphore as recipe
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine
     from types import TracebackType
 
-    from consul_coord.aio.client import AsyncClient
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class AsyncSemaphore:
         carry, such as 0 for hand-written clients. Raises InvalidKey, InvalidArgument, ValueTooLarge when the
         record of so many holders can't be kept, UnsafeSession for checks without a grace.
         """
-        self._client = client
+        self._client = require(client, AsyncClient, type(self).__name__)
         self._semaphore = recipe.SemaphoreCore(
             recipe.SemaphorePlan(
                 prefix=prefix,

@@ -9,12 +9,14 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
+from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.recipes import election as recipe
 from consul_coord.recipes import lock as lock_recipe
 from consul_coord.recipes.leader import LeaderFollower
 from consul_coord.recipes.leader import leader as read_leader
 from consul_coord.sync.callbacks import Callbacks
+from consul_coord.sync.client import Client
 from consul_coord.sync.leadership import Leadership
 from consul_coord.sync.watch import Watch
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from consul_coord.models import Contender, LeaderInfo, LossReason, ReleaseOutcome, SessionSpec
     from consul_coord.recipes.election import Candidacy
     from consul_coord.recipes.hold import HoldCore
-    from consul_coord.sync.client import Client
 
 
 class LeaderElection:
@@ -76,7 +77,7 @@ class LeaderElection:
         the next attempt. ``accept_flags``: further flags that an existing key may carry, such as 0. Raises
         InvalidKey and InvalidArgument.
         """
-        self._client = client
+        self._client = require(client, Client, type(self).__name__)
         self._lock = recipe.lock_of(
             key=key,
             value=value.encode() if isinstance(value, str) else value,
@@ -291,6 +292,7 @@ def leader(client: Client, key: str) -> LeaderInfo | None:
 
     Raises InvalidKey, and what the requests raise.
     """
+    require(client, Client, "leader")
     return client.call(lambda io: read_leader(io, client.core, key))
 
 
@@ -300,4 +302,4 @@ def observe(client: Client, key: str) -> Watch[LeaderInfo | None]:
     A change is another leader, another term of the same one, or another value. States between two looks may
     be skipped, the latest never is. Outages of the agent are ridden out. Raises InvalidKey.
     """
-    return Watch(client, LeaderFollower(key))
+    return Watch(require(client, Client, "observe"), LeaderFollower(key))

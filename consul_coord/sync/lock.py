@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
+from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.recipes import lock as recipe
 from consul_coord.sync.blocks import Blocks, leave
+from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
-    from consul_coord.sync.client import Client
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -55,9 +56,10 @@ class Lock:
         ``value`` is written to the key for operators to see. ``session``: None for the client's shared one, a
         spec for one of its own, or the id of one made elsewhere. ``fair``: never pass others who wait; else
         this client may take a free lock past the queue, unless it saw others wait when it released.
-        ``accept_flags``: further flags that an existing key may carry. Raises InvalidKey.
+        ``accept_flags``: further flags that an existing key may carry. Raises InvalidKey, and
+        InvalidArgument for a client of the other kind.
         """
-        self._client = client
+        self._client = require(client, Client, type(self).__name__)
         self._lock = recipe.LockCore(
             recipe.LockPlan(
                 keys=self._keys or (key,),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.recipes import rwlock as recipe
 from consul_coord.recipes.lock import LockPlan
 from consul_coord.recipes.rwqueue import base_of
+from consul_coord.sync.client import Client
 from consul_coord.sync.lock import Lock
 
 if TYPE_CHECKING:
     from consul_coord.models import Contender, Holder, SessionSpec
-    from consul_coord.sync.client import Client
 
 
 class ReadWriteLock:
@@ -38,7 +39,7 @@ class ReadWriteLock:
 
         No I/O. ``session``: what its sessions are like, without checks. Raises InvalidKey, InvalidArgument.
         """
-        self._client = client
+        self._client = require(client, Client, type(self).__name__)
         self._key = key
         read, write = recipe.sides(
             LockPlan(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.recipes import semaphore as recipe
 from consul_coord.sync.blocks import Blocks, leave
+from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
-    from consul_coord.sync.client import Client
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -73,7 +74,7 @@ class Semaphore:
         carry, such as 0 for hand-written clients. Raises InvalidKey, InvalidArgument, ValueTooLarge when the
         record of so many holders can't be kept, UnsafeSession for checks without a grace.
         """
-        self._client = client
+        self._client = require(client, Client, type(self).__name__)
         self._semaphore = recipe.SemaphoreCore(
             recipe.SemaphorePlan(
                 prefix=prefix,

@@ -1,0 +1,62 @@
+"""A client of the other world is refused at once, before a block could run without its lock."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import consul_coord as cc
+from consul_coord.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOCKING: dict[str, Callable[[Any], object]] = {
+    "Lock": lambda client: cc.Lock(client, "k"),
+    "ReentrantLock": lambda client: cc.ReentrantLock(client, "k"),
+    "MultiLock": lambda client: cc.MultiLock(client, ["k", "l"]),
+    "ReadWriteLock": lambda client: cc.ReadWriteLock(client, "k"),
+    "Semaphore": lambda client: cc.Semaphore(client, "k", 2),
+    "LeaderElection": lambda client: cc.LeaderElection(client, "k"),
+    "leader": partial(cc.leader, key="k"),
+    "observe": partial(cc.observe, key="k"),
+}
+ASYNC: dict[str, Callable[[Any], object]] = {
+    "AsyncLock": lambda client: cc.AsyncLock(client, "k"),
+    "AsyncReentrantLock": lambda client: cc.AsyncReentrantLock(client, "k"),
+    "AsyncMultiLock": lambda client: cc.AsyncMultiLock(client, ["k", "l"]),
+    "AsyncReadWriteLock": lambda client: cc.AsyncReadWriteLock(client, "k"),
+    "AsyncSemaphore": lambda client: cc.AsyncSemaphore(client, "k", 2),
+    "AsyncLeaderElection": lambda client: cc.AsyncLeaderElection(client, "k"),
+    "async_leader": lambda client: cc.async_leader(client, "k").send(None),
+    "async_observe": partial(cc.async_observe, key="k"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKING)
+def test_blocking_code_takes_a_client_only(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{name} needs a Client, not an AsyncClient: .*AsyncLock"):
+        BLOCKING[name](cc.AsyncClient())
+
+
+@pytest.mark.parametrize("name", ASYNC)
+def test_coroutines_take_an_async_client_only(name: str) -> None:
+    refused = f"^{name} needs an AsyncClient, not a Client: "
+    with cc.Client() as client, pytest.raises(InvalidArgument, match=refused):
+        ASYNC[name](client)
+
+
+@pytest.mark.parametrize("name", BLOCKING)
+def test_what_is_no_client_is_named(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{name} needs a Client, not a str$"):
+        BLOCKING[name]("http://127.0.0.1:8500")
+
+
+def test_a_class_of_ones_own_is_a_client_too() -> None:
+    class Ours(cc.Client):
+        pass
+
+    with Ours() as client:
+        assert cc.Lock(client, "k").key == "k"
