@@ -290,6 +290,8 @@ class Candidacy:
                 continue
             if now.value == seen.value:
                 return
+            # What was seen is out of date: a key that is as it was then by the next look would be no news.
+            follower = Follower(partial(kv.watch, self.plan.key))
 
     def _refused(self, error: Exception) -> None:
         self._refusals += 1

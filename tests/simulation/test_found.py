@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
     from typing import Any
 
+    from consul_coord.http.messages import Request
     from consul_coord.recipes.hold import HoldCore
     from consul_coord.recipes.lock import LockCore
     from consul_coord.testing.simulation.driver import SimIO
@@ -255,6 +256,41 @@ def test_a_candidate_of_low_priority_rides_out_what_passes(scene: Scene) -> None
         await election.stop(io, candidacy, timeout=1.0)
 
     scene.play(program, seconds=40.0)
+
+
+def test_a_candidate_of_low_priority_sees_a_vacancy_that_is_like_an_earlier_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[HoldCore] = []
+    link, cluster, other = scene.process.link, scene.world.cluster, scene.world.new_process("p")
+
+    async def hold(io: SimIO) -> None:
+        held.append(await lock.acquire(io, other.core, a_lock(), timeout=None))
+
+    async def program(io: SimIO) -> None:
+        candidacy = a_candidacy(scene.process, priority_delay=1.0)
+        await election.start(io, candidacy)
+        await io.sleep(0.5)  # the key is absent, as far as the candidate has seen
+        other.spawn(hold, name="holder")
+        send = link.send
+
+        def lose_the_watch(request: Request, fire: Callable[[Any], object]) -> Callable[[], None]:
+            link.cut = "index" in dict(request.params)
+            return send(request, fire)
+
+        monkeypatch.setattr(link, "send", lose_the_watch)
+        await io.sleep(1.0)  # a second look found a holder, and the watch for a change after it was lost
+        assert link.cut
+        other.end()
+        for session in cluster.sessions():
+            cluster.destroy_session(session.id)
+        cluster.delete(KEY)
+        monkeypatch.undo()
+        link.mend()
+        await election.wait_for_leadership(io, candidacy, timeout=45.0)
+        await election.stop(io, candidacy, timeout=1.0)
+
+    scene.play(program, seconds=60.0)
 
 
 def test_a_closed_client_does_not_wait_for_sessions_that_late_requests_may_make(scene: Scene) -> None:
