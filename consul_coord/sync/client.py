@@ -4,16 +4,12 @@ Rules
 - Constructing does no I/O and starts no thread. The loop thread starts with the first session or watch.
 - Calls run on the caller's thread. ``close`` ends those that wait, in any thread, and does its own I/O where
   it is called.
-- At interpreter exit open clients are closed on the main thread; by then other threads may be gone, and are
-  not needed.
-- In a forked child the inherited holds are lost, and the client starts afresh, with sockets and sessions of
-  its own.
+- ``lifetime`` closes open clients at the end of the process. In a forked child the inherited holds are lost,
+  and the client starts afresh, with sockets and sessions of its own.
 """
 
 from __future__ import annotations
 
-import atexit
-import os
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +23,7 @@ from consul_coord.io import Interrupt
 from consul_coord.recipes import coordinator, session_ops
 from consul_coord.recipes.coordinator import Coordinator
 from consul_coord.recipes.follow import Follower
-from consul_coord.sync import endpoints
+from consul_coord.sync import endpoints, lifetime
 from consul_coord.sync.driver import BlockingIO, ThreadHost, run
 from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
@@ -179,7 +175,7 @@ class Client(BaseClient):
         self.health = endpoints.Health(self.perform)
         self.query = endpoints.Query(self.perform)
         self.status = endpoints.Status(self.perform)
-        _clients.add(self)
+        lifetime.begin(self)
 
     def _begin(self) -> None:
         """Start afresh, at first and in a forked child."""
@@ -289,21 +285,3 @@ def _dropped(host: ThreadHost, core: Coordinator, transport: Transport) -> None:
     else:
         host.stop(timeout=0)
     transport.close()
-
-
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for client in list(_clients):
-        client.close()
-
-
-def _forked() -> None:
-    for client in list(_clients):
-        client.forked()
-
-
-atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

@@ -24,6 +24,7 @@ from consul_coord.host import BaseHost, HostedIO
 from consul_coord.http.blocking import read_timeout
 from consul_coord.http.transport.base import SendCancelled
 from consul_coord.io import Signal
+from consul_coord.sync import lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -219,6 +220,7 @@ class ThreadHost(BaseHost):
                 if self._stopped:
                     return _Ended()
                 if self._loop is None:
+                    lifetime.prepare_end()
                     self._loop = _LoopThread(self, self._background())
                 loop = self._loop
         return loop.supervisor.spawn(program, name=name)

@@ -56,6 +56,44 @@ say(hold.state, client.pending_cleanup)
     assert programs.finish(process) == ["lost 2"]
 
 
+LAST_WORKS = {
+    "nothing": "",
+    "a thread": "threading.Thread(target=lambda: (time.sleep(0.5), say(hold.is_held))).start()",
+    "an idle pool": "pool = ThreadPoolExecutor(1); pool.submit(lambda: say(hold.is_held)).result()",
+}
+
+
+@pytest.mark.parametrize("last_work", LAST_WORKS)
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_the_end_of_a_multiprocessing_child_releases_and_destroys(
+    site: Site, method: str, last_work: str
+) -> None:
+    child = f"""
+import __main__, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from consul_coord import *
+client = Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME))
+hold = Lock(client, KEY).acquire(timeout=10)
+def say(word):
+    print(word, flush=True)
+__main__.kept = client, hold
+{LAST_WORKS[last_work]}
+"""
+    program = f"""
+import multiprocessing, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons: of fork, when threads run
+names = dict(ADDRESS=ADDRESS, KEY=KEY, NAME=NAME)
+child = multiprocessing.get_context({method!r}).Process(target=exec, args=({child!r}, names))
+child.start()
+child.join()
+say(child.exitcode)
+"""
+    told = ["True"] if LAST_WORKS[last_work] else []
+    assert programs.run(program, site) == [*told, "0"]
+    assert site.left_behind() == []
+    assert site.operator.entry(site.key) is not None
+
+
 def test_a_childs_exit_does_no_io_and_leaves_the_parent_alone(site: Site, proxy: FaultProxy) -> None:
     program = """
 with lock as hold:

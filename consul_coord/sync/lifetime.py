@@ -1,0 +1,87 @@
+"""What becomes of open clients at the end of their process, and in a child forked from it.
+
+Rules
+- At the interpreter's exit they are closed on the main thread; by then other threads may be gone, and are not
+  needed.
+- A child that ``multiprocessing`` has forked ends without that exit. There they are closed by a thread that
+  the child waits for, as for any other that is no daemon, and that itself waits for all these others: what
+  still works under a hold must not lose it.
+- In a forked child nothing inherited is closed: each client starts afresh.
+- Other ends (``os._exit``, a signal without a handler) are not noticed here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from multiprocessing.util import Finalize
+
+LAST = -100
+"""The priority of what is done after all else that ``multiprocessing`` does at a child's end."""
+
+
+class Open(Protocol):
+    """What is to be closed at the end."""
+
+    def close(self) -> None:
+        """Give back what it has. Harmless when done before."""
+        ...
+
+    def forked(self) -> None:
+        """Leave what was inherited to the parent process."""
+        ...
+
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+_at_childs_end: list[Finalize] = []
+
+
+def begin(client: Open) -> None:
+    """Have a client closed at the end of the process, unless it is gone by then."""
+    _open.add(client)
+
+
+def prepare_end() -> None:
+    """Make sure that the end of this process is noticed, if it is a child of ``multiprocessing``.
+
+    Called when there is something to be closed: what a parent had prepared does not count in its child.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return
+    if not any(prepared.still_active() for prepared in _at_childs_end):
+        from multiprocessing.util import Finalize
+
+        _at_childs_end[:] = [Finalize(None, _start_closing, exitpriority=LAST)]
+
+
+def _start_closing() -> None:
+    threading.Thread(target=_close_after_others, name="consul_coord: close", daemon=False).start()
+
+
+def _close_after_others() -> None:
+    spared = (threading.main_thread(), threading.current_thread())
+    while others := [each for each in threading.enumerate() if not (each.daemon or each in spared)]:
+        others[0].join()
+    _close_all()
+
+
+def _close_all() -> None:
+    for client in list(_open):
+        client.close()
+
+
+def _forked() -> None:
+    for client in list(_open):
+        client.forked()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
