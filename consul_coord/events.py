@@ -2,7 +2,8 @@
 
 Rules
 - An event is a frozen fact with seconds as float and no token in it.
-- Levels: a loss or a failing agent is a warning, a bug an error, everything else is for debugging.
+- Levels: a loss or a failing agent is a warning, a bug an error, everything else is for debugging. Of an
+  outage the first failed renewal is a warning, and the end an information: not each try in between.
 """
 
 from __future__ import annotations
@@ -22,11 +23,21 @@ class Event:
     """Base of all events."""
 
     level: ClassVar[int] = logging.DEBUG
+    """How the log ranks events of this kind."""
+
+    @property
+    def rank(self) -> int:
+        """How the log ranks this one."""
+        return self.level
 
     def describe(self) -> str:
-        """Return one line of text, e.g. for a log."""
-        parts = (f"{f.name}={getattr(self, f.name)!s}" for f in fields(self))
+        """Return one line of text, e.g. for a log; seconds are rounded to milliseconds."""
+        parts = (f"{f.name}={_told(getattr(self, f.name))}" for f in fields(self))
         return f"{type(self).__name__.lower()} " + " ".join(parts)
+
+
+def _told(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +69,38 @@ class TimedOut(Event):
 
 @dataclass(frozen=True, slots=True)
 class Renewed(Event):
-    """A session's lease was extended; ``remaining`` seconds are left now."""
+    """A session's lease was extended; ``remaining`` seconds are left now.
+
+    ``recovered``: after renewals that failed.
+    """
 
     session: str
     remaining: float
+    recovered: bool = False
+
+    @property
+    def rank(self) -> int:
+        """INFO at the end of an outage."""
+        return logging.INFO if self.recovered else self.level
 
 
 @dataclass(frozen=True, slots=True)
 class Jeopardy(Event):
-    """A renewal failed; the lease still has ``remaining`` seconds."""
+    """A renewal failed; the lease still has ``remaining`` seconds.
+
+    ``repeated``: so did the one before it.
+    """
 
     level: ClassVar[int] = logging.WARNING
     session: str
     remaining: float
     error: str
+    repeated: bool = False
+
+    @property
+    def rank(self) -> int:
+        """DEBUG when the outage was told before."""
+        return logging.DEBUG if self.repeated else self.level
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,5 +232,5 @@ class Observer(Protocol):
 
 def log(event: Event) -> None:
     """Write an event to the package's logger at its level."""
-    if logger.isEnabledFor(event.level):
-        logger.log(event.level, "%s", event.describe())
+    if logger.isEnabledFor(event.rank):
+        logger.log(event.rank, "%s", event.describe())

@@ -213,10 +213,14 @@ class Coordinator:
         Called by the garbage collector, in any thread.
         """
         self._holds.pop(id(hold), None)
-        kept = self.session_of(hold)
-        if hold.lease.ended_by is not None or (kept is not None and kept.exported):
+        kept, ended_by = self.session_of(hold), hold.lease.ended_by
+        if ended_by is not None or (kept is not None and kept.exported):
             # The server frees the key with its session, or that goes on elsewhere: only the turn is left.
             hold.tenure.lost(self, hold)
+            if ended_by is None:
+                self.host.emit(HandedOver(hold.key, hold.session, hold.fence))
+            else:
+                self.host.emit(Lost(hold.key, hold.session, hold.fence, ended_by))
             return
         self.host.emit(Forgotten(hold.key, hold.session, hold.fence))
         hold.tenure.abandon(self, hold)

@@ -186,9 +186,11 @@ async def renew(
     except SessionNotFound:
         core.end_session(kept, LossReason.SESSION_GONE)
         raise
+    recovered = not kept.lease.in_contact
     kept.lease.confirm(sent_at=sent_at, horizon=_horizon(kept, session))
-    _compare(io, kept, session)
-    io.emit(Renewed(kept.id, kept.lease.remaining(io.now())))
+    if kept.lease.ended_by is None:
+        _compare(io, kept, session)
+        io.emit(Renewed(kept.id, kept.lease.remaining(io.now()), recovered))
 
 
 async def _renew_surely(io: IO, kept: KeptSession, deadline: float) -> tuple[float, Session]:
@@ -277,8 +279,11 @@ async def keep(io: IO, core: Coordinator, kept: KeptSession) -> None:
 
 
 def _report_failure(io: IO, kept: KeptSession, error: Exception) -> None:
-    kept.lease.in_contact = False
     text = f"{type(error).__name__}: {error}"
     if not isinstance(error, ConsulCoordError):
         io.emit(Failed("renewal", text))
-    io.emit(Jeopardy(kept.id, kept.lease.remaining(io.now()), text))
+    if kept.lease.ended_by is not None:
+        return  # given up while the request was under way
+    repeated = not kept.lease.in_contact
+    kept.lease.in_contact = False
+    io.emit(Jeopardy(kept.id, kept.lease.remaining(io.now()), text, repeated))

@@ -148,6 +148,22 @@ def test_an_exported_session_outlives_its_client(site: Site, make_client: MakeCl
     assert site.left_behind() == []
 
 
+def test_a_hold_that_was_dropped_after_the_export_is_told_as_handed_over(
+    site: Site, make_client: MakeClient
+) -> None:
+    notes = Notes()
+    client = make_client(observer=notes)
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    fence = hold.fence
+    session.export()
+    del hold
+    gc.collect()
+    assert eventually(lambda: notes.of(HandedOver) == [HandedOver(site.key, session.id, fence)])
+    client.close()
+    assert site.operator.holder(site.key) == session.id
+
+
 def test_closing_the_client_alone_leaves_an_exported_session_as_it_is(
     site: Site, make_client: MakeClient
 ) -> None:

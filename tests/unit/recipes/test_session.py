@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from consul_coord.errors import (
     SessionNotFound,
     UnsafeSession,
 )
-from consul_coord.events import Cleaned, Failed, Jeopardy, Lost, Renewed, SessionDiffers
+from consul_coord.events import Cleaned, Failed, Jeopardy, Lost, Renewed, SessionDiffers, log
 from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.recipes import session as sessions
 from consul_coord.recipes.coordinator import Coordinator
@@ -130,9 +131,35 @@ def test_trouble_is_jeopardy_and_ridden_out(bench: Bench, trouble: Exception) ->
     jeopardy = bench.io.seen(Jeopardy)
     assert len(jeopardy) == 3
     assert jeopardy[0].remaining == pytest.approx(0.95 * TTL - 5.0, abs=0.01)
-    assert len(bench.io.seen(Renewed)) == 1
+    assert [each.repeated for each in jeopardy] == [False, True, True]
+    assert [each.recovered for each in bench.io.seen(Renewed)] == [True]
     assert bench.kept.lease.in_contact
     assert len(bench.io.seen(Failed)) == (3 if isinstance(trouble, ZeroDivisionError) else 0)
+
+
+def test_an_outage_is_logged_by_its_beginning_and_its_end(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "consul_coord")
+    bench.io.expect("PUT", RENEW, renewed(), *[unreachable()] * 3, renewed())
+    bench.end_at(1013.0)
+    bench.keep()
+    for event in bench.io.seen(Jeopardy) + bench.io.seen(Renewed):
+        log(event)
+    assert [(entry.levelname, entry.message.split()[0]) for entry in caplog.records] == [
+        ("WARNING", "jeopardy"),
+        ("INFO", "renewed"),
+    ]
+    assert "remaining=9.250" in caplog.records[0].message
+
+
+@pytest.mark.parametrize("answer", [renewed(), unreachable()], ids=repr)
+def test_a_renewal_that_is_answered_after_the_end_is_no_news(bench: Bench, answer: Exception) -> None:
+    bench.io.expect("PUT", RENEW, answer, takes=1.0)
+    bench.end_at(1005.5)
+    bench.keep()
+    assert bench.io.seen(Renewed) == []
+    assert bench.io.seen(Jeopardy) == []
 
 
 def test_a_404_is_the_end_at_once(bench: Bench) -> None:
