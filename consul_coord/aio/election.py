@@ -14,6 +14,7 @@ from consul_coord.aio.leadership import AsyncLeadership
 from consul_coord.aio.watch import AsyncWatch
 from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import election as recipe
 from consul_coord.recipes import lock as lock_recipe
 from consul_coord.recipes.leader import LeaderFollower
@@ -79,7 +80,7 @@ class AsyncLeaderElection:
         self._client = require(client, AsyncClient, type(self).__name__)
         self._lock = recipe.lock_of(
             key=key,
-            value=value.encode() if isinstance(value, str) else value,
+            value=as_bytes(value),
             session=session,
             accept_flags=accept_flags,
         )
@@ -264,7 +265,7 @@ class AsyncLeaderElection:
         raises.
         """
         candidacy, hold = recipe.leadership_of(self._current(), self._client.now())
-        data = value.encode() if isinstance(value, str) else value
+        data = as_bytes(value)
         await self._client.call(lambda io: recipe.proclaim(io, candidacy, hold, data))
 
     async def transfer_to(self, session: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from consul_coord.aio import backend
 from consul_coord.aio.body import Body
 from consul_coord.aio.hold import AsyncHold, AsyncLossEvent
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import election as recipe
 from consul_coord.recipes.leadership import End, LeadershipView, resigned, told_as_leadership
 
@@ -77,7 +78,7 @@ class AsyncLeadership(LeadershipView, AsyncHold):
 
         Raises LeadershipLost when it does not lead any more, and what the write raises.
         """
-        data = value.encode() if isinstance(value, str) else value
+        data = as_bytes(value)
         await self._client.call(lambda io: recipe.proclaim(io, self._candidacy, self._hold, data))
 
     async def __aenter__(self) -> Self:

@@ -10,6 +10,7 @@ from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import lock as recipe
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class AsyncLock:
         self._lock = recipe.LockCore(
             recipe.LockPlan(
                 keys=self._keys or (key,),
-                value=value.encode() if isinstance(value, str) else value,
+                value=as_bytes(value),
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
                 fair=fair,

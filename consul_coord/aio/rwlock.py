@@ -8,6 +8,7 @@ from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.lock import AsyncLock
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import rwlock as recipe
 from consul_coord.recipes.lock import LockPlan
 from consul_coord.recipes.rwqueue import base_of
@@ -44,7 +45,7 @@ class AsyncReadWriteLock:
         read, write = recipe.sides(
             LockPlan(
                 keys=(base_of(key),),
-                value=value.encode() if isinstance(value, str) else value,
+                value=as_bytes(value),
                 flags=flags,
                 accept_flags=frozenset(),
                 fair=True,

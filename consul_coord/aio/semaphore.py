@@ -10,6 +10,7 @@ from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import semaphore as recipe
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class AsyncSemaphore:
         self._semaphore = recipe.SemaphoreCore(
             recipe.SemaphorePlan(
                 prefix=prefix,
-                value=value.encode() if isinstance(value, str) else value,
+                value=as_bytes(value),
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
                 fair=fair,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import election as recipe
 from consul_coord.recipes import lock as lock_recipe
 from consul_coord.recipes.leader import LeaderFollower
@@ -80,7 +81,7 @@ class LeaderElection:
         self._client = require(client, Client, type(self).__name__)
         self._lock = recipe.lock_of(
             key=key,
-            value=value.encode() if isinstance(value, str) else value,
+            value=as_bytes(value),
             session=session,
             accept_flags=accept_flags,
         )
@@ -261,7 +262,7 @@ class LeaderElection:
         raises.
         """
         candidacy, hold = recipe.leadership_of(self._current(), self._client.now())
-        data = value.encode() if isinstance(value, str) else value
+        data = as_bytes(value)
         self._client.call(lambda io: recipe.proclaim(io, candidacy, hold, data))
 
     def transfer_to(self, session: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import hold_ops
 from consul_coord.recipes.hold_view import HoldView
 from consul_coord.recipes.release import release
@@ -89,7 +90,7 @@ class Hold(HoldView):
 
         Raises LockLost when it is not held any more, and what the write raises.
         """
-        data = value.encode() if isinstance(value, str) else value
+        data = as_bytes(value)
         self._client.call(lambda io: hold_ops.put(io, self._core, self._hold, data))
 
     def release(self) -> ReleaseOutcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import election as recipe
 from consul_coord.recipes.hold import error_at_exit
 from consul_coord.recipes.leadership import End, LeadershipView, leadership_lost, told_as_leadership
@@ -49,7 +50,7 @@ class Leadership(LeadershipView, Hold):
 
         Raises LeadershipLost when it does not lead any more, and what the write raises.
         """
-        data = value.encode() if isinstance(value, str) else value
+        data = as_bytes(value)
         self._client.call(lambda io: recipe.proclaim(io, self._candidacy, self._hold, data))
 
     def __enter__(self) -> Self:

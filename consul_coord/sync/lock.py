@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import lock as recipe
 from consul_coord.sync.blocks import Blocks, leave
 from consul_coord.sync.client import Client
@@ -63,7 +64,7 @@ class Lock:
         self._lock = recipe.LockCore(
             recipe.LockPlan(
                 keys=self._keys or (key,),
-                value=value.encode() if isinstance(value, str) else value,
+                value=as_bytes(value),
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
                 fair=fair,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
+from consul_coord.models._validate import as_bytes
 from consul_coord.recipes import semaphore as recipe
 from consul_coord.sync.blocks import Blocks, leave
 from consul_coord.sync.client import Client
@@ -78,7 +79,7 @@ class Semaphore:
         self._semaphore = recipe.SemaphoreCore(
             recipe.SemaphorePlan(
                 prefix=prefix,
-                value=value.encode() if isinstance(value, str) else value,
+                value=as_bytes(value),
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
                 fair=fair,
