@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 NANOSECONDS = 10**9
 _LONGEST_NANOSECONDS = 2**63 - 1
@@ -31,8 +32,12 @@ def to_text(seconds: float) -> str:
     return f"{nanoseconds // _UNITS[unit]}{unit}"
 
 
+@lru_cache(maxsize=64)
 def to_seconds(text: str) -> float:
-    """Return a written duration in seconds; raise ValueError when it is none."""
+    """Return a written duration in seconds; raise ValueError when it is none.
+
+    Remembered, as each renewal's reply has the same two; what is none is not.
+    """
     digits = text[1:_LONGEST_TEXT] if text.startswith(("-", "+")) else text[:_LONGEST_TEXT]
     parts = _PART.findall(digits)
     if digits == "0" and len(text) <= _LONGEST_TEXT:
