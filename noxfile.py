@@ -35,35 +35,41 @@ def _install_dev(session: nox.Session) -> None:
         session.install("--quiet", "--editable", ".[dev]")
 
 
+def _python(session: nox.Session) -> str:
+    """Return the interpreter to run everything with: PATH may have others, or none with the extra."""
+    return sys.executable if session.venv_backend == "none" else str(Path(session.bin) / "python")
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format (ruff)."""
     _install_dev(session)
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
+    session.run(_python(session), "-m", "ruff", "check", ".")
+    session.run(_python(session), "-m", "ruff", "format", "--check", ".")
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types (mypy --strict and pyright)."""
     _install_dev(session)
-    session.run("mypy", "--strict")
-    python = sys.executable if session.venv_backend == "none" else Path(session.bin) / "python"
-    session.run("pyright", "--pythonpath", str(python))
+    session.run(_python(session), "-m", "mypy", "--strict")
+    session.run(_python(session), "-m", "pyright", "--pythonpath", _python(session))
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests, but for the long ones; arguments after ``--`` go to pytest."""
     _install_dev(session)
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run(_python(session), "-m", "pytest", *session.posargs)
 
 
 @nox.session
 def long(session: nox.Session) -> None:
     """Run the tests that take minutes."""
     _install_dev(session)
-    session.run("python", "-m", "pytest", "-m", "long", "--hypothesis-profile=random", *session.posargs)
+    session.run(
+        _python(session), "-m", "pytest", "-m", "long", "--hypothesis-profile=random", *session.posargs
+    )
 
 
 @nox.session
@@ -72,7 +78,7 @@ def fuzz(session: nox.Session) -> None:
     _install_dev(session)
     if session.venv_backend != "none":
         session.install("--quiet", "atheris")
-    session.run("python", "-m", "pytest", "tests/fuzz", "-m", "long", "-rP", *session.posargs)
+    session.run(_python(session), "-m", "pytest", "tests/fuzz", "-m", "long", "-rP", *session.posargs)
 
 
 @nox.session
@@ -80,7 +86,7 @@ def integrations(session: nox.Session) -> None:
     """Run the tests of the how-to pages, also with the heavy packages that the extra ``dev`` leaves out."""
     if session.venv_backend != "none":
         session.install("--quiet", "--editable", ".[integrations]")
-    session.run("python", "-m", "pytest", "tests/integrations", *session.posargs)
+    session.run(_python(session), "-m", "pytest", "tests/integrations", *session.posargs)
 
 
 @nox.session
@@ -89,14 +95,14 @@ def docs(session: nox.Session) -> None:
     _install_dev(session)
     # Not --quiet: warnings that are not logged are not counted, and the build would be strict no more. The
     # theme's advertisement of its successor would drown what the build has to say.
-    session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
+    session.run(_python(session), "-m", "mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
     """Run the benchmarks; arguments after ``--`` go to them."""
     _install_dev(session)
-    session.run("python", "-m", "bench", *session.posargs)
+    session.run(_python(session), "-m", "bench", *session.posargs)
 
 
 @nox.session
@@ -110,7 +116,7 @@ def build(session: nox.Session) -> None:
     (wheel,) = (work / "first").glob("*.whl")
     empty = work / "empty"
     shutil.rmtree(empty, ignore_errors=True)
-    session.run("python", "-m", "venv", str(empty))
+    session.run(_python(session), "-m", "venv", str(empty))
     python = str(empty / "bin" / "python")
     # Away from the source, whose package would be imported instead of the installed one.
     with session.chdir(work):
@@ -123,5 +129,5 @@ def build(session: nox.Session) -> None:
 def _build(session: nox.Session, folder: Path) -> dict[str, str]:
     """Build into ``folder`` and return the digest of each file made, by name."""
     shutil.rmtree(folder, ignore_errors=True)
-    session.run("python", "-m", "build", "--outdir", str(folder), silent=True)
+    session.run(_python(session), "-m", "build", "--outdir", str(folder), silent=True)
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
