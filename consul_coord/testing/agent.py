@@ -260,8 +260,9 @@ class RealAgent:
         headers = {"X-Consul-Token": self._token} if self._token else {}
         with contextlib.closing(connection):
             connection.request(method, path, body=body, headers=headers)
-            reply = connection.getresponse()
-            return reply.status, reply.read()
+            # With "Connection: close" the socket is the reply's, and not the connection's any more.
+            with connection.getresponse() as reply:
+                return reply.status, reply.read()
 
     def _settings(self, ports: Ports, version: tuple[int, int, int]) -> Mapping[str, object]:
         unused = {name: -1 for name, since in _UNUSED_PORTS.items() if version >= since}

@@ -6,8 +6,10 @@ import dataclasses
 import gc
 import json
 import os
+import socket
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -190,3 +192,19 @@ def test_a_cluster_outlives_its_leader_and_takes_it_back(consul_binary: Path) ->
         call(cluster.addresses[second], "PUT", "/v1/kv/bed/cluster", b"2", timeout=20.0)
         cluster.start(first)
         assert call(cluster.addresses[first], "GET", "/v1/kv/bed/cluster?raw&consistent") == b"2"
+
+
+def test_a_reply_that_breaks_off_leaves_no_connection_behind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        ports = dataclasses.replace(Ports.free("127.0.0.1"), http=server.getsockname()[1])
+        asked = pool.submit(RealAgent(ports=ports).request, "GET", "/v1/agent/self", timeout=0.5)
+        peer, _ = server.accept()
+        with peer:
+            peer.settimeout(5)
+            while not peer.recv(65_536).endswith(b"\r\n\r\n"):
+                pass
+            peer.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\nhalf")
+            # The error refers to the frames of the call: nothing is closed for want of references.
+            error = asked.exception(5)
+            assert isinstance(error, TimeoutError)
+            assert peer.recv(1) == b""
