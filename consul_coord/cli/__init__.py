@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.cli.extras import MissingExtra, needs
+from consul_coord.cli.extras import report
+from consul_coord.extras import MissingExtra, needs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,5 +26,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with needs("cli"):
             from consul_coord.cli.app import run
     except MissingExtra as error:
-        return error.report()
+        return report(error)
     return run(arguments)

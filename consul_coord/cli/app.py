@@ -15,7 +15,7 @@ from consul_coord.cli.codes import MEANINGS, SIGNALLED, ExitCode
 from consul_coord.cli.demo import demo
 from consul_coord.cli.doctor import doctor
 from consul_coord.cli.elect import elect
-from consul_coord.cli.extras import MissingExtra
+from consul_coord.cli.extras import report
 from consul_coord.cli.holders import holders
 from consul_coord.cli.leader import leader
 from consul_coord.cli.lock import lock
@@ -24,6 +24,7 @@ from consul_coord.cli.serve import serve
 from consul_coord.cli.sessions import sessions
 from consul_coord.cli.simulate import simulate
 from consul_coord.cli.top import top
+from consul_coord.extras import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except MissingExtra as error:
-        return error.report()
+        return report(error)
     except (click.Abort, KeyboardInterrupt):
         return SIGNALLED + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - the last place that can tell of a bug

@@ -19,7 +19,6 @@ import click
 from consul_coord import ConfigError
 from consul_coord.cli import options
 from consul_coord.cli.codes import ExitCode
-from consul_coord.cli.extras import needs
 from consul_coord.cli.inbox import Inbox
 from consul_coord.cli.output import Reporter
 
@@ -68,8 +67,8 @@ def serve(
     as_json: bool,
 ) -> int:
     """Serve a Consul agent in memory until INT or TERM."""
-    with needs("server"):
-        from consul_coord.server import ReferenceServer, ServerConfig
+    from consul_coord.server import ReferenceServer, ServerConfig
+
     inbox, reporter = Inbox(), Reporter(as_json=as_json)
     try:
         settings: dict[str, Any] = {} if config is None else read_config(config, ServerConfig)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consul_coord.cli.extras import needs
+from consul_coord.extras import needs
 from consul_coord.http.failures import printable
 
 if TYPE_CHECKING:

@@ -24,12 +24,12 @@ from consul_coord import Client, ClientClosed, ConsulCoordError
 from consul_coord.cli import holders, options, tables
 from consul_coord.cli.acquire import ENDING
 from consul_coord.cli.codes import SIGNALLED, ExitCode
-from consul_coord.cli.extras import needs
 from consul_coord.cli.inbox import Crashed, Inbox, Pressed, Refused, Seen, Signalled
 from consul_coord.cli.keyboard import keys
 from consul_coord.cli.output import Reporter
 from consul_coord.cli.survey import survey
 from consul_coord.events import Retried
+from consul_coord.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

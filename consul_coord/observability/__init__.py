@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from consul_coord.extras import needs
+
 if TYPE_CHECKING:
     from consul_coord.events import Event, Observer
     from consul_coord.observability.otel import OpenTelemetryObserver
@@ -30,14 +32,8 @@ def __getattr__(name: str) -> object:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
     module, extra = _LAZY[name]
-    try:
+    with needs(extra):
         return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if missing.startswith("consul_coord"):
-            raise
-        message = f"{name} needs {missing}: pip install 'consul-coord[{extra}]'"
-        raise ModuleNotFoundError(message, name=missing) from error
 
 
 class Observers:

@@ -3,12 +3,15 @@
 What belongs here: the state machine (``state`` and its parts, pure: the time is an argument, no I/O, no
 clock, no threads), the HTTP rules over it (``service``, ``routes`` and ``endpoints``, pure as well) and, on
 top, a thin ASGI shell and a server. The pure modules import neither asyncio nor uvicorn, so a simulator can
-drive them directly; the names exported here are therefore loaded on first use.
+drive them directly; the names exported here are therefore loaded on first use. Only the server itself needs
+the extra, and says so where that is missing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from consul_coord.extras import needs
 
 if TYPE_CHECKING:
     from consul_coord.server.acl import AclConfig, Rule, Token
@@ -46,4 +49,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(message)
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    with needs("server"):
+        return getattr(import_module(_HOMES[name]), name)

@@ -22,7 +22,7 @@ PACKAGE: Final = "consul_coord"
 _BASE: Final = frozenset({"errors", "models", "clock", "events", "config", "_version"})
 _PROGRAMS: Final = _BASE | {"io", "http", "recipes"}
 _WORLDS: Final = _PROGRAMS | {"host", "base_client", "sync", "aio"}
-_TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "(facade)"}
+_TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "extras", "(facade)"}
 
 MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "_version": frozenset(),
@@ -30,6 +30,7 @@ MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "models": frozenset({"errors"}),
     "clock": frozenset(),
     "config": frozenset({"errors"}),
+    "extras": frozenset(),
     "events": frozenset({"models"}),
     "protocols": frozenset({"models"}),
     "io": frozenset({"errors", "models"}),
@@ -39,10 +40,10 @@ MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "base_client": _PROGRAMS,
     "aio": _PROGRAMS | {"host", "base_client"},
     "sync": _WORLDS - {"sync"},
-    "server": frozenset({"models", "errors", "clock"}),
+    "server": frozenset({"models", "errors", "clock", "extras"}),
     "cli": _TOP,  # one of its commands runs the simulator
     "testing": _TOP - {"cli"},
-    "observability": frozenset({"events", "models", "_version"}),
+    "observability": frozenset({"events", "models", "extras", "_version"}),
     "__main__": frozenset({"cli"}),
     "(facade)": _WORLDS - {"http", "recipes", "host", "base_client"},
 }

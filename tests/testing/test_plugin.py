@@ -154,3 +154,11 @@ def test_a_run_that_wants_none_of_it_loads_next_to_nothing() -> None:
     assert "pytest_consul_coord" in loaded
     assert HEAVY.isdisjoint(loaded)
     assert not [name for name in loaded if name.startswith("consul_coord")]
+
+
+def test_without_the_extra_a_fixture_names_it(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("import sys; sys.modules['uvicorn'] = None")
+    pytester.makepyfile("def test(consul_client): pass")
+    result = run(pytester)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*uvicorn is not installed: pip install 'consul-coord[[]server]'*"])

@@ -13,8 +13,8 @@ import click
 
 from consul_coord import Client, ConsulCoordError, Lock, SessionSpec
 from consul_coord.cli.codes import ExitCode, code_of
-from consul_coord.cli.extras import needs
 from consul_coord.cli.output import Reporter
+from consul_coord.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,8 +65,8 @@ def demo(*, real: str | None, ttl: float | None) -> int:
 
 
 def _embedded(*, ttl: float) -> int:
-    with needs("server"):
-        from consul_coord.server import ReferenceServer, ServerConfig
+    from consul_coord.server import ReferenceServer, ServerConfig
+
     with ReferenceServer(config=ServerConfig(session_ttl_min=min(ttl, 10.0))) as server:
         return _play(server.address, KEY, ttl=ttl, environ=_without_settings(os.environ))
 
