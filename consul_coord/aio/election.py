@@ -195,7 +195,9 @@ class AsyncLeaderElection:
         and ClientClosed.
         """
         candidacy = self._candidacy
-        return await self._client.call(lambda io: recipe.wait_for_loss(io, candidacy, timeout=timeout))
+        return await self._client.call(
+            lambda io: recipe.wait_for_loss(io, candidacy, key=self.key, timeout=timeout)
+        )
 
     async def run(
         self, fn: Callable[[AsyncLeadership], Awaitable[object]], *, until: Callable[[], bool] | None = None
@@ -264,7 +266,7 @@ class AsyncLeaderElection:
         Raises NotHeld when this does not lead, LeadershipLost when it does not any more, and what the write
         raises.
         """
-        candidacy, hold = recipe.leadership_of(self._current(), self._client.now())
+        candidacy, hold = recipe.leadership_of(self._current(), self._client.now(), key=self.key)
         data = as_bytes(value)
         await self._client.call(lambda io: recipe.proclaim(io, candidacy, hold, data))
 
@@ -275,7 +277,7 @@ class AsyncLeaderElection:
         SessionNotFound when no such candidate waits (nothing is given up then), NotHeld, LeadershipLost, and
         what the requests raise.
         """
-        candidacy, hold = recipe.leadership_of(self._current(), self._client.now())
+        candidacy, hold = recipe.leadership_of(self._current(), self._client.now(), key=self.key)
         await self._client.call(lambda io: recipe.transfer(io, candidacy, hold, session))
 
     async def candidates(self) -> tuple[Contender, ...]:

@@ -56,6 +56,7 @@ from consul_coord.recipes.leader import LeaderFollower
 from consul_coord.recipes.leadership import check, told_as_leadership, why_over
 from consul_coord.recipes.lock import LockCore, LockPlan
 from consul_coord.recipes.reaper import RemoveContender
+from consul_coord.recipes.refusals import in_words
 from consul_coord.recipes.release import release
 from consul_coord.recipes.timeouts import deadline_of
 
@@ -450,20 +451,28 @@ async def wait_for_leadership(
 
 
 def _timeout(candidacy: Candidacy) -> AcquireTimeout:
-    key, blocker = candidacy.plan.key, candidacy.blocker
-    message = f"not elected leader of {key!r} in time: {blocker.kind}"
-    error = AcquireTimeout(message, key=key, blocker=blocker)
-    error.__cause__ = candidacy.problem
+    key, attempt, problem = candidacy.plan.key, candidacy.attempt, candidacy.problem
+    if attempt is not None:
+        why = in_words(attempt.blocker, attempt.cause)
+    elif problem is not None:
+        why = f"its last attempt was refused: {problem}"
+    else:
+        why = "it does not contend at present (it has just begun, rests, is not healthy, or of low priority)"
+    message = f"not elected leader of {key!r} in time: {why}"
+    error = AcquireTimeout(message, key=key, blocker=candidacy.blocker)
+    error.__cause__ = problem if attempt is None or attempt.cause is None else attempt.cause
     return error
 
 
-async def wait_for_loss(io: IO, candidacy: Candidacy | None, *, timeout: float | None) -> LossReason:
-    """Return why the latest leadership has ended, as soon as it has.
+async def wait_for_loss(
+    io: IO, candidacy: Candidacy | None, *, key: str, timeout: float | None
+) -> LossReason:
+    """Return why the latest leadership of ``key`` has ended, as soon as it has.
 
     Raises NotHeld when there was none, and TimeoutError.
     """
     if candidacy is None or candidacy.hold is None:
-        raise _not_leader(candidacy)
+        raise _not_leader(key)
     hold = candidacy.hold
     deadline = deadline_of(io, timeout)
     while True:
@@ -505,17 +514,19 @@ async def proclaim(io: IO, candidacy: Candidacy, hold: HoldCore, value: bytes) -
             raise
 
 
-def leadership_of(candidacy: Candidacy | None, now: float) -> tuple[Candidacy, HoldCore]:
-    """Return the present leadership. Raises LeadershipLost, or NotHeld when there is none to be lost."""
+def leadership_of(candidacy: Candidacy | None, now: float, *, key: str) -> tuple[Candidacy, HoldCore]:
+    """Return the present leadership of ``key``.
+
+    Raises LeadershipLost, or NotHeld when there is none to be lost.
+    """
     if candidacy is None or candidacy.hold is None or candidacy.hold.released:
-        raise _not_leader(candidacy)
+        raise _not_leader(key)
     check(candidacy.hold, now)
     return candidacy, candidacy.hold
 
 
-def _not_leader(candidacy: Candidacy | None) -> NotHeld:
-    key = "" if candidacy is None else candidacy.plan.key
-    return NotHeld(f"this is not the leader of {key!r}" if key else "this is not the leader", key=key)
+def _not_leader(key: str) -> NotHeld:
+    return NotHeld(f"this is not the leader of {key!r}", key=key)
 
 
 async def transfer(io: IO, candidacy: Candidacy, hold: HoldCore, heir: str) -> None:

@@ -244,7 +244,8 @@ def reason_of(pair: KVPair | None) -> LossReason:
 
 def lost_error(hold: HoldCore, reason: LossReason) -> LockLost:
     """Return the error that tells of a lost hold."""
-    message = f"the hold of {hold.key!r} (fence {hold.fence}) was lost: {_TOLD[reason]}"
+    words = hold.tenure.words_for(reason) or _TOLD[reason]
+    message = f"the hold of {hold.key!r} (fence {hold.fence}) was lost: {words}"
     return LockLost(message, key=hold.key, session=hold.session, fence=hold.fence, reason=reason)
 
 

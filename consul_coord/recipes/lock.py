@@ -106,7 +106,10 @@ class LockCore(WaitingCalls):
         """Return the owner's latest hold that was not given up. Raises NotHeld."""
         hold = self._held.get(owner)
         if hold is None or hold.left:
-            message = f"this thread or task does not hold {self.plan.key!r}"
+            message = (
+                f"this thread or task does not hold {self.plan.key!r}; "
+                "what another one took is released with hold.release(), from any thread or task"
+            )
             raise NotHeld(message, key=self.plan.key)
         return hold
 

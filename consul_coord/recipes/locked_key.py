@@ -46,6 +46,10 @@ class LockedKey:
         """Return nothing: there is no other key."""
         return ()
 
+    def words_for(self, loss: LossReason) -> str | None:  # noqa: ARG002 - a Tenure's
+        """Return nothing: a loss means what it means for any hold."""
+        return None
+
     def kept_as(self, value: bytes) -> bytes:
         """Return the value: it is kept as it is."""
         return value

@@ -57,14 +57,20 @@ def raise_if_denied(key: str, error: TxnFailed) -> None:
 
 def timed_out(key: str, session: str, blocker: Blocker, cause: ConsulCoordError | None) -> AcquireTimeout:
     """Return the error that tells what stood in the way when time was up."""
-    who = "another client" if blocker.session is None else f"session {blocker.session}"
-    why = {
-        "held": f"{who} holds it",
-        "queued": f"others wait before this one (position {blocker.position})",
-        "lock_delay": "its last holder's session ended, and the lock-delay is still in force",
-        "unreachable": f"the server could not be reached, or could not serve: {cause}",
-    }
-    message = f"{key!r} was not acquired in time: {why[blocker.kind]}"
+    message = f"{key!r} was not acquired in time: {in_words(blocker, cause)}"
     error = AcquireTimeout(message, key=key, session=session, blocker=blocker)
     error.__cause__ = cause
     return error
+
+
+def in_words(blocker: Blocker, cause: ConsulCoordError | None) -> str:
+    """Return what stands in the way, as a clause; ``cause`` is what the server or the network said."""
+    who = "another client" if blocker.session is None else f"session {blocker.session}"
+    place = "" if blocker.position is None else f" (position {blocker.position})"
+    said = "" if cause is None else f": {cause}"
+    return {
+        "held": f"{who} holds it",
+        "queued": f"others wait before this one{place}",
+        "lock_delay": "its last holder's session ended, and the lock-delay is still in force",
+        "unreachable": f"the server could not be reached, or could not serve{said}",
+    }[blocker.kind]

@@ -47,6 +47,10 @@ class Place:
         """Return nothing: the place stands and falls with the contender."""
         return ()
 
+    def words_for(self, loss: LossReason) -> str | None:  # noqa: ARG002 - a Tenure's
+        """Return nothing: a loss means what it means for any hold."""
+        return None
+
     def kept_as(self, value: bytes) -> bytes:
         """Return the value with the mode's mark."""
         return rwqueue.marked(self._mode, value)

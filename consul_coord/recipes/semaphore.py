@@ -116,7 +116,10 @@ class SemaphoreCore(WaitingCalls):
         for hold in reversed(self._held.get(owner, [])):
             if not hold.released:
                 return hold
-        message = f"this thread or task has no permit of {self.plan.prefix!r}"
+        message = (
+            f"this thread or task has no permit of {self.plan.prefix!r}; "
+            "what another one took is released with permit.release(), from any thread or task"
+        )
         raise NotHeld(message, key=self.plan.prefix)
 
 

@@ -212,7 +212,10 @@ class SlotAttempt(Obstructed):
         record = listing.record
         self.semaphore.check_flags(record)
         if self.limit is None and record.limit != limit:
-            message = f"the semaphore {plan.prefix!r} has the limit {record.limit}, not {limit}"
+            message = (
+                f"the semaphore {plan.prefix!r} has the limit {record.limit}, not {limit}: "
+                f"give that one, or change it for all with resize({limit})"
+            )
             raise SemaphoreLimitConflict(message, key=plan.prefix, local=limit, remote=record.limit)
         self.limit = record.limit
         self.memory.sessions.saw(record)

@@ -89,6 +89,8 @@ class Slot:
         """The record as of the take."""
         self._alone = alone
         """Whether nobody else was there at the take, and the record has not been seen to change since."""
+        self._record_deleted = False
+        """Whether the record was found to be missing."""
 
     def watches(self, hold: HoldCore) -> tuple[KeyWatch, ...]:
         """Return the watches on the contender and on the record."""
@@ -97,6 +99,7 @@ class Slot:
 
     def _record_loss(self, pair: KVPair | None) -> LossReason | None:
         if pair is None:
+            self._record_deleted = True
             return LossReason.KEY_DELETED
         self._alone = self._alone and pair.modify_index <= self._record.index
         try:
@@ -109,6 +112,12 @@ class Slot:
     def guard(self, hold: HoldCore) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a Tenure's
         """Return nothing: others write the record all the time."""
         return ()
+
+    def words_for(self, loss: LossReason) -> str | None:
+        """Return that it is the record that was deleted, if it was that."""
+        if loss is LossReason.KEY_DELETED and self._record_deleted:
+            return f"the semaphore's record {slots.record_key(self._memory.prefix)!r} was deleted"
+        return None
 
     def kept_as(self, value: bytes) -> bytes:
         """Return the value with a holder's mark."""
@@ -188,7 +197,7 @@ class Slot:
         """Return what a refused withdrawal shows to have happened to the slot; None when it is still ours."""
         refused = {failure.op_index: failure.kind for failure in error.failures}
         if 0 not in refused:
-            return LossReason.KEY_DELETED if refused.get(1) == "missing" else None
+            return self._record_loss(None) if refused.get(1) == "missing" else None
         try:
             await sessions.renew(io, core, self._session.kept, deadline=deadline)
         except SessionNotFound:

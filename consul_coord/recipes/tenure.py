@@ -56,6 +56,10 @@ class Tenure(Protocol):
         """Return what makes sure, besides the hold's own key, that it lasts."""
         ...
 
+    def words_for(self, loss: LossReason) -> str | None:
+        """Return what a loss means for this hold, where it is not what it means for any."""
+        ...
+
     def kept_as(self, value: bytes) -> bytes:
         """Return how a value is kept in the key; asked before each write."""
         ...

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, TxnFailed
+from consul_coord.errors import ConsulCoordError, TxnFailed, ValueTooLarge
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, retryable
@@ -52,10 +52,27 @@ def check_value(keys: Sequence[str], value: bytes) -> None:
     """Raise ValueTooLarge for a value that could be locked with, but not be carried along when unlocking."""
     if len(value) * len(keys) < SURELY_SMALL:
         return
+    try:
+        _unlock_size(keys, value)
+    except ValueTooLarge as error:
+        # Base64 makes 4 bytes of 3, once for each key.
+        most = (error.limit - _unlock_size(keys, b"")) // len(keys) // 4 * 3
+        others = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        message = (
+            f"the value of {keys[0]!r}{others} has {len(value)} bytes, and may have {most} bytes: unlocking "
+            f"carries it along, and Consul takes {error.limit} bytes of that. Keep it elsewhere, and put a "
+            "reference to it here"
+        )
+        raise ValueTooLarge(message, size=error.size, limit=error.limit) from None
+
+
+def _unlock_size(keys: Sequence[str], value: bytes) -> int:
+    """Return the bytes of the longest request that may unlock these keys. Raises ValueTooLarge."""
     index, session, flags = 2**64 - 1, "0" * 36, LOCK_FLAGS
     checks = (TxnOp.check_index(key, index) for key in keys)
     unlocks = (TxnOp.unlock(key, session, value=value, flags=flags) for key in keys)
-    txn.txn(*checks, *unlocks, *([TxnOp.get_tree(waitqueue.directory(keys[0]))] if len(keys) == 1 else []))
+    tree = (TxnOp.get_tree(waitqueue.directory(keys[0])),) if len(keys) == 1 else ()
+    return len(txn.txn(*checks, *unlocks, *tree).request.body or b"")
 
 
 async def unlock(

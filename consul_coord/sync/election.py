@@ -198,7 +198,9 @@ class LeaderElection:
         and ClientClosed.
         """
         candidacy = self._candidacy
-        return self._client.call(lambda io: recipe.wait_for_loss(io, candidacy, timeout=timeout))
+        return self._client.call(
+            lambda io: recipe.wait_for_loss(io, candidacy, key=self.key, timeout=timeout)
+        )
 
     def run(self, fn: Callable[[Leadership], object], *, until: Callable[[], bool] | None = None) -> None:
         """Call ``fn(leadership)`` whenever elected, in this thread or task, while this is a candidate.
@@ -261,7 +263,7 @@ class LeaderElection:
         Raises NotHeld when this does not lead, LeadershipLost when it does not any more, and what the write
         raises.
         """
-        candidacy, hold = recipe.leadership_of(self._current(), self._client.now())
+        candidacy, hold = recipe.leadership_of(self._current(), self._client.now(), key=self.key)
         data = as_bytes(value)
         self._client.call(lambda io: recipe.proclaim(io, candidacy, hold, data))
 
@@ -272,7 +274,7 @@ class LeaderElection:
         SessionNotFound when no such candidate waits (nothing is given up then), NotHeld, LeadershipLost, and
         what the requests raise.
         """
-        candidacy, hold = recipe.leadership_of(self._current(), self._client.now())
+        candidacy, hold = recipe.leadership_of(self._current(), self._client.now(), key=self.key)
         self._client.call(lambda io: recipe.transfer(io, candidacy, hold, session))
 
     def candidates(self) -> tuple[Contender, ...]:

@@ -145,11 +145,22 @@ def test_stopping_while_waiting_leaves_nothing_and_ends_who_waits(
 
 
 def test_waiting_in_vain_says_so(stand: Stand) -> None:
-    stand().wait_for_leadership(timeout=PATIENCE)
+    first = stand()
+    first.wait_for_leadership(timeout=PATIENCE)
     waiting = stand()
+    queued(first, 1)
     with pytest.raises(AcquireTimeout) as caught:
         waiting.wait_for_leadership(timeout=0.2)
-    assert caught.value.blocker.kind in {"held", "queued"}
+    blocker = caught.value.blocker
+    told = {"held": f"session {blocker.session} holds it", "queued": "others wait before this one"}
+    assert told[blocker.kind] in str(caught.value)
+
+
+def test_who_is_no_candidate_at_present_is_told_so(stand: Stand) -> None:
+    unhealthy = stand(health=lambda: False)
+    with pytest.raises(AcquireTimeout, match="it does not contend at present") as caught:
+        unhealthy.wait_for_leadership(timeout=0.1)
+    assert caught.value.__cause__ is None
 
 
 def test_a_loss_is_told_with_its_reason(stand: Stand, client: Client, key: str) -> None:
@@ -188,16 +199,17 @@ def test_a_leadership_given_up_elsewhere_is_lost_to_who_works_under_it(stand: St
 
 
 @pytest.mark.parametrize("act", ["proclaim", "transfer_to", "wait_for_loss"])
-def test_what_only_a_leader_can_do(stand: Stand, act: str) -> None:
+def test_what_only_a_leader_can_do(stand: Stand, client: Client, key: str, act: str) -> None:
     stand().wait_for_leadership(timeout=PATIENCE)
-    follower = stand()
-    acts: dict[str, Callable[[], object]] = {
-        "proclaim": lambda: follower.proclaim("x"),
-        "transfer_to": lambda: follower.transfer_to("x"),
-        "wait_for_loss": lambda: follower.wait_for_loss(timeout=1),
+    acts: dict[str, Callable[[LeaderElection], object]] = {
+        "proclaim": lambda election: election.proclaim("x"),
+        "transfer_to": lambda election: election.transfer_to("x"),
+        "wait_for_loss": lambda election: election.wait_for_loss(timeout=1),
     }
-    with pytest.raises(NotHeld):
-        acts[act]()
+    for follower in (stand(), LeaderElection(client, key)):
+        with pytest.raises(NotHeld, match=f"this is not the leader of '{key}'") as caught:
+            acts[act](follower)
+        assert caught.value.key == key
 
 
 def test_a_leader_proclaims_and_keeps_its_term(stand: Stand, client: Client, key: str) -> None:
@@ -431,6 +443,7 @@ def test_a_key_that_is_something_else_is_a_problem_until_it_is_not(
     with pytest.raises(AcquireTimeout) as caught:
         election.wait_for_leadership(timeout=0)
     assert isinstance(caught.value.__cause__, KeyConflict)
+    assert str(caught.value.__cause__) in str(caught.value)
     pair = client.kv.get(key).value
     assert pair is not None
     assert pair.value == b"settings"

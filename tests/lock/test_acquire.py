@@ -303,7 +303,7 @@ def test_a_thread_that_holds_nothing_can_release_nothing(site: Site, client: Cli
         lock.release()
     assert told.value.key == site.key
     lock.acquire()
-    with ThreadPoolExecutor(1) as pool, pytest.raises(NotHeld):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(NotHeld, match=r"hold\.release\(\), from any thread"):
         pool.submit(lock.release).result()
     assert lock.release() is ReleaseOutcome.RELEASED
     with pytest.raises(NotHeld):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout, PermissionDenied, SemaphoreLimitConflict
+from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied, SemaphoreLimitConflict
 from consul_coord.models import SEMAPHORE_FLAGS, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes import hold_ops, semaphore, slots
 from consul_coord.recipes.coordinator import Coordinator
@@ -157,7 +157,7 @@ class TestJoining:
         bench.makes(US)
         bench.joins(record(at=5, limit=2), contender(US, at=10))
         bench.io.expect("PUT", "/v1/txn", txn_done())
-        with pytest.raises(SemaphoreLimitConflict):
+        with pytest.raises(SemaphoreLimitConflict, match=r"the limit 2, not 1: .* resize\(1\)"):
             bench.acquire()
         assert bench.txns()[-1] == [{"Verb": "delete-cas", "Key": f"{P}/{US}", "Index": 10}]
 
@@ -339,6 +339,18 @@ class TestHolding:
         watches = hold.tenure.watches(hold)
         assert [(watch.key, watch.index) for watch in watches] == [(f"{P}/{US}", 20), (f"{P}/.lock", 20)]
         assert [watch.loss(None) for watch in watches] == [LossReason.KEY_DELETED] * 2
+
+    @pytest.mark.parametrize(
+        ("at", "words"),
+        [(0, "somebody deleted the key"), (1, f"the semaphore's record '{P}/.lock' was deleted")],
+    )
+    def test_which_key_was_deleted_is_told(self, bench: Bench, at: int, words: str) -> None:
+        hold = bench.held()
+        loss = hold.tenure.watches(hold)[at].loss(None)
+        assert loss is not None
+        assert hold.lose(loss)
+        with pytest.raises(LockLost, match=words):
+            hold_ops.check(hold, bench.io.now())
 
 
 class TestLeaving:
