@@ -3,9 +3,9 @@
 Rules
 - At the interpreter's exit they are closed on the main thread; by then other threads may be gone, and are not
   needed.
-- A child that ``multiprocessing`` has forked ends without that exit. There they are closed by a thread that
-  the child waits for, as for any other that is no daemon, and that itself waits for all these others: what
-  still works under a hold must not lose it.
+- A child that ``multiprocessing`` has forked ends without that exit, in later Pythons after its threads, in
+  earlier ones before. What still works under a hold must not lose it: while there are other threads that the
+  child waits for, it is one more of them that closes, after them.
 - In a forked child nothing inherited is closed: each client starts afresh.
 - Other ends (``os._exit``, a signal without a handler) are not noticed here.
 """
@@ -58,18 +58,26 @@ def prepare_end() -> None:
     if not any(prepared.still_active() for prepared in _at_childs_end):
         from multiprocessing.util import Finalize
 
-        _at_childs_end[:] = [Finalize(None, _start_closing, exitpriority=LAST)]
+        _at_childs_end[:] = [Finalize(None, _close_in_child, exitpriority=LAST)]
 
 
-def _start_closing() -> None:
-    threading.Thread(target=_close_after_others, name="consul_coord: close", daemon=False).start()
+def _close_in_child() -> None:
+    if _others():
+        threading.Thread(target=_close_after_others, name="consul_coord: close", daemon=False).start()
+    else:
+        _close_all()
 
 
 def _close_after_others() -> None:
-    spared = (threading.main_thread(), threading.current_thread())
-    while others := [each for each in threading.enumerate() if not (each.daemon or each in spared)]:
+    while others := _others():
         others[0].join()
     _close_all()
+
+
+def _others() -> list[threading.Thread]:
+    """Return the threads, but for this one and the main one, that a process waits for at its end."""
+    spared = (threading.main_thread(), threading.current_thread())
+    return [each for each in threading.enumerate() if not (each.daemon or each in spared)]
 
 
 def _close_all() -> None:
