@@ -93,7 +93,7 @@ class BaseClient:
         return f"<{type(self).__name__} of {self._settings.address}>"
 
 
-def require(client: C, kind: type[C], user: str) -> C:
+def require(client: object, kind: type[C], user: str) -> C:
     """Return a client that is of the kind that ``user``, a public name, works with.
 
     The other kind's calls would do nothing, or not be undone: a block would run without its lock. Raises

@@ -170,6 +170,10 @@ class Forgotten(Event):
     session: str
     fence: int
 
+    def describe(self) -> str:
+        """Return the line with the way out."""
+        return f"{Event.describe(self)}: this hold was dropped; use `with`, or call its release()"
+
 
 @dataclass(frozen=True, slots=True)
 class Overwritten(Event):

@@ -249,10 +249,15 @@ def test_many_threads_release_one_hold_once(site: Site, client: Client) -> None:
     assert client.stats().released == 1
 
 
-def test_a_forgotten_hold_is_given_back(site: Site, make_client: MakeClient) -> None:
+def test_a_forgotten_hold_is_given_back(
+    site: Site, make_client: MakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
     client = make_client()
     assert Lock(client, site.key).acquire(timeout=5).is_held
     assert eventually(lambda: site.operator.holder(site.key) is None)
+    (warning,) = (each.getMessage() for each in caplog.records if "forgotten" in each.getMessage())
+    assert f"key={site.key} " in warning
+    assert warning.endswith("use `with`, or call its release()")
     assert Lock(client, site.key).acquire(timeout=5).is_held
 
 
