@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ClientClosed
 from consul_coord.events import Forgotten, HandedOver, Lost
-from consul_coord.io import Interrupt, Signal
+from consul_coord.io import Interrupt, Once, Signal
 from consul_coord.models import LossReason, Stats
 from consul_coord.recipes import release
 from consul_coord.recipes import session as sessions
@@ -67,7 +67,10 @@ class Coordinator:
         self.reaper = Reaper(self)
         self.monitor = Monitor(self)
         self.waits = KeyWaits(self)
+        self._closed_by: Once[LossReason] = Once()
+        """Settled when closing begins: nothing new begins from then on."""
         self.closing = Signal()
+        """Raised next, once the holds have ended."""
         self._sessions: dict[str, KeptSession] = {}
         self._slot_sessions: weakref.WeakValueDictionary[tuple[str, SessionSpec], SlotSessions] = (
             weakref.WeakValueDictionary()
@@ -203,7 +206,7 @@ class Coordinator:
                 self._fences.pop(watch.key, None)
             hold.tenure.lost(self, hold)
             self.host.emit(HandedOver(hold.key, hold.session, hold.fence))
-        elif not (reason is LossReason.CLIENT_CLOSED and self.closing.is_set()):  # what closes gives it back
+        elif not (reason is LossReason.CLIENT_CLOSED and self._closed_by.value):  # what closes gives it back
             hold.tenure.lost(self, hold)
             self.host.emit(Lost(hold.key, hold.session, hold.fence, reason))
 
@@ -301,14 +304,14 @@ class Coordinator:
     def enter(self, interrupt: Interrupt) -> None:
         """Let ``close`` end a call that is about to begin. Raises ClientClosed when it is too late."""
         self._waiting[interrupt] = None
-        if self.closing.is_set():
+        if self._closed_by.value:
             self.leave(interrupt)
             raise _closed()
 
     def leave(self, interrupt: Interrupt) -> None:
         """Forget a call that has ended."""
         self._waiting.pop(interrupt, None)
-        if self.closing.is_set() and not self._waiting:
+        if self._closed_by.value and not self._waiting:
             self._no_calls.set()
 
     async def calls_end(self, io: IO, *, deadline: float) -> None:
@@ -319,12 +322,13 @@ class Coordinator:
     def begin_close(self) -> bool:
         """Refuse new calls, end the waiting ones and all holds; returns False when that was done before.
 
-        The holds end at once: else whoever is woken by the closing would give up first, for another reason.
+        The holds end first: else whoever is woken by the closing could give up before, for another reason.
         """
-        if self.closing.is_set():
+        if not self._closed_by.settle(LossReason.CLIENT_CLOSED):
             return False
-        self.closing.set()
         self._give_up_holds()
+        self.closing.set()
+        self._give_up_holds()  # what was granted meanwhile
         for interrupt in list(self._waiting):
             interrupt.fire(_closed)
         return True
@@ -346,6 +350,7 @@ class Coordinator:
         """
         self.host = host
         self.queues = LocalQueues(host.mutex())
+        self._closed_by.settle(LossReason.FORKED)
         self.closing.set()
         for kept in self.sessions():
             self.end_session(kept, LossReason.FORKED)
