@@ -196,7 +196,7 @@ def test_a_join_without_an_answer_keeps_one_place(
     held = Lock(rival, KEY).acquire()
     consul.follow(consul.spoil(joins, FAILURES[failure], applied=applied))
     with pytest.raises(AcquireTimeout) as raised:
-        make.lock(make.client(), KEY).acquire(timeout=0.25)
+        make.lock(make.client(), KEY).acquire(timeout=1.0)
     assert (raised.value.blocker.kind, raised.value.blocker.session) == ("held", held.session)
     assert consul.settles({KEY: held.session})
 
