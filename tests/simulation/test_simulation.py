@@ -8,10 +8,12 @@ from collections import Counter
 
 import pytest
 
+from consul_coord.server.records import Entry
 from consul_coord.testing import Simulation, SimulationFailed
 from consul_coord.testing.history import timeline
 from consul_coord.testing.history.check import check
 from consul_coord.testing.simulation import Counts
+from consul_coord.testing.simulation.slot_rules import Standing
 from consul_coord.testing.simulation.world import LEAST_EVENTS
 from tests.simulation.mutations import MUTATIONS
 
@@ -87,6 +89,14 @@ def test_a_broken_rule_is_told_with_its_seed_and_its_story() -> None:
     assert "exclusion" in text
     assert "holds jobs/a" in text
     assert Simulation(seed=seed).run().violation is None
+
+
+def test_a_contender_that_came_back_too_late_has_no_slot() -> None:
+    holders = {"Limit": 2, "Holders": ["stays", "new"]}
+    entry = Entry("pool/.lock")
+    now = Standing(entry, holders, dict.fromkeys(("stays", "new", "late"), entry))
+    assert now.free_before(frozenset({"new"})) == 1
+    assert now.free_before(frozenset()) == 0
 
 
 def run_all(seeds: range) -> tuple[Counts, int]:

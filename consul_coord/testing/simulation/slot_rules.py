@@ -74,6 +74,14 @@ class Standing:
         )
         return tuple(session for _, session in sorted(waiting))
 
+    def free_before(self, added: frozenset[str]) -> int:
+        """Return how many slots the take of ``added``, which led here, found free.
+
+        Whom it left in the record kept a slot. Whom it left out had none, even if his contender has come back
+        since it was seen to be missing, by a request that arrived late: nobody believes in that one.
+        """
+        return self.limit - len(self.held - added)
+
     @property
     def unknown(self) -> dict[str, Any]:
         """The fields that nobody here knows."""
@@ -158,7 +166,7 @@ class SlotRules(Rules):
             holders = ", ".join(map(short, sorted(now.held)))
             self.judge.convict("limit", f"{who} made {holders} holders of {self.name}, at most {now.limit}")
         for session in added:
-            self._taken(who, session, shape, before, now)
+            self._taken(who, session, shape, before, now, free=now.free_before(added))
 
     def _check_record(self, who: str, before: Standing, now: Standing) -> None:
         if before.record is None or before.fields is None or now.record is None:
@@ -169,7 +177,9 @@ class SlotRules(Rules):
             text = f"{who} damaged the record of {self.name}: {before.record.value!r}, {now.record.value!r}"
             self.judge.convict("record", text)
 
-    def _taken(self, who: str, session: str, shape: Shape, before: Standing, now: Standing) -> None:
+    def _taken(
+        self, who: str, session: str, shape: Shape, before: Standing, now: Standing, *, free: int
+    ) -> None:
         index = now.record.modify_index if now.record is not None else 0
         self._limits.append((index, now.limit))
         self._given[session] = index
@@ -182,12 +192,10 @@ class SlotRules(Rules):
             if process is not None and process.fair and before.queue:
                 text = f"{who}'s semaphore is fair, and went past {short(before.queue[0])} to {self.name}"
                 self.judge.convict("fairness", text)
-        elif session in before.queue:
-            free = now.limit - len(before.held)
-            if before.queue.index(session) >= free:
-                queue = ", ".join(map(short, before.queue))
-                text = f"{who} got a slot of {self.name} by {short(session)}, {free} free, queue {queue}"
-                self.judge.convict("order", text)
+        elif session in before.queue and before.queue.index(session) >= free:
+            queue = ", ".join(map(short, before.queue))
+            text = f"{who} got a slot of {self.name} by {short(session)}, {free} free, queue {queue}"
+            self.judge.convict("order", text)
 
     def unheard(self, shape: Shape) -> None:
         """Take note of a take whose client will not hear that it was applied."""
