@@ -56,6 +56,14 @@ _PROBLEMS = {
 
 
 _IN_STRING = frozenset({"Invalid control character at", "Invalid \\escape"})
+_ONE_BEFORE = frozenset(
+    {
+        "Invalid \\escape",
+        "Illegal trailing comma before end of object",
+        "Illegal trailing comma before end of array",
+    }
+)
+"""What Python reports one character before the one that Go names; of commas, from 3.13 on."""
 
 
 def decode(body: bytes) -> object:
@@ -73,7 +81,7 @@ def decode(body: bytes) -> object:
 
 
 def _explain(text: str, error: json.JSONDecodeError) -> str:
-    position = error.pos + (error.msg == "Invalid \\escape")
+    position = error.pos + (error.msg in _ONE_BEFORE)
     while error.msg not in _IN_STRING and position < len(text) and text[position] in _SPACE:
         position += 1
     rest = text[position:]
