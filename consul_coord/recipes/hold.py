@@ -177,6 +177,7 @@ class HoldCore:
         """
         if not self._end.settle((HoldState.LOST, reason)):
             return False
+        self._disown_turns()
         self.lost.set()
         self.over.set()
         return True
@@ -189,9 +190,15 @@ class HoldCore:
         """End the hold as given up; returns False when it had ended before."""
         if not self._end.settle((HoldState.RELEASED, None)):
             return False
+        self._disown_turns()
         self.over.set()
         self._on_end(self)
         return True
+
+    def _disown_turns(self) -> None:
+        """Let the owner, who may hear of the end before the turns are given up, queue behind them."""
+        for turn in self.tenure.turns(self):
+            turn.disown()
 
     def finish_release(self, outcome: ReleaseOutcome, loss: LossReason | None = None) -> ReleaseOutcome:
         """Settle what the release came to, with the loss it found; returns the first such outcome."""

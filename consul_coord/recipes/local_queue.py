@@ -33,7 +33,7 @@ class Turn:
         self.ready = Signal()
 
     def disown(self) -> None:
-        """Leave it to a clean-up: who had it may then queue behind that."""
+        """Leave it to what gives the key back: who had it may then queue behind that."""
         self.owner = None
 
 

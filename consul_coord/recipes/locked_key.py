@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from consul_coord.models import KVPair, LossReason, TxnOp
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.local_queue import Turn
 
 
 def watch_of(hold: HoldCore) -> KeyWatch:
@@ -49,6 +50,10 @@ class LockedKey:
     def words_for(self, loss: LossReason) -> str | None:  # noqa: ARG002 - a Tenure's
         """Return nothing: a loss means what it means for any hold."""
         return None
+
+    def turns(self, hold: HoldCore) -> tuple[Turn, ...]:
+        """Return the one turn at its key."""
+        return (hold.turn,)
 
     def kept_as(self, value: bytes) -> bytes:
         """Return the value: it is kept as it is."""

@@ -72,6 +72,10 @@ class LockedKeys:
         """Return nothing: a loss means what it means for any hold."""
         return None
 
+    def turns(self, hold: HoldCore) -> tuple[Turn, ...]:
+        """Return the turns at all keys."""
+        return (hold.turn, *(member.turn for member in self._members))
+
     def kept_as(self, value: bytes) -> bytes:
         """Return the value: it is kept as it is, in the hold's own key."""
         return value
@@ -92,7 +96,7 @@ class LockedKeys:
             ending = Ending(ReleaseOutcome.RELEASED)
         except TxnFailed:
             ending = await self._one_by_one(io, duties, deadline)
-        for turn in self._turns(hold):
+        for turn in self.turns(hold):
             core.queues.leave(turn)
         return ending
 
@@ -120,14 +124,11 @@ class LockedKeys:
     def lost(self, core: Coordinator, hold: HoldCore) -> None:
         """Let others have the keys: at once, or when the reaper has unlocked what is still locked."""
         session_goes_on = hold.look(core.host.now())[1] in _OF_ONE_KEY
-        for turn in self._turns(hold):
+        for turn in self.turns(hold):
             if session_goes_on:
                 core.reaper.add(Withdraw(turn.key, hold.session, hold.flags, turn))
             else:
                 core.queues.leave(turn)
-
-    def _turns(self, hold: HoldCore) -> tuple[Turn, ...]:
-        return (hold.turn, *(member.turn for member in self._members))
 
     def _duties(self, hold: HoldCore) -> tuple[Unlock, ...]:
         others = (

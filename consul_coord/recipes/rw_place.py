@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.local_queue import Turn
     from consul_coord.recipes.rwqueue import Mode
     from consul_coord.recipes.slot_sessions import SlotSession, SlotSessions
 
@@ -50,6 +51,10 @@ class Place:
     def words_for(self, loss: LossReason) -> str | None:  # noqa: ARG002 - a Tenure's
         """Return nothing: a loss means what it means for any hold."""
         return None
+
+    def turns(self, hold: HoldCore) -> tuple[Turn, ...]:
+        """Return the one turn at its key."""
+        return (hold.turn,)
 
     def kept_as(self, value: bytes) -> bytes:
         """Return the value with the mode's mark."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from consul_coord.models import KVPair, SessionSpec
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.local_queue import Turn
     from consul_coord.recipes.slot_sessions import SlotSession
     from consul_coord.recipes.slots import Listing, Record
 
@@ -118,6 +119,10 @@ class Slot:
         if loss is LossReason.KEY_DELETED and self._record_deleted:
             return f"the semaphore's record {slots.record_key(self._memory.prefix)!r} was deleted"
         return None
+
+    def turns(self, hold: HoldCore) -> tuple[Turn, ...]:
+        """Return the one turn at its key."""
+        return (hold.turn,)
 
     def kept_as(self, value: bytes) -> bytes:
         """Return the value with a holder's mark."""

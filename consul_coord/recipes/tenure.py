@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from consul_coord.models import KVPair, LossReason, ReleaseOutcome, TxnOp
     from consul_coord.recipes.coordinator import Coordinator
     from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.local_queue import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class Tenure(Protocol):
 
     def words_for(self, loss: LossReason) -> str | None:
         """Return what a loss means for this hold, where it is not what it means for any."""
+        ...
+
+    def turns(self, hold: HoldCore) -> tuple[Turn, ...]:
+        """Return the turns at keys, in this client, that it has until all of it is given back."""
         ...
 
     def kept_as(self, value: bytes) -> bytes:

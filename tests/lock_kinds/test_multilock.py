@@ -27,6 +27,7 @@ from consul_coord import (
     TxnFailed,
     TxnOp,
 )
+from consul_coord.recipes.local_queue import Turn
 from tests.lock.conftest import spec
 from tests.lock.test_async import eventually as eventually_so
 from tests.support.proxy import Fault, Lose
@@ -180,6 +181,23 @@ def test_after_a_loss_the_same_client_can_take_them_again(site: Site, client: Cl
     assert again.fence > hold.fence
     assert eventually(lambda: client.pending_cleanup == 0)
     assert again.verify()
+
+
+def test_who_hears_of_the_loss_of_one_may_queue_for_all_again(site: Site, client: Client) -> None:
+    hold = MultiLock(client, keys(site)).acquire(timeout=5)
+    positions = []
+
+    def queue() -> None:
+        for key in keys(site):
+            turn = Turn(key, threading.main_thread())
+            client.core.queues.join(turn)
+            positions.append(client.core.queues.position(turn))
+            client.core.queues.leave(turn)
+
+    hold._hold.over.subscribe(queue)
+    site.operator.delete(keys(site)[1])
+    assert hold.lost.wait(5)
+    assert eventually(lambda: positions == [1, 1, 1]), positions
 
 
 def test_the_block_is_told_of_the_loss_of_a_member(site: Site, client: Client) -> None:

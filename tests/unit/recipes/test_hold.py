@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import LockLost, NotHeld
+from consul_coord.errors import AlreadyHeld, LockLost, NotHeld
 from consul_coord.models import HoldState, KVPair, LossReason, ReleaseOutcome, Sequencer
 from consul_coord.recipes import hold_ops
 from consul_coord.recipes.hold import HoldCore, error_at_exit, lost_error, reason_of
 from consul_coord.recipes.lease import Lease
-from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.local_queue import LocalQueues, Turn
 from consul_coord.recipes.locked_key import LOCKED_KEY
 from tests.unit.recipes.test_signals import THREADS, race, repeat
 
@@ -102,6 +103,26 @@ def test_states(
     assert bench.hold.released is (state is RELEASED)
     assert bench.hold.loss(now) is reason
     assert bench.ended == ([bench.hold] if bench.hold.ended else [])
+
+
+ENDS: dict[str, Callable[[HoldCore], object]] = {
+    "lost": lambda hold: hold.lose(LossReason.EXPIRED),
+    "released": lambda hold: hold.begin_release(),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_who_hears_of_the_end_of_his_hold_may_queue_for_the_key_again(bench: Bench, end: str) -> None:
+    queues = LocalQueues(nullcontext())
+    queues.join(bench.hold.turn)
+    again = Turn("k", "owner")
+    with pytest.raises(AlreadyHeld):
+        queues.join(again)
+    bench.hold.over.subscribe(lambda: queues.join(again))
+    ENDS[end](bench.hold)
+    assert queues.position(again) == 1, "behind what has still to be given back"
+    queues.leave(bench.hold.turn)
+    assert again.ready.is_set()
 
 
 def test_a_paused_process_reads_its_loss_at_the_first_look(bench: Bench) -> None:
