@@ -353,10 +353,13 @@ class Attempt(Obstructed):
     # -- without a queue
 
     def _leave_queue(self) -> None:
-        """Have removed what this client may not see any more: whoever came after it waits behind that."""
-        for pair in (self.contender, self._missed):
-            if pair is not None:
-                self.core.reaper.add(RemoveContender(pair.key, pair.modify_index))
+        """Have removed what this client may not see any more: whoever came after it waits behind that.
+
+        At whatever index: it was perhaps named heir meanwhile, and this client never queues here again.
+        """
+        own = waitqueue.contender_key(self.plan.key, self.session)
+        if self.contender is not None or self._missed is not None:
+            self.core.reaper.add(RemoveContender(own))
         self.contender = self._missed = None
 
     async def _move_without_queue(self) -> HoldCore | None:

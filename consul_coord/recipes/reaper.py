@@ -146,10 +146,13 @@ class Withdraw:
 
 @dataclass(slots=True, eq=False)
 class RemoveContender:
-    """Remove what a contender of an ended session has left, if nobody has touched it since."""
+    """Remove a contender that stands for nobody."""
 
     key: str
-    index: int
+    index: int | None = None
+    """At which it is to be removed: another's, that nobody may have touched since. None for one's own, that
+    anybody may have written a note to.
+    """
 
     async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:  # noqa: ARG002 - a Duty's
         """Remove it."""

@@ -141,8 +141,8 @@ async def withdraw(io: IO, *, key: str, session: str, flags: int, deadline: floa
     return True
 
 
-async def remove(io: IO, *, key: str, index: int, deadline: float) -> None:
-    """Delete a key if it is still at the index it was seen with, or gone already."""
+async def remove(io: IO, *, key: str, index: int | None, deadline: float) -> None:
+    """Delete a key if it is still at the index it was seen with, or gone already; None means at any."""
     await perform(io, kv.delete(key, cas=index), deadline=deadline, attempt=deadline - io.now())
 
 

@@ -173,7 +173,8 @@ def a_candidacy(process: Process, *, priority_delay: float = 0.0) -> election.Ca
     return election.Candidacy(process.core, plan, locked, SimCalls(process.host), keeps=None)
 
 
-def test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene: Scene) -> None:
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene: Scene, *, touched: bool) -> None:
     cluster = scene.world.cluster
     other = scene.world.new_process("q")
 
@@ -188,6 +189,9 @@ def test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene: Sce
         await release.release(io, scene.process.core, hold)
 
     def revoke() -> None:
+        if touched:  # as a leader does, who names its heir
+            (own,) = cluster.under(waitqueue.directory(KEY))
+            cluster.overwrite(own.key, b"a note")
         cluster.permit((Rule("key", waitqueue.directory(KEY), "deny", prefix=True),))
         cluster.stop()  # so that whoever waits looks again
         cluster.start()
@@ -205,11 +209,11 @@ def test_a_place_that_is_not_given_up_is_seen(scene: Scene) -> None:
         "own place left in a queue that may not be seen any more",
         Attempt,
         "_leave_queue",
-        "self.core.reaper.add(RemoveContender(pair.key, pair.modify_index))",
+        "self.core.reaper.add(RemoveContender(own))",
         "pass",
     )
     with kept.planted(), pytest.raises(AssertionError, match=waitqueue.directory(KEY)):
-        test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene)
+        test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene, touched=False)
 
 
 def test_a_slot_that_was_given_back_is_not_left_alone_for_its_grace(scene: Scene) -> None:
