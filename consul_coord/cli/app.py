@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
+import sys
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -61,6 +64,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last place that can tell of a bug
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             click.echo(f"consul-coord: can't write: {error.strerror}", err=True)
+            _drop_output()
             return ExitCode.CONFIG
         click.echo(
             f"consul-coord {__version__}: this is a bug in consul-coord; please report it with these lines:\n"
@@ -70,3 +74,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         )
         return ExitCode.BUG
     return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _drop_output() -> None:
+    """Let what stdout still has go nowhere: else Python tries it again at its exit, and ends with 120."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -84,11 +84,12 @@ def test_a_bug_is_70_and_asks_for_a_report(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_an_answer_that_cannot_be_written_is_no_bug() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_answer_that_cannot_be_written_is_no_bug(unbuffered: str) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
             [*PROGRAM, "simulate", "--seed", "1"],
-            env=environ(),
+            env=environ(PYTHONUNBUFFERED=unbuffered),
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
