@@ -452,10 +452,11 @@ async def wait_for_leadership(
 
 def _timeout(candidacy: Candidacy) -> AcquireTimeout:
     key, attempt, problem = candidacy.plan.key, candidacy.attempt, candidacy.problem
-    if attempt is not None:
-        why = in_words(attempt.blocker, attempt.cause)
-    elif problem is not None:
+    just_begun = attempt is not None and attempt.blocker.kind == "unreachable" and attempt.cause is None
+    if problem is not None and (attempt is None or just_begun):
         why = f"its last attempt was refused: {problem}"
+    elif attempt is not None:
+        why = in_words(attempt.blocker, attempt.cause)
     else:
         why = "it does not contend at present (it has just begun, rests, is not healthy, or of low priority)"
     message = f"not elected leader of {key!r} in time: {why}"
