@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.testing.agent import AgentError, Ports, PortsTakenError, RealAgent
-from consul_coord.testing.cluster import RealCluster
+from proof.cluster import RealCluster
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -67,6 +67,14 @@ def test_an_import_the_right_way_is_not(module: str, line: str) -> None:
     assert not wrong_only_when_planted(module, line)
 
 
+@pytest.mark.parametrize("folder", ["bench", "examples", "proof", "tests", "tools"])
+def test_the_package_needs_nothing_that_the_wheel_leaves_out(folder: str) -> None:
+    assert (FOLDER.parent / folder).is_dir()
+    assert rules.importers_of(SOURCES, folder) == set()
+    planted = with_planted("consul_coord.testing.agent", f"def f():\n    import {folder}.x")
+    assert rules.importers_of(planted, folder) == {"consul_coord.testing.agent"}
+
+
 def test_recipes_have_no_clock_no_randomness_no_threads_and_no_network() -> None:
     assert rules.impure_recipes(SOURCES) == []
 

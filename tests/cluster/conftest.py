@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.testing.cluster import RealCluster
+from proof.cluster import RealCluster
 from tests.support.sites import Site
 
 if TYPE_CHECKING:

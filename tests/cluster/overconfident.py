@@ -1,6 +1,6 @@
 """Workers with a planted fault: they never look whether they still have what they got.
 
-``python -m consul_coord.testing.chaos --worker tests.cluster.overconfident`` must find them.
+``python -m proof.chaos --worker tests.cluster.overconfident`` must find them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from consul_coord.testing.chaos.diary import Diary
-from consul_coord.testing.chaos.worker import main
+from proof.chaos.diary import Diary
+from proof.chaos.worker import main
 
 if TYPE_CHECKING:
     from consul_coord.recipes.hold_view import HoldView

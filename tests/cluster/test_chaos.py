@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.testing.chaos.faults import FAULTS
-from consul_coord.testing.chaos.journal import read_all
+from proof.chaos.faults import FAULTS
+from proof.chaos.journal import read_all
 
 if TYPE_CHECKING:
     from consul_coord.testing.history import Record
@@ -27,7 +27,7 @@ def run(folder: Path, binary: Path, *options: str, timeout: float) -> tuple[int,
     """Run the driver as a program of its own, which may have a network of its own; return what it tells."""
     kept = Path(os.environ.get("CONSUL_COORD_KEEP", folder)) / f"{folder.name}-history"
     environ = {**os.environ, "CONSUL_BIN": str(binary)}
-    command = [sys.executable, "-m", "consul_coord.testing.chaos", f"--keep={kept}", *options]
+    command = [sys.executable, "-m", "proof.chaos", f"--keep={kept}", *options]
     process = subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -92,7 +92,7 @@ def test_workers_that_do_not_look_at_their_lease_are_found(consul_binary: Path, 
 )
 def test_arguments_that_can_not_be_used_are_told(binary: str, option: str, told: str, tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "consul_coord.testing.chaos", option.format(folder=tmp_path)],
+        [sys.executable, "-m", "proof.chaos", option.format(folder=tmp_path)],
         env={**os.environ, "CONSUL_BIN": binary},
         capture_output=True,
         text=True,

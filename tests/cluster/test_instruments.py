@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.testing.chaos import links
-from consul_coord.testing.chaos.journal import Journal, read_all
-from consul_coord.testing.chaos.proxy import Harm, Proxies, Proxy
-from consul_coord.testing.chaos.register import Register
-from consul_coord.testing.history import Entry, Record
+from consul_coord.testing.history import Record
+from proof.chaos import links
+from proof.chaos.journal import Journal, read_all
+from proof.chaos.proxy import Harm, Proxies, Proxy
+from proof.chaos.register import Register
+from proof.judge import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +178,7 @@ def test_connections_are_reset_old_and_new(proxied: tuple[Proxies, Proxy]) -> No
 
 PROBE = """
 import socket
-from consul_coord.testing.chaos.links import Links
+from proof.chaos.links import Links
 
 listener = socket.create_server(("127.0.0.12", 0))
 here = socket.create_connection(listener.getsockname(), source_address=("127.0.0.11", 0))
@@ -206,9 +207,7 @@ print(seen)
 @pytest.mark.skipif(not links.available(), reason="no network namespaces here, or no `unshare` and `ip`")
 def test_a_cut_link_passes_nothing_until_it_is_mended(tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(PROBE)
-    starter = (
-        "import sys; from consul_coord.testing.chaos.links import enter_private; enter_private('probe', [])"
-    )
+    starter = "import sys; from proof.chaos.links import enter_private; enter_private('probe', [])"
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"}
     found = subprocess.run(
         [sys.executable, "-c", starter], env=environ, capture_output=True, text=True, timeout=40, check=False

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from consul_coord import AsyncHold, Hold
     from consul_coord.events import Event
-    from consul_coord.testing.cluster import RealCluster
+    from proof.cluster import RealCluster
     from tests.support.sites import Site
 
 pytestmark = pytest.mark.cluster

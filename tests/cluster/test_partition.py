@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord import Hold
-    from consul_coord.testing.cluster import RealCluster
+    from proof.cluster import RealCluster
     from tests.support.sites import Site
 
 CLIENTS: Final = 10

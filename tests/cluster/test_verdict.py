@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.testing.chaos.diary import BUG, CLOSED
-from consul_coord.testing.chaos.force import Force, restore, save
-from consul_coord.testing.chaos.plan import Plan
-from consul_coord.testing.chaos.verdict import Evidence, judge
-from consul_coord.testing.history import Entry, Record
+from consul_coord.testing.history import Record
+from proof.chaos.diary import BUG, CLOSED
+from proof.chaos.force import Force, restore, save
+from proof.chaos.plan import Plan
+from proof.chaos.verdict import Evidence, judge
+from proof.judge import Entry
 
 if TYPE_CHECKING:
     from pathlib import Path

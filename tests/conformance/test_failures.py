@@ -13,7 +13,7 @@ import pytest
 
 from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.testing.agent import RealAgent
-from consul_coord.testing.cluster import RealCluster
+from proof.cluster import RealCluster
 from tests.conformance.target import DEADLINE, Target, until
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 
 from consul_coord.server import Effect, Fault, ReferenceServer, ServerConfig
 from consul_coord.testing.agent import RealAgent
-from consul_coord.testing.cluster import RealCluster
+from proof.cluster import RealCluster
 from tests.conformance.target import UNKNOWN, Target, until
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 
 from consul_coord import Client, failover_bound, leader
 from consul_coord.testing.agent import RealAgent
-from consul_coord.testing.cluster import RealCluster
+from proof.cluster import RealCluster
 from tests.election.candidate import PAUSE, SPEC
 from tests.election.fleet import Fleet, assert_one_at_a_time, bound
 from tests.election.ledger import now

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord.testing.history import Entry, check
 from consul_coord.testing.history.spans import Span, read
+from proof.judge import Entry, check
 from tests.history.happenings import happened, held, in_order
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import pytest
 from consul_coord.server.records import Entry
 from consul_coord.testing import Simulation, SimulationFailed
 from consul_coord.testing.history import timeline
-from consul_coord.testing.history.check import check
 from consul_coord.testing.simulation import Counts
 from consul_coord.testing.simulation.slot_rules import Standing
 from consul_coord.testing.simulation.world import LEAST_EVENTS
+from proof.judge import check
 from tests.simulation.mutations import MUTATIONS
 
 SEEDS = 5_000

@@ -1,4 +1,4 @@
-"""The history of a run with locks: as values, as lines of a file, judged, and as a picture.
+"""The history of a run with locks: as values, as lines of a file, and as a picture.
 
 Rules
 - A history is plain data. Nothing here talks to Consul, knows a clock, or needs the run still to go on.
@@ -6,18 +6,13 @@ Rules
 
 from __future__ import annotations
 
-from consul_coord.testing.history.check import Entry, Finding, Verdict, check
 from consul_coord.testing.history.record import KINDS, BadHistory, Record, dump, load, merge, to_line
 from consul_coord.testing.history.timeline import html, svg
 
 __all__ = [
     "KINDS",
     "BadHistory",
-    "Entry",
-    "Finding",
     "Record",
-    "Verdict",
-    "check",
     "dump",
     "html",
     "load",

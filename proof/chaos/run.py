@@ -18,19 +18,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from consul_coord import Client, Lock, Semaphore, SessionSpec
-from consul_coord.testing.chaos import force, links
-from consul_coord.testing.chaos.bed import Bed
-from consul_coord.testing.chaos.faults import FAULTS, Hands, Harmed
-from consul_coord.testing.chaos.journal import read_all
-from consul_coord.testing.chaos.register import Register
-from consul_coord.testing.chaos.verdict import GRANTS, Evidence, judge
+from proof.chaos import force, links
+from proof.chaos.bed import Bed
+from proof.chaos.faults import FAULTS, Hands, Harmed
+from proof.chaos.journal import read_all
+from proof.chaos.register import Register
+from proof.chaos.verdict import GRANTS, Evidence, judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from consul_coord.testing.chaos.plan import Plan
-    from consul_coord.testing.history import Record, Verdict
+    from consul_coord.testing.history import Record
+    from proof.chaos.plan import Plan
+    from proof.judge import Verdict
 
 _WARM: Final = 60.0
 """Seconds within which every key must have been held once, before anything is harmed."""

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from consul_coord.clock import SystemClock
-from consul_coord.testing.chaos.journal import Journal
-from consul_coord.testing.chaos.proxy import Harm, Proxies, Proxy
-from consul_coord.testing.cluster import RealCluster
 from consul_coord.testing.history import Record
+from proof.chaos.journal import Journal
+from proof.chaos.proxy import Harm, Proxies, Proxy
+from proof.cluster import RealCluster
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
-    from consul_coord.testing.chaos.links import Links
-    from consul_coord.testing.chaos.plan import Plan
+    from proof.chaos.links import Links
+    from proof.chaos.plan import Plan
 
 CLIENTS: Final = 2
 _CONFIG: Final = {

@@ -1,4 +1,4 @@
-"""Ten workers in a process of their own: ``python -m consul_coord.testing.chaos.worker PART``.
+"""Ten workers in a process of their own: ``python -m proof.chaos.worker PART``.
 
 Rules
 - They use the public API only, as applications do, and each in its own way: with and without ``with`` blocks,
@@ -33,11 +33,11 @@ from consul_coord import (
     Semaphore,
 )
 from consul_coord.clock import SystemClock
-from consul_coord.testing.chaos.diary import BUG, CLOSED, Diary
-from consul_coord.testing.chaos.journal import Journal
-from consul_coord.testing.chaos.plan import SLOTS, Part, Role, roles
-from consul_coord.testing.chaos.register import Register
 from consul_coord.testing.history import Record
+from proof.chaos.diary import BUG, CLOSED, Diary
+from proof.chaos.journal import Journal
+from proof.chaos.plan import SLOTS, Part, Role, roles
+from proof.chaos.register import Register
 
 if TYPE_CHECKING:
     from collections.abc import Callable

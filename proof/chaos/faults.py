@@ -15,16 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from consul_coord.testing.chaos.force import UNANSWERED, Force, Operator
-from consul_coord.testing.chaos.proxy import Harm
+from proof.chaos.force import UNANSWERED, Force, Operator
+from proof.chaos.proxy import Harm
 
 if TYPE_CHECKING:
     import random
     from typing import Any
 
     from consul_coord.testing.agent import RealAgent
-    from consul_coord.testing.chaos.bed import Bed, Place
-    from consul_coord.testing.chaos.links import Links
+    from proof.chaos.bed import Bed, Place
+    from proof.chaos.links import Links
 
 _RESTART: Final = 3.0
 """Seconds that an agent has to end when it is asked to."""

@@ -98,7 +98,7 @@ class Plan:
     only: tuple[str, ...] = ()
     drain: float = 0.0
     prefix: str = "chaos"
-    worker: str = "consul_coord.testing.chaos.worker"
+    worker: str = "proof.chaos.worker"
 
     @property
     def limits(self) -> dict[str, int]:

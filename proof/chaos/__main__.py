@@ -1,4 +1,4 @@
-"""Break a cluster: ``python -m consul_coord.testing.chaos --seconds 60 --seed 1 --keep FOLDER``.
+"""Break a cluster: ``python -m proof.chaos --seconds 60 --seed 1 --keep FOLDER``.
 
 Prints what was done and found. The exit code is 0 when no rule was broken, 1 when one was, and 2 when the
 arguments can't be used.
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConfigError
 from consul_coord.testing.binary import find_consul
-from consul_coord.testing.chaos import links
-from consul_coord.testing.chaos.faults import FAULTS
-from consul_coord.testing.chaos.plan import Plan
-from consul_coord.testing.chaos.run import play
 from consul_coord.testing.history.timeline import html
+from proof.chaos import links
+from proof.chaos.faults import FAULTS
+from proof.chaos.plan import Plan
+from proof.chaos.run import play
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consul_coord.testing.chaos.run import Outcome
     from consul_coord.testing.history import Record
+    from proof.chaos.run import Outcome
 
-_MODULE = "consul_coord.testing.chaos"
+_MODULE = "proof.chaos"
 _SHOWN = 40.0
 """Seconds of the history that the picture shows."""
 

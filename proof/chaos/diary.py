@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.recipes.hold_view import HoldView
-    from consul_coord.testing.chaos.journal import Journal
-    from consul_coord.testing.chaos.register import Register
+    from proof.chaos.journal import Journal
+    from proof.chaos.register import Register
 
 BUG: Final = "bug: "
 """Begins the detail of a note about something that must not happen."""

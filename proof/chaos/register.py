@@ -13,7 +13,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, Final
 
-from consul_coord.testing.history import Entry
+from proof.judge import Entry
 
 if TYPE_CHECKING:
     from pathlib import Path

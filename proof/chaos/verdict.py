@@ -1,6 +1,6 @@
 """What a run has shown: the checks of every history, and those of a run that was healed in the end.
 
-Besides `consul_coord.testing.history.check`, with no overlap allowed at all, since all clocks are one:
+Besides `proof.judge`, with no overlap allowed at all, since all clocks are one:
 
 - **bugs**: no worker met an error that it should not meet, and every process that was asked to end did,
   leaving no thread, file or clean-up.
@@ -16,17 +16,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from consul_coord.testing.chaos.diary import BUG, CLOSED
-from consul_coord.testing.history import Finding, Record, Verdict, check, merge
+from consul_coord.testing.history import Record, merge
 from consul_coord.testing.history.spans import read
+from proof.chaos.diary import BUG, CLOSED
+from proof.judge import Finding, Verdict, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from consul_coord.testing.chaos.force import Force
-    from consul_coord.testing.chaos.plan import Plan
-    from consul_coord.testing.history import Entry
     from consul_coord.testing.history.spans import Hold
+    from proof.chaos.force import Force
+    from proof.chaos.plan import Plan
+    from proof.judge import Entry
 
 GRANTS: Final = frozenset({"acquired", "elected"})
 
