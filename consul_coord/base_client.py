@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from consul_coord.config import TLSConfig
     from consul_coord.events import Observer
     from consul_coord.models import Stats
-    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.client import ClientState
 
 C = TypeVar("C", bound="BaseClient")
 
@@ -27,7 +27,7 @@ C = TypeVar("C", bound="BaseClient")
 class BaseClient:
     """A client but for its I/O."""
 
-    core: Coordinator
+    core: ClientState
     """What its recipes share, for this package's own use; another one in a forked child."""
 
     def __init__(

@@ -18,7 +18,7 @@ class MissingExtra(ModuleNotFoundError):
 
 @contextmanager
 def needs(extra: str) -> Generator[None]:
-    """Turn a failed import of a module that is not this package's into MissingExtra, naming the extra."""
+    """Ticket a failed import of a module that is not this package's into MissingExtra, naming the extra."""
     try:
         yield
     except MissingExtra:

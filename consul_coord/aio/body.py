@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 import anyio
 
 from consul_coord.aio import backend
-from consul_coord.recipes.hold import error_at_exit
-from consul_coord.recipes.release import release
+from consul_coord.recipes.hold.grant import error_at_exit
+from consul_coord.recipes.hold.release import release
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from consul_coord.aio.client import AsyncClient
-    from consul_coord.recipes.coordinator import Coordinator
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.client import ClientState
+    from consul_coord.recipes.hold.grant import Grant
 
 
 class Body:
     """One pass through an ``async with`` block."""
 
-    def __init__(self, client: AsyncClient, core: Coordinator, hold: HoldCore) -> None:
+    def __init__(self, client: AsyncClient, core: ClientState, hold: Grant) -> None:
         self._client = client
         self._core = core
         self._hold = hold

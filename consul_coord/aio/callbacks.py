@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.client import ClientState
 
 
 class AsyncCallbacks:
     """The functions of one user."""
 
-    def __init__(self, core: Coordinator) -> None:
+    def __init__(self, core: ClientState) -> None:
         self._core = core
         self._waiting: deque[tuple[Callable[[], object], Callable[[Exception], object]]] = deque()
         self._awaiting = False

@@ -26,9 +26,10 @@ from consul_coord.http.endpoints import kv, session, txn
 from consul_coord.http.retry import perform
 from consul_coord.http.transport.build import async_transport
 from consul_coord.io import Interrupt
-from consul_coord.recipes import coordinator, session_ops
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.follow import Follower
+from consul_coord.recipes import client as coordinator
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.session import handling as session_ops
+from consul_coord.recipes.watch.follow import Follower
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -213,7 +214,7 @@ class AsyncClient(BaseClient):
         """Start afresh, at first and in a forked child."""
         self._transport = async_transport(self._settings, http_client=self._http_client)
         self._host = AsyncHost(clock=self.clock, observer=self._observer)
-        self.core = Coordinator(self._host, spec=self._spec, timeout=self._settings.timeout)
+        self.core = ClientState(self._host, spec=self._spec, timeout=self._settings.timeout)
 
     def forked(self) -> None:
         """Leave what was inherited to the parent, without any I/O; called in a forked child."""
@@ -288,7 +289,7 @@ class AsyncClient(BaseClient):
         # Whoever cancels it meanwhile cancels the task once that is done.
         await backend.uncancelled(lambda: self._close(core, timeout))
 
-    async def _close(self, core: Coordinator, timeout: float) -> None:
+    async def _close(self, core: ClientState, timeout: float) -> None:
         io, supervisor = AsyncIO(self._host, self._transport), self._host.supervisor
         deadline = io.now() + timeout
         try:

@@ -15,10 +15,10 @@ from consul_coord.aio.watch import AsyncWatch
 from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import election as recipe
-from consul_coord.recipes import lock as lock_recipe
-from consul_coord.recipes.leader import LeaderFollower
-from consul_coord.recipes.leader import leader as read_leader
+from consul_coord.recipes.election import election as recipe
+from consul_coord.recipes.election.leader import LeaderFollower
+from consul_coord.recipes.election.leader import leader as read_leader
+from consul_coord.recipes.lock import lock as lock_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from consul_coord.models import Contender, LeaderInfo, LossReason, ReleaseOutcome, SessionSpec
-    from consul_coord.recipes.election import Candidacy
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.election.election import Candidacy
+    from consul_coord.recipes.hold.grant import Grant
 
 
 class AsyncLeaderElection:
@@ -167,11 +167,11 @@ class AsyncLeaderElection:
         hold = None if candidacy is None else candidacy.leading(self._client.now())
         return None if candidacy is None or hold is None else self._view(candidacy, hold)
 
-    def _hold(self) -> HoldCore | None:
+    def _hold(self) -> Grant | None:
         candidacy = self._candidacy
         return None if candidacy is None else candidacy.leading(self._client.now())
 
-    def _view(self, candidacy: Candidacy, hold: HoldCore) -> AsyncLeadership:
+    def _view(self, candidacy: Candidacy, hold: Grant) -> AsyncLeadership:
         shown = self._shown
         if shown is None or shown.core is not hold:
             self._shown = shown = AsyncLeadership(self._client, candidacy, hold)

@@ -13,17 +13,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import hold_ops
-from consul_coord.recipes.hold_view import HoldView
-from consul_coord.recipes.release import release
+from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.view import HoldView
 
 if TYPE_CHECKING:
     from consul_coord.aio.client import AsyncClient
     from consul_coord.io import IO, Signal
     from consul_coord.models import ReleaseOutcome
-    from consul_coord.recipes.coordinator import Coordinator
-    from consul_coord.recipes.hold import HoldCore
-    from consul_coord.recipes.hold_view import Losable
+    from consul_coord.recipes.client import ClientState
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.hold.view import Losable
 
 
 class AsyncLossEvent:
@@ -67,7 +67,7 @@ class AsyncHold(HoldView):
       an older ``fence`` than it has seen, or take part in a transaction with ``guard()``.
     """
 
-    def __init__(self, client: AsyncClient, core: Coordinator, hold: HoldCore) -> None:
+    def __init__(self, client: AsyncClient, core: ClientState, hold: Grant) -> None:
         super().__init__(core, hold)
         self._client = client
 

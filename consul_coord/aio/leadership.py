@@ -8,23 +8,23 @@ from consul_coord.aio import backend
 from consul_coord.aio.body import Body
 from consul_coord.aio.hold import AsyncHold, AsyncLossEvent
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import election as recipe
-from consul_coord.recipes.leadership import End, LeadershipView, resigned, told_as_leadership
+from consul_coord.recipes.election import election as recipe
+from consul_coord.recipes.election.leadership import End, LeadershipView, resigned, told_as_leadership
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
     from consul_coord.aio.client import AsyncClient
-    from consul_coord.recipes.coordinator import Coordinator
-    from consul_coord.recipes.election import Candidacy
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.client import ClientState
+    from consul_coord.recipes.election.election import Candidacy
+    from consul_coord.recipes.hold.grant import Grant
 
 
 class LeaderBody(Body):
     """A block that is cancelled also when its leadership is given up elsewhere."""
 
-    def __init__(self, client: AsyncClient, core: Coordinator, hold: HoldCore) -> None:
+    def __init__(self, client: AsyncClient, core: ClientState, hold: Grant) -> None:
         super().__init__(client, core, hold)
         wake = backend.current_waker()
         self._forget = hold.over.subscribe(lambda: wake(self._scope.cancel))
@@ -55,7 +55,7 @@ class AsyncLeadership(LeadershipView, AsyncHold):
     cancelled. The candidacy goes on.
     """
 
-    def __init__(self, client: AsyncClient, candidacy: Candidacy, hold: HoldCore) -> None:
+    def __init__(self, client: AsyncClient, candidacy: Candidacy, hold: Grant) -> None:
         super().__init__(client, candidacy.core, hold)
         self._candidacy = candidacy
         self._bodies: list[LeaderBody] = []

@@ -11,7 +11,7 @@ from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import lock as recipe
+from consul_coord.recipes.lock import lock as recipe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -61,7 +61,7 @@ class AsyncLock:
         InvalidArgument for a client of the other kind.
         """
         self._client = require(client, AsyncClient, type(self).__name__)
-        self._lock = recipe.LockCore(
+        self._lock = recipe.LockObject(
             recipe.LockPlan(
                 keys=self._keys or (key,),
                 value=as_bytes(value),

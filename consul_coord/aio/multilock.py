@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.aio.lock import AsyncLock
 from consul_coord.models import LOCK_FLAGS
-from consul_coord.recipes.multilock import checked_keys
+from consul_coord.recipes.lock.multi import checked_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -9,9 +9,9 @@ from consul_coord.aio.lock import AsyncLock
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import rwlock as recipe
-from consul_coord.recipes.lock import LockPlan
-from consul_coord.recipes.rwqueue import base_of
+from consul_coord.recipes.lock.lock import LockPlan
+from consul_coord.recipes.rwlock import lock as recipe
+from consul_coord.recipes.rwlock.queue import base_of
 
 if TYPE_CHECKING:
     from consul_coord.models import Contender, Holder, SessionSpec
@@ -89,7 +89,7 @@ class AsyncReadWriteLock:
 class AsyncRwSide(AsyncLock):
     """One side of a ``AsyncReadWriteLock``."""
 
-    def __init__(self, client: AsyncClient, key: str, side: recipe.SideCore) -> None:
+    def __init__(self, client: AsyncClient, key: str, side: recipe.RwSide) -> None:
         self._key = key  # first: the base class asks for it
         super().__init__(client, key)
         self._lock = self._side = side

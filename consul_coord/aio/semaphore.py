@@ -11,7 +11,7 @@ from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import semaphore as recipe
+from consul_coord.recipes.semaphore import semaphore as recipe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -76,7 +76,7 @@ class AsyncSemaphore:
         record of so many holders can't be kept, UnsafeSession for checks without a grace.
         """
         self._client = require(client, AsyncClient, type(self).__name__)
-        self._semaphore = recipe.SemaphoreCore(
+        self._semaphore = recipe.SemaphoreObject(
             recipe.SemaphorePlan(
                 prefix=prefix,
                 value=as_bytes(value),

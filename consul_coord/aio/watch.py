@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from consul_coord.aio.client import AsyncClient
     from consul_coord.models import Result
-    from consul_coord.recipes.follow import Follower
+    from consul_coord.recipes.watch.follow import Follower
 
 T = TypeVar("T")
 

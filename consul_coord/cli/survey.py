@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from consul_coord import LOCK_FLAGS, SEMAPHORE_FLAGS, DecodeError
-from consul_coord.recipes import notes, rwqueue, slots, waitqueue
-from consul_coord.recipes.session_names import without_mark
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.election import notes
+from consul_coord.recipes.rwlock import queue as rwqueue
+from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.session.names import without_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

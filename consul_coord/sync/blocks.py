@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from consul_coord.recipes.hold import error_at_exit
+from consul_coord.recipes.hold.grant import error_at_exit
 
 if TYPE_CHECKING:
     from consul_coord.sync.client import Client

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.client import ClientState
 
 
 class Callbacks:
     """The functions of one user. The thread itself keeps the order."""
 
-    def __init__(self, core: Coordinator) -> None:
+    def __init__(self, core: ClientState) -> None:
         self._core = core
 
     def in_order(self, function: Callable[[], object], failed: Callable[[Exception], object]) -> None:

@@ -20,9 +20,10 @@ from consul_coord.http.endpoints import kv, session, txn
 from consul_coord.http.retry import perform
 from consul_coord.http.transport.build import async_transport, sync_transport
 from consul_coord.io import Interrupt
-from consul_coord.recipes import coordinator, session_ops
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.follow import Follower
+from consul_coord.recipes import client as coordinator
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.session import handling as session_ops
+from consul_coord.recipes.watch.follow import Follower
 from consul_coord.sync import endpoints, lifetime
 from consul_coord.sync.driver import BlockingIO, ThreadHost, run
 from consul_coord.sync.session import KeptSession
@@ -180,7 +181,7 @@ class Client(BaseClient):
     def _begin(self) -> None:
         """Start afresh, at first and in a forked child."""
         self._host = ThreadHost(clock=self.clock, observer=self._observer, background=self._make_background)
-        self.core = Coordinator(self._host, spec=self._spec, timeout=self._settings.timeout)
+        self.core = ClientState(self._host, spec=self._spec, timeout=self._settings.timeout)
         self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
         self._finalizer.atexit = False  # open clients are closed then, on the main thread
 
@@ -270,7 +271,7 @@ class Client(BaseClient):
         self.close()
 
 
-def _dropped(host: ThreadHost, core: Coordinator, transport: Transport) -> None:
+def _dropped(host: ThreadHost, core: ClientState, transport: Transport) -> None:
     """Close what a client had that nobody refers to any more.
 
     In the background, for this is the garbage collector.

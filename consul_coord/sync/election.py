@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import election as recipe
-from consul_coord.recipes import lock as lock_recipe
-from consul_coord.recipes.leader import LeaderFollower
-from consul_coord.recipes.leader import leader as read_leader
+from consul_coord.recipes.election import election as recipe
+from consul_coord.recipes.election.leader import LeaderFollower
+from consul_coord.recipes.election.leader import leader as read_leader
+from consul_coord.recipes.lock import lock as lock_recipe
 from consul_coord.sync.callbacks import Callbacks
 from consul_coord.sync.client import Client
 from consul_coord.sync.leadership import Leadership
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from consul_coord.models import Contender, LeaderInfo, LossReason, ReleaseOutcome, SessionSpec
-    from consul_coord.recipes.election import Candidacy
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.election.election import Candidacy
+    from consul_coord.recipes.hold.grant import Grant
 
 
 class LeaderElection:
@@ -170,11 +170,11 @@ class LeaderElection:
         hold = None if candidacy is None else candidacy.leading(self._client.now())
         return None if candidacy is None or hold is None else self._view(candidacy, hold)
 
-    def _hold(self) -> HoldCore | None:
+    def _hold(self) -> Grant | None:
         candidacy = self._candidacy
         return None if candidacy is None else candidacy.leading(self._client.now())
 
-    def _view(self, candidacy: Candidacy, hold: HoldCore) -> Leadership:
+    def _view(self, candidacy: Candidacy, hold: Grant) -> Leadership:
         shown = self._shown
         if shown is None or shown.core is not hold:
             self._shown = shown = Leadership(self._client, candidacy, hold)

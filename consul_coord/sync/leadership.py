@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import election as recipe
-from consul_coord.recipes.hold import error_at_exit
-from consul_coord.recipes.leadership import End, LeadershipView, leadership_lost, told_as_leadership
+from consul_coord.recipes.election import election as recipe
+from consul_coord.recipes.election.leadership import End, LeadershipView, leadership_lost, told_as_leadership
+from consul_coord.recipes.hold.grant import error_at_exit
 from consul_coord.sync.hold import Hold, LossEvent
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consul_coord.recipes.election import Candidacy
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.election.election import Candidacy
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.sync.client import Client
 
 
@@ -28,7 +28,7 @@ class Leadership(LeadershipView, Hold):
     cancelled. The candidacy goes on.
     """
 
-    def __init__(self, client: Client, candidacy: Candidacy, hold: HoldCore) -> None:
+    def __init__(self, client: Client, candidacy: Candidacy, hold: Grant) -> None:
         super().__init__(client, candidacy.core, hold)
         self._candidacy = candidacy
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import lock as recipe
+from consul_coord.recipes.lock import lock as recipe
 from consul_coord.sync.blocks import Blocks, leave
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
@@ -61,7 +61,7 @@ class Lock:
         InvalidArgument for a client of the other kind.
         """
         self._client = require(client, Client, type(self).__name__)
-        self._lock = recipe.LockCore(
+        self._lock = recipe.LockObject(
             recipe.LockPlan(
                 keys=self._keys or (key,),
                 value=as_bytes(value),

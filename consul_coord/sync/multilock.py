@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.models import LOCK_FLAGS
-from consul_coord.recipes.multilock import checked_keys
+from consul_coord.recipes.lock.multi import checked_keys
 from consul_coord.sync.lock import Lock
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import rwlock as recipe
-from consul_coord.recipes.lock import LockPlan
-from consul_coord.recipes.rwqueue import base_of
+from consul_coord.recipes.lock.lock import LockPlan
+from consul_coord.recipes.rwlock import lock as recipe
+from consul_coord.recipes.rwlock.queue import base_of
 from consul_coord.sync.client import Client
 from consul_coord.sync.lock import Lock
 
@@ -89,7 +89,7 @@ class ReadWriteLock:
 class RwSide(Lock):
     """One side of a ``ReadWriteLock``."""
 
-    def __init__(self, client: Client, key: str, side: recipe.SideCore) -> None:
+    def __init__(self, client: Client, key: str, side: recipe.RwSide) -> None:
         super().__init__(client, key)
         self._key = key
         self._lock = self._side = side

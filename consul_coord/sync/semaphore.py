@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes import semaphore as recipe
+from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.sync.blocks import Blocks, leave
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
@@ -76,7 +76,7 @@ class Semaphore:
         record of so many holders can't be kept, UnsafeSession for checks without a grace.
         """
         self._client = require(client, Client, type(self).__name__)
-        self._semaphore = recipe.SemaphoreCore(
+        self._semaphore = recipe.SemaphoreObject(
             recipe.SemaphorePlan(
                 prefix=prefix,
                 value=as_bytes(value),

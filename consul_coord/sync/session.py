@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.recipes import session_ops
+from consul_coord.recipes.session import handling as session_ops
 from consul_coord.sync.hold import LossEvent
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consul_coord.recipes import session as sessions
-    from consul_coord.recipes.coordinator import Coordinator
+    from consul_coord.recipes.client import ClientState
+    from consul_coord.recipes.session import keeping as sessions
     from consul_coord.sync.client import Client
 
 
@@ -23,7 +23,7 @@ class KeptSession:
     session has to be opened. Leaving it as a context manager closes it.
     """
 
-    def __init__(self, client: Client, core: Coordinator, kept: sessions.KeptSession) -> None:
+    def __init__(self, client: Client, core: ClientState, kept: sessions.KeptSession) -> None:
         self._client = client
         self._core = core
         self._kept = kept

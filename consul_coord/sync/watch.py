@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from consul_coord.models import Result
-    from consul_coord.recipes.follow import Follower
+    from consul_coord.recipes.watch.follow import Follower
     from consul_coord.sync.client import Client
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from consul_coord.testing.history import Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consul_coord.recipes.hold_view import HoldView
+    from consul_coord.recipes.hold.view import HoldView
     from proof.chaos.journal import Journal
     from proof.chaos.register import Register
 

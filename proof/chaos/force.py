@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from consul_coord.models import LOCK_FLAGS
-from consul_coord.recipes.session_names import means
+from consul_coord.recipes.session.names import means
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from consul_coord.recipes.hold_view import HoldView
+    from consul_coord.recipes.hold.view import HoldView
 
 T = TypeVar("T")
 

@@ -34,14 +34,14 @@ def test_imports_point_one_way() -> None:
         ("consul_coord.io", "from consul_coord.http.messages import Request"),
         ("consul_coord.http.retry", "from consul_coord.recipes import lease"),
         ("consul_coord.http.retry", "def late():\n    import consul_coord.sync.client"),
-        ("consul_coord.recipes.lease", "from consul_coord.sync.client import Client"),
-        ("consul_coord.recipes.lease", "from consul_coord import Client"),
-        ("consul_coord.recipes.lease", "from consul_coord.host import BaseHost"),
+        ("consul_coord.recipes.session.lease", "from consul_coord.sync.client import Client"),
+        ("consul_coord.recipes.session.lease", "from consul_coord import Client"),
+        ("consul_coord.recipes.session.lease", "from consul_coord.host import BaseHost"),
         (
-            "consul_coord.recipes.lease",
+            "consul_coord.recipes.session.lease",
             "if TYPE_CHECKING:\n    from consul_coord.aio.client import AsyncClient",
         ),
-        ("consul_coord.recipes.lease", "from ..sync import client"),
+        ("consul_coord.recipes.session.lease", "from ..sync import client"),
         ("consul_coord.aio.client", "from consul_coord.sync.client import Client"),
         ("consul_coord.server.state", "from consul_coord.http import messages"),
         ("consul_coord.server.state", "from consul_coord import io"),
@@ -58,7 +58,7 @@ def test_an_import_the_wrong_way_is_caught(module: str, line: str) -> None:
     ("module", "line"),
     [
         ("consul_coord.sync.client", "from consul_coord.aio.driver import Supervisor"),
-        ("consul_coord.recipes.lease", "from consul_coord.http.endpoints import kv"),
+        ("consul_coord.recipes.session.lease", "from consul_coord.http.endpoints import kv"),
         ("consul_coord.errors", "if TYPE_CHECKING:\n    from consul_coord.models import Blocker"),
         ("consul_coord.cli.app", "from consul_coord import Client"),
     ],
@@ -81,8 +81,12 @@ def test_recipes_have_no_clock_no_randomness_no_threads_and_no_network() -> None
 
 @pytest.mark.parametrize("library", sorted(rules.BANNED_IN_RECIPES))
 def test_an_impure_recipe_is_caught(library: str) -> None:
-    assert rules.impure_recipes(with_planted("consul_coord.recipes.lease", f"from {library} import x"))
-    assert rules.impure_recipes(with_planted("consul_coord.recipes.hold", f"def f():\n    import {library}"))
+    assert rules.impure_recipes(
+        with_planted("consul_coord.recipes.session.lease", f"from {library} import x")
+    )
+    assert rules.impure_recipes(
+        with_planted("consul_coord.recipes.hold.grant", f"def f():\n    import {library}")
+    )
 
 
 def test_httpx_and_tenacity_are_each_imported_in_one_place() -> None:

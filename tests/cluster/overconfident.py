@@ -12,7 +12,7 @@ from proof.chaos.diary import Diary
 from proof.chaos.worker import main
 
 if TYPE_CHECKING:
-    from consul_coord.recipes.hold_view import HoldView
+    from consul_coord.recipes.hold.view import HoldView
 
 
 class Overconfident(Diary):

@@ -23,4 +23,4 @@ def test_what_is_named_exists(name: str) -> None:
 
 
 def test_names_were_found() -> None:
-    assert {"tests/lock", "recipes/lease.py", "http/endpoints"} <= set(NAMED)
+    assert {"tests/lock", "recipes/session/lease.py", "http/endpoints"} <= set(NAMED)

@@ -293,7 +293,7 @@ def test_an_heir_that_does_not_stand_is_refused_and_nothing_given_up(stand: Stan
 def test_an_heir_that_does_not_come_is_waited_for_a_bounded_time(
     stand: Stand, client: Client, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consul_coord.recipes.notes.HONOURED", 1.0)
+    monkeypatch.setattr("consul_coord.recipes.election.notes.HONOURED", 1.0)
     first = stand()
     first.wait_for_leadership(timeout=PATIENCE)
     second = stand()

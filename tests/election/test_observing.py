@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord import Client, InvalidKey, LeaderElection, Watch, leader, observe
-from consul_coord.recipes.leader import LeaderFollower
+from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.server import ReferenceServer
 from consul_coord.testing.agent import RealAgent
 from tests.election.conftest import CONFIG, QUICK, SPEC

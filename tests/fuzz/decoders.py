@@ -22,7 +22,11 @@ from consul_coord.http.messages import Call, Response
 from consul_coord.http.transport.base import Limits
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair, Sequencer
-from consul_coord.recipes import notes, rwqueue, session_ops, slots, waitqueue
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.election import notes
+from consul_coord.recipes.rwlock import queue as rwqueue
+from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.session import handling as session_ops
 from consul_coord.sync import endpoints
 from consul_coord.testing.history import load
 from tests.wire.catalogue import ENDPOINTS, META, SID

@@ -29,7 +29,7 @@ from consul_coord import (
     UnsafeSession,
 )
 from consul_coord.events import TimedOut
-from consul_coord.recipes import key_waits
+from consul_coord.recipes.watch import keys as key_waits
 from tests.lock.test_hold import Notes
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consul_coord import Hold
-    from consul_coord.recipes.hold_view import HoldView
+    from consul_coord.recipes.hold.view import HoldView
     from consul_coord.testing.agent import RealAgent
     from tests.lock.conftest import MakeClient
     from tests.support.proxy import FaultProxy

@@ -27,7 +27,7 @@ from consul_coord import (
     TxnFailed,
     TxnOp,
 )
-from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.contend.tickets import Ticket
 from tests.lock.conftest import spec
 from tests.lock.test_async import eventually as eventually_so
 from tests.support.proxy import Fault, Lose
@@ -189,7 +189,7 @@ def test_who_hears_of_the_loss_of_one_may_queue_for_all_again(site: Site, client
 
     def queue() -> None:
         for key in keys(site):
-            turn = Turn(key, threading.main_thread())
+            turn = Ticket(key, threading.main_thread())
             client.core.queues.join(turn)
             positions.append(client.core.queues.position(turn))
             client.core.queues.leave(turn)

@@ -22,7 +22,8 @@ from consul_coord import (
     ReleaseOutcome,
     SessionSpec,
 )
-from consul_coord.recipes import rwqueue, waitqueue
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.rwlock import queue as rwqueue
 from tests.lock.conftest import spec
 from tests.support.sites import eventually
 

@@ -1,8 +1,8 @@
 """The wait queue of a lock as a model: clients that follow the project's own rules, and a tiny Consul.
 
-The judgement of a reading is the recipes' own (`consul_coord.recipes.waitqueue`). What a client sends, and
-what it does with an answer or with none, is in tables here, as in `consul_coord.recipes.contend`, so that a
-test can take one guard away.
+The judgement of a reading is the recipes' own (`consul_coord.recipes.contend.queue`). What a client sends,
+and what it does with an answer or with none, is in tables here, as in `consul_coord.recipes.lock.attempt`,
+so that a test can take one guard away.
 
 Rules
 - A request is answered, or its reply is lost, or it is lost itself, or it is late: its client has hung up,
@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consul_coord.models import KVPair
-from consul_coord.recipes import waitqueue
-from consul_coord.recipes.waitqueue import Adopt, Follow, Rejoin
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.queue import Adopt, Follow, Rejoin
 from tests.models.explorer import Broken, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from consul_coord.recipes.waitqueue import Look, Verdict
+    from consul_coord.recipes.contend.queue import Look, Verdict
 
 KEY: Final = "k"
 

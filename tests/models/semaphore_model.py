@@ -1,7 +1,8 @@
 """The semaphore as a model: clients that follow the project's own rules, and a tiny Consul.
 
-The judgement of a listing is the recipes' own (`consul_coord.recipes.slots`), as is what a take writes. The
-requests, and what an answer or none leads to, are tables here, as in `consul_coord.recipes.slot_contend`.
+The judgement of a listing is the recipes' own (`consul_coord.recipes.semaphore.slots`), as is what a take
+writes. The requests, and what an answer or none leads to, are tables here, as in
+`consul_coord.recipes.semaphore.attempt`.
 
 Rules
 - As in the model of the lock: a request is answered, or its reply is lost, or it is lost, or it is late; no
@@ -22,14 +23,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair
-from consul_coord.recipes import slots
-from consul_coord.recipes.slots import Follow, Front, Gone, Held, Take
+from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Take
 from tests.models.explorer import Broken, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from consul_coord.recipes.slots import Listing, Verdict
+    from consul_coord.recipes.semaphore.slots import Listing, Verdict
 
 PREFIX: Final = "p"
 _ATTEMPTS: Final = 4

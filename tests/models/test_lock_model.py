@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from consul_coord.recipes import waitqueue
-from consul_coord.recipes.waitqueue import Adopt, Follow, Lead, Look
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.queue import Adopt, Follow, Lead, Look
 from tests.models.explorer import Explored, explore
 from tests.models.lock_model import REQUESTS, UNANSWERED, LockModel
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair
-    from consul_coord.recipes.waitqueue import Verdict
+    from consul_coord.recipes.contend.queue import Verdict
 
 SMALL: Final = {
     "two clients, twice each, a fault": LockModel(attempts=2),

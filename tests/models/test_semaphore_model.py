@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from consul_coord.recipes import slots
-from consul_coord.recipes.slots import Follow, Front, Held, Take
+from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.semaphore.slots import Follow, Front, Held, Take
 from tests.models.explorer import Explored, explore
 from tests.models.semaphore_model import REQUESTS, UNANSWERED, SemaphoreModel
 
 if TYPE_CHECKING:
-    from consul_coord.recipes.slots import Listing, Verdict
+    from consul_coord.recipes.semaphore.slots import Listing, Verdict
 
 SMALL: Final = {
     "two clients, twice each, a fault": SemaphoreModel(attempts=2),

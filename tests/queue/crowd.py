@@ -89,7 +89,7 @@ async def tell(word: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Ticket:
     """One hold, as its holder has written it down."""
 
     session: str
@@ -131,7 +131,7 @@ class Crowd:
         """Wait until all of them have had all their turns."""
         self._hear("done")
 
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[Ticket]:
         """Return the holds in order, with all processes ended; AssertionError if two overlapped."""
         self._answer()
         for process in self._processes:
@@ -139,7 +139,7 @@ class Crowd:
         lines = [line.split() for line in self._log.read_text().splitlines()]
         assert [each[0] for each in lines] == ["in", "out"] * self._turns, "two held it at once"
         assert [each[1:] for each in lines[::2]] == [each[1:] for each in lines[1::2]]
-        turns = [Turn(session, int(fence)) for _, session, fence in lines[::2]]
+        turns = [Ticket(session, int(fence)) for _, session, fence in lines[::2]]
         fences = [turn.fence for turn in turns]
         assert fences == sorted(set(fences)), "fences do not rise"
         return turns

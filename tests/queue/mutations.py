@@ -12,12 +12,14 @@ from consul_coord.errors import ConsulCoordError
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
 from consul_coord.models import KVPair, ReadOptions, TxnOp
-from consul_coord.recipes import contend, unlock, waitqueue
-from consul_coord.recipes.contend import Attempt
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.locked_key import LockedKey
-from consul_coord.recipes.reaper import Reaper, RemoveContender, Sweep
-from consul_coord.recipes.waitqueue import Adopt, Follow, Lead, Look, Rejoin
+from consul_coord.recipes.cleanup import unlock
+from consul_coord.recipes.cleanup.reaper import Reaper, RemoveContender, Sweep
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.queue import Adopt, Follow, Lead, Look, Rejoin
+from consul_coord.recipes.lock import attempt as contend
+from consul_coord.recipes.lock.attempt import Attempt
+from consul_coord.recipes.lock.kind import LockKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO
     from consul_coord.models import Result
-    from consul_coord.recipes.hold import HoldCore
-    from consul_coord.recipes.session import SessionSource
-    from consul_coord.recipes.waitqueue import Verdict
+    from consul_coord.recipes.contend.queue import Verdict
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.session.keeping import SessionSource
 
     Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -120,7 +122,7 @@ def watch_from_now(patch: pytest.MonkeyPatch) -> None:
 def look_before_a_take(patch: pytest.MonkeyPatch) -> None:
     real = Attempt._take
 
-    async def take(self: Attempt) -> HoldCore | None:
+    async def take(self: Attempt) -> Grant | None:
         await self._look()
         return await real(self)
 
@@ -162,7 +164,7 @@ class _CheckedBySession(TxnOp):
 def repeat_a_take_blindly(patch: pytest.MonkeyPatch) -> None:
     real = Attempt._take
 
-    async def take(self: Attempt) -> HoldCore | None:
+    async def take(self: Attempt) -> Grant | None:
         try:
             return await real(self)
         except ConsulCoordError:
@@ -174,7 +176,7 @@ def repeat_a_take_blindly(patch: pytest.MonkeyPatch) -> None:
 def watch_in_a_lock_delay(patch: pytest.MonkeyPatch) -> None:
     real = Attempt._take
 
-    async def take(self: Attempt) -> HoldCore | None:
+    async def take(self: Attempt) -> Grant | None:
         hold = await real(self)
         if self.blocker.kind == "lock_delay":
             pair = (await send_once(self.io, kv.get(self.plan.key), deadline=self._limit())).value
@@ -198,21 +200,21 @@ def unlock_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def let_the_next_begin_before_the_answer(patch: pytest.MonkeyPatch) -> None:
-    real = LockedKey.give_back
+    real = LockKind.give_back
 
-    async def give_back(self: LockedKey, io: IO, core: Coordinator, hold: HoldCore, **options: Any) -> object:
-        core.queues.leave(hold.turn)
+    async def give_back(self: LockKind, io: IO, core: ClientState, hold: Grant, **options: Any) -> object:
+        core.queues.leave(hold.ticket)
         return await real(self, io, core, hold, **options)
 
-    patch.setattr(LockedKey, "give_back", give_back)
+    patch.setattr(LockKind, "give_back", give_back)
 
 
 def never_polite(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Coordinator, "note_queue", lambda self, look, session: None)
+    patch.setattr(ClientState, "note_queue", lambda self, look, session: None)
 
 
 def polite_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Coordinator, "note_queue", lambda self, look, session: self.polite.add(look.key))
+    patch.setattr(ClientState, "note_queue", lambda self, look, session: self.polite.add(look.key))
 
 
 def give_up_in_the_other_order(patch: pytest.MonkeyPatch) -> None:
@@ -236,14 +238,14 @@ def remove_the_contender_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_sweep(patch: pytest.MonkeyPatch) -> None:
-    async def step(self: Sweep, io: IO, core: Coordinator, *, deadline: float) -> None:
+    async def step(self: Sweep, io: IO, core: ClientState, *, deadline: float) -> None:
         return None
 
     patch.setattr(Sweep, "step", step)
 
 
 def accept_any_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Coordinator, "last_fence", lambda self, key: None)
+    patch.setattr(ClientState, "last_fence", lambda self, key: None)
 
 
 def deaf_to_the_sessions_end(patch: pytest.MonkeyPatch) -> None:
@@ -269,7 +271,7 @@ def keep_a_session_that_is_gone(patch: pytest.MonkeyPatch) -> None:
 def leave_the_queue_when_refused(patch: pytest.MonkeyPatch) -> None:
     real = Attempt._take
 
-    async def take(self: Attempt) -> HoldCore | None:
+    async def take(self: Attempt) -> Grant | None:
         hold = await real(self)
         if hold is None:
             await self._withdraw(self._limit())
@@ -281,7 +283,7 @@ def leave_the_queue_when_refused(patch: pytest.MonkeyPatch) -> None:
 def always_barge(patch: pytest.MonkeyPatch) -> None:
     real = Attempt._barge_if_allowed
 
-    async def barge(self: Attempt) -> HoldCore | None:
+    async def barge(self: Attempt) -> Grant | None:
         self.may_barge = True
         return await real(self)
 
@@ -305,7 +307,7 @@ def an_unreadable_queue_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
 
 def contend_with_a_session_of_its_own(patch: pytest.MonkeyPatch) -> None:
     need, lock_op = Attempt._need_session, Attempt._lock_op
-    second: dict[Coordinator, SessionSource] = {}
+    second: dict[ClientState, SessionSource] = {}
 
     async def need_both(self: Attempt) -> None:
         await need(self)

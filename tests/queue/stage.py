@@ -26,10 +26,10 @@ from consul_coord.host import BaseHost, HostedIO
 from consul_coord.http.messages import Response
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, SessionSpec
-from consul_coord.recipes import lock as recipe
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.lock import LockCore, LockPlan
-from consul_coord.recipes.release import release
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.lock import lock as recipe
+from consul_coord.recipes.lock.lock import LockObject, LockPlan
 from consul_coord.server import wire
 from consul_coord.server.acl import AclConfig, Rule, Token
 from consul_coord.server.config import ServerConfig
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Request
     from consul_coord.io import IO
     from consul_coord.models import ReleaseOutcome
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold.grant import Grant
 
 T = TypeVar("T")
 
@@ -488,13 +488,13 @@ class Player:
         """Whether it may write the queue and not read it."""
         self.events: list[Event] = []
         self.host = PlayerHost(self)
-        self.core = Coordinator(
+        self.core = ClientState(
             self.host, spec=SessionSpec(ttl=TTL, lock_delay=lock_delay, name=name), timeout=timeout
         )
         self.alive = True
-        self.holds: list[HoldCore] = []
+        self.holds: list[Grant] = []
         self._programs: list[Program[Any]] = []
-        self._locks: dict[tuple[bool, bytes], LockCore] = {}
+        self._locks: dict[tuple[bool, bytes], LockObject] = {}
 
     @property
     def session(self) -> str:
@@ -518,36 +518,36 @@ class Player:
 
     def acquire(
         self, *, timeout: float | None = None, fair: bool = False, value: bytes = b"", owner: object = "main"
-    ) -> Program[HoldCore]:
+    ) -> Program[Grant]:
         """Begin to take the lock."""
         lock = self._locks.setdefault((fair, value), _lock(fair=fair, value=value))
         io = PlayerIO(self.host, owner=owner)
 
-        async def work() -> HoldCore:
+        async def work() -> Grant:
             hold = await recipe.acquire(io, self.core, lock, timeout=timeout)
             self.holds.append(hold)
             return hold
 
         return self.start(work(), "acquire")
 
-    def release(self, hold: HoldCore) -> Program[ReleaseOutcome]:
+    def release(self, hold: Grant) -> Program[ReleaseOutcome]:
         """Begin to give a hold up."""
         return self.start(release(PlayerIO(self.host, owner="main"), self.core, hold), "release")
 
-    def get(self, **options: Any) -> HoldCore:
+    def get(self, **options: Any) -> Grant:
         """Take the lock, soon."""
         call = self.acquire(**options)
         self.stage.until(call.done.is_set)
         return call.value
 
-    def queue(self, **options: Any) -> Program[HoldCore]:
+    def queue(self, **options: Any) -> Program[Grant]:
         """Begin to take the lock, and get as far as waiting in the queue."""
         call = self.acquire(**options)
         self.stage.until(lambda: self.name in self.stage.queue)
         self.stage.rest(0.0)
         return call
 
-    def give_back(self, hold: HoldCore) -> ReleaseOutcome:
+    def give_back(self, hold: Grant) -> ReleaseOutcome:
         """Give a hold up, soon."""
         call = self.release(hold)
         self.stage.until(call.done.is_set)
@@ -563,8 +563,8 @@ class Player:
             program.cancel()
 
 
-def _lock(*, fair: bool, value: bytes) -> LockCore:
-    return LockCore(
+def _lock(*, fair: bool, value: bytes) -> LockObject:
+    return LockObject(
         LockPlan(
             keys=(KEY,),
             value=value,

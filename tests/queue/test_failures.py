@@ -11,14 +11,14 @@ from consul_coord.models import LossReason
 from tests.queue.stage import KEY, SOON, TTL, Fate
 
 if TYPE_CHECKING:
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold.grant import Grant
     from tests.queue.stage import Player, Program, Stage
 
 EXPIRED = 2 * TTL + SOON
 """Seconds after which the session of a client that crashed has ended for sure."""
 
 
-def hand_on(stage: Stage, waiters: list[Player], calls: list[Program[HoldCore]]) -> list[int]:
+def hand_on(stage: Stage, waiters: list[Player], calls: list[Program[Grant]]) -> list[int]:
     """Let each waiter in turn have the key and give it back; return the fences."""
     fences = []
     for waiter, call in zip(waiters, calls, strict=True):

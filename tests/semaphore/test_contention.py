@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from consul_coord import AsyncClient, AsyncSemaphore, Client, LockLost, Semaphore
-from consul_coord.recipes import slots
+from consul_coord.recipes.semaphore import slots
 from tests.semaphore.conftest import Place, spec
 from tests.support.sites import Site, eventually
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import ConsulCoordError
-from consul_coord.recipes import slots
-from consul_coord.recipes.slot_contend import SlotAttempt
-from consul_coord.recipes.slot_hold import Memory, Slot
-from consul_coord.recipes.slot_sessions import SlotSessions
-from consul_coord.recipes.slots import Listing
+from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.semaphore.attempt import PermitAttempt
+from consul_coord.recipes.semaphore.kind import Memory, PermitKind
+from consul_coord.recipes.semaphore.slots import Listing
+from consul_coord.recipes.session.pool import SessionPool
 from tests.simulation.mutations import Mutation
 from tests.unit.recipes import test_slots as pure
 from tests.unit.recipes import test_slots_program as program
@@ -43,7 +43,7 @@ BROKEN = (
         "S1",
         Mutation(
             "a session is used again after its contender vanished",
-            SlotAttempt,
+            PermitAttempt,
             "_follow_up",
             "self._drop_session()",
             "self.own = None",
@@ -54,7 +54,7 @@ BROKEN = (
         "S2",
         Mutation(
             "a list that can't be read is an empty one",
-            SlotAttempt,
+            PermitAttempt,
             "_join",
             "if self.session_id not in listing.live:",
             "if False:",
@@ -87,7 +87,7 @@ BROKEN = (
         "S3",
         Mutation(
             "the front watches from the beginning",
-            SlotAttempt,
+            PermitAttempt,
             "_wait_at_the_front",
             "index=max(listing.index, 1)",
             "index=1",
@@ -98,7 +98,7 @@ BROKEN = (
         "S4",
         Mutation(
             "a take does not name the contender",
-            SlotAttempt,
+            PermitAttempt,
             "_take",
             "TxnOp.check_index(own.key, own.modify_index)",
             "TxnOp.get(own.key)",
@@ -109,7 +109,7 @@ BROKEN = (
         "S4",
         Mutation(
             "a take leaves the contender as it was",
-            SlotAttempt,
+            PermitAttempt,
             "_take_ops",
             "slots.holding(self.plan.value)",
             "slots.waiting(self.plan.value)",
@@ -120,7 +120,7 @@ BROKEN = (
         "S4",
         Mutation(
             "a take does not name the record's index",
-            SlotAttempt,
+            PermitAttempt,
             "_take_ops",
             "record.index, flags",
             "0, flags",
@@ -136,7 +136,7 @@ BROKEN = (
         "S6",
         Mutation(
             "the record is not watched",
-            Slot,
+            PermitKind,
             "watches",
             "return watch_of(hold), KeyWatch(key, self._record.index, self._record_loss)",
             "return (watch_of(hold),)",
@@ -147,7 +147,7 @@ BROKEN = (
         "S7",
         Mutation(
             "the record is fought over",
-            Slot,
+            PermitKind,
             "_leave",
             "self._alone and self._memory.tidy_leave",
             "self._memory.tidy_leave",
@@ -157,7 +157,11 @@ BROKEN = (
     Broken(
         "S8",
         Mutation(
-            "an unanswered request is forgotten", SlotAttempt, "_ask", "self.session.settled = False", "pass"
+            "an unanswered request is forgotten",
+            PermitAttempt,
+            "_ask",
+            "self.session.settled = False",
+            "pass",
         ),
         on_a_bench(program.TestGivingUp().test_after_any_unanswered_request_the_session_is_destroyed),
     ),
@@ -165,7 +169,7 @@ BROKEN = (
         "S9",
         Mutation(
             "a limit that changes meanwhile is a conflict",
-            SlotAttempt,
+            PermitAttempt,
             "_read",
             "self.limit is None and record.limit != limit",
             "record.limit != limit",
@@ -185,7 +189,7 @@ BROKEN = (
     ),
     Broken(
         "S10",
-        Mutation("an older record counts", SlotSessions, "saw", "record.index > session.taken_at and ", ""),
+        Mutation("an older record counts", SessionPool, "saw", "record.index > session.taken_at and ", ""),
         on_a_bench(AGAIN.test_an_older_record_without_it_says_nothing),
     ),
     Broken(
@@ -197,7 +201,7 @@ BROKEN = (
         "S10",
         Mutation(
             "a session with an unanswered request is used again",
-            SlotSessions,
+            SessionPool,
             "put_back",
             "not session.settled or ",
             "",
@@ -224,7 +228,7 @@ BROKEN = (
         "S11",
         Mutation(
             "after no answer the session goes on",
-            SlotAttempt,
+            PermitAttempt,
             "_take_at_once",
             "except BaseException:\n        self._drop_session()",
             "except BaseException:\n        pass",

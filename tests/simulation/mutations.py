@@ -16,19 +16,24 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.recipes import coordinator, release, session, slots, unlock, waitqueue
-from consul_coord.recipes.candidate import Candidate
-from consul_coord.recipes.contend import Attempt
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.election import Candidacy
-from consul_coord.recipes.hold import HoldCore
-from consul_coord.recipes.lease import Lease
-from consul_coord.recipes.local_queue import LocalQueues
-from consul_coord.recipes.reaper import RemoveContender
-from consul_coord.recipes.session import SessionSource
-from consul_coord.recipes.slot_contend import SlotAttempt
-from consul_coord.recipes.slot_sessions import SlotSessions
-from consul_coord.recipes.slots import Listing
+from consul_coord.recipes import client as coordinator
+from consul_coord.recipes.cleanup import unlock
+from consul_coord.recipes.cleanup.reaper import RemoveContender
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.tickets import Tickets
+from consul_coord.recipes.election.candidate import Candidate
+from consul_coord.recipes.election.election import Candidacy
+from consul_coord.recipes.hold import release
+from consul_coord.recipes.hold.grant import Grant
+from consul_coord.recipes.lock.attempt import Attempt
+from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.semaphore.attempt import PermitAttempt
+from consul_coord.recipes.semaphore.slots import Listing
+from consul_coord.recipes.session import keeping as session
+from consul_coord.recipes.session.keeping import SessionSource
+from consul_coord.recipes.session.lease import Lease
+from consul_coord.recipes.session.pool import SessionPool
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -191,19 +196,17 @@ MUTATIONS = (
         "if ending.outcome is ReleaseOutcome.UNKNOWN:",
         "if hold.key == '':",
     ),
-    Mutation(
-        "threads do not queue", LocalQueues, "join", "if queue[0] is turn:", "if True:", breaks="exclusion"
-    ),
+    Mutation("threads do not queue", Tickets, "join", "if queue[0] is turn:", "if True:", breaks="exclusion"),
     Mutation(
         "guard by the session alone",
-        HoldCore,
+        Grant,
         "guard",
         "TxnOp.check_index(self.key, self.last_index),",
         "",
         breaks="guard",
     ),
     Mutation(
-        "a forgotten hold is kept", Coordinator, "_forgotten", "hold.tenure.abandon(self, hold)", "pass"
+        "a forgotten hold is kept", ClientState, "_forgotten", "hold.tenure.abandon(self, hold)", "pass"
     ),
     Mutation(
         "closing destroys no session", coordinator, "close_late", "if kept.ours_to_destroy:", "if False:"
@@ -217,7 +220,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a fork keeps what it inherited",
-        Coordinator,
+        ClientState,
         "forked",
         "self.end_session(kept, LossReason.FORKED)",
         "pass",
@@ -233,14 +236,14 @@ MUTATIONS = (
     ),
     Mutation(
         "a take does not name the record's index",
-        SlotAttempt,
+        PermitAttempt,
         "_take_ops",
         "TxnOp.cas(key, record.encode(), record.index, flags=record.flags)",
         "TxnOp.set(key, record.encode(), flags=record.flags)",
     ),
     Mutation(
         "a refused take is repeated at the record's new index",
-        SlotAttempt,
+        PermitAttempt,
         "_take",
         "self._refused(error)\n        return None",
         """again = verdict.record.at((await self._list()).record.index)
@@ -253,7 +256,7 @@ MUTATIONS = (
     ),
     Mutation(
         "lists by the prefix without its slash",
-        SlotAttempt,
+        PermitAttempt,
         "_list",
         "slots.directory(self.plan.prefix)",
         "self.plan.prefix",
@@ -267,7 +270,7 @@ MUTATIONS = (
     ),
     Mutation(
         "two permits with one session",
-        SlotSessions,
+        SessionPool,
         "get",
         "return session\n",
         "self._fit.append(session)\n            return session\n",
@@ -281,7 +284,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a slot is taken before its grace",
-        SlotAttempt,
+        PermitAttempt,
         "_spare_the_dead",
         "if now < self._spared_until(since)",
         "if False",
@@ -289,14 +292,14 @@ MUTATIONS = (
     ),
     Mutation(
         "the front watches the record alone",
-        SlotAttempt,
+        PermitAttempt,
         "_wait_at_the_front",
         "kv.list_pairs(slots.directory(self.plan.prefix), options=options)",
         "kv.list_pairs(slots.record_key(self.plan.prefix), options=options)",
     ),
     Mutation(
         "a session is used again while the record names it",
-        SlotSessions,
+        SessionPool,
         "put_back",
         "(self._resting if session.taken_at else self._fit)",
         "self._fit",
@@ -304,14 +307,14 @@ MUTATIONS = (
     ),
     Mutation(
         "a session with unanswered requests is used again",
-        SlotSessions,
+        SessionPool,
         "put_back",
         "not session.settled or",
         "",
     ),
     Mutation(
         "giving up a slot's queue destroys no session",
-        SlotAttempt,
+        PermitAttempt,
         "_give_up",
         "self.core.discard_session(session.kept)",
         "pass",
@@ -356,7 +359,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a lost hold is said to be held while its lease lasts",
-        HoldCore,
+        Grant,
         "is_held",
         "self.look(now)[1] is None and self._end.value is None",
         "self.lease.is_valid(now)",
@@ -364,14 +367,14 @@ MUTATIONS = (
     ),
     Mutation(
         "a loss is told twice",
-        Coordinator,
+        ClientState,
         "_call_back",
         "in hold.take_lost_callbacks():",
         "in hold.take_lost_callbacks() * 2:",
     ),
     Mutation(
         "a loss is not told",
-        Coordinator,
+        ClientState,
         "_call_back",
         "in hold.take_lost_callbacks():",
         "in ():",
@@ -379,7 +382,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a fence is one too low",
-        HoldCore,
+        Grant,
         "__init__",
         "self.fence = granted.modify_index",
         "self.fence = granted.modify_index - 1",
@@ -396,7 +399,7 @@ MUTATIONS = (
     Mutation("a fair lock barges", Attempt, "__init__", "not lock.plan.fair", "True", breaks="fairness"),
     Mutation(
         "a fair semaphore takes at once",
-        SlotAttempt,
+        PermitAttempt,
         "_take_at_once",
         "self.plan.fair or ",
         "",
@@ -404,7 +407,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the term is the key's LockIndex",
-        HoldCore,
+        Grant,
         "__init__",
         "self.fence = granted.modify_index",
         "self.fence = granted.lock_index",

@@ -12,9 +12,14 @@ from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
-from consul_coord.recipes import coordinator, election, lock, release, semaphore, waitqueue
-from consul_coord.recipes.contend import Attempt
-from consul_coord.recipes.reaper import LONGEST_PAUSE, SWEEPS
+from consul_coord.recipes import client as coordinator
+from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE, SWEEPS
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.election import election
+from consul_coord.recipes.hold import release
+from consul_coord.recipes.lock import lock
+from consul_coord.recipes.lock.attempt import Attempt
+from consul_coord.recipes.semaphore import semaphore
 from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation import draw
 from consul_coord.testing.simulation.driver import SimCalls
@@ -26,8 +31,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from consul_coord.http.messages import Request
-    from consul_coord.recipes.hold import HoldCore
-    from consul_coord.recipes.lock import LockCore
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.lock.lock import LockObject
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
 
@@ -35,8 +40,8 @@ KEY = "jobs/a"
 SPEC = SessionSpec(ttl=8.0, lock_delay=0.0)
 
 
-def a_lock(*, session: SessionSpec | None = None) -> LockCore:
-    return lock.LockCore(
+def a_lock(*, session: SessionSpec | None = None) -> LockObject:
+    return lock.LockObject(
         lock.LockPlan(
             keys=(KEY,),
             value=b"",
@@ -79,11 +84,11 @@ class Scene:
     async def acquire(
         self,
         io: SimIO,
-        locked: LockCore,
+        locked: LockObject,
         *,
         timeout: float | None = None,
         interrupt: Interrupt | None = None,
-    ) -> HoldCore:
+    ) -> Grant:
         return await self.process.call(
             io.task,
             lambda io: lock.acquire(io, self.process.core, locked, timeout=timeout),
@@ -145,7 +150,7 @@ def test_what_one_lock_has_left_does_not_stop_another_of_the_same_client_with_a_
     scene.play(program, seconds=5.0)
 
 
-def a_semaphore(limit: int, *, grace: float) -> semaphore.SemaphoreCore:
+def a_semaphore(limit: int, *, grace: float) -> semaphore.SemaphoreObject:
     plan = semaphore.SemaphorePlan(
         prefix="pool/a",
         value=b"",
@@ -155,7 +160,7 @@ def a_semaphore(limit: int, *, grace: float) -> semaphore.SemaphoreCore:
         session=SessionSpec(ttl=8.0, node_checks=(SERF_HEALTH,)),
         grace=grace,
     )
-    return semaphore.SemaphoreCore(plan, limit)
+    return semaphore.SemaphoreObject(plan, limit)
 
 
 def a_candidacy(process: Process, *, priority_delay: float = 0.0) -> election.Candidacy:
@@ -265,7 +270,7 @@ def test_a_candidate_of_low_priority_rides_out_what_passes(scene: Scene) -> None
 def test_a_candidate_of_low_priority_sees_a_vacancy_that_is_like_an_earlier_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: list[HoldCore] = []
+    held: list[Grant] = []
     link, cluster, other = scene.process.link, scene.world.cluster, scene.world.new_process("p")
 
     async def hold(io: SimIO) -> None:

@@ -33,7 +33,8 @@ from consul_coord import (
 )
 from consul_coord.http.failures import blocked_by, failure, printable
 from consul_coord.http.messages import Call, Request, Retry
-from consul_coord.recipes import slots, waitqueue
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.semaphore import slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -18,8 +18,9 @@ from consul_coord.errors import (
 )
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
-from consul_coord.recipes import election, leader, waitqueue
-from consul_coord.recipes.leadership import told_as_leadership
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.election import election, leader
+from consul_coord.recipes.election.leadership import told_as_leadership
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO
     from consul_coord.models import LossReason
-    from consul_coord.recipes.election import Candidacy
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.election.election import Candidacy
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
@@ -65,7 +66,7 @@ class CandidateUser(Holder):
 
     # -- callbacks
 
-    def _elected(self, candidacy: Candidacy, hold: HoldCore) -> None:  # noqa: ARG002 - as ElectionPlan has it
+    def _elected(self, candidacy: Candidacy, hold: Grant) -> None:  # noqa: ARG002 - as ElectionPlan has it
         if self._in_office:
             self.judge.convict("callbacks", f"{self.process.name} was elected twice without a loss between")
         self._in_office = True
@@ -103,7 +104,7 @@ class CandidateUser(Holder):
             )
 
     async def _stand(
-        self, io: SimIO, lead: Callable[[SimIO, Candidacy, HoldCore], Coroutine[Any, Any, bool]]
+        self, io: SimIO, lead: Callable[[SimIO, Candidacy, Grant], Coroutine[Any, Any, bool]]
     ) -> bool:
         """Be a candidate until ``lead`` says that it is enough; returns whether it ever led."""
         core = self.process.core
@@ -133,13 +134,13 @@ class CandidateUser(Holder):
                     self.judge.record(self.process.name, "gave_up", actor=self.actor, key=self.key)
         return led
 
-    async def _wait(self, io: SimIO, candidacy: Candidacy, timeout: float | None) -> HoldCore:
+    async def _wait(self, io: SimIO, candidacy: Candidacy, timeout: float | None) -> Grant:
         _, hold = await self.process.call(
             io.task, lambda io: election.wait_for_leadership(io, candidacy, timeout=timeout)
         )
         return hold
 
-    async def _lead(self, io: SimIO, candidacy: Candidacy, hold: HoldCore) -> bool:
+    async def _lead(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> bool:
         """Lead for a while; returns whether that is enough."""
         rules = self.judge.rules[self.key]
         claim = rules.claim(hold.fence)
@@ -148,7 +149,7 @@ class CandidateUser(Holder):
             await self._end(io, candidacy, hold)
         return self.rng.chance(0.3)
 
-    async def _end(self, io: SimIO, candidacy: Candidacy, hold: HoldCore) -> None:
+    async def _end(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> None:
         match self.rng.randrange(4):
             case 0:
                 pause = self.rng.choice((0.0, 1.0))
@@ -160,7 +161,7 @@ class CandidateUser(Holder):
             case _:
                 pass
 
-    async def _hand_over(self, io: IO, candidacy: Candidacy, hold: HoldCore) -> None:
+    async def _hand_over(self, io: IO, candidacy: Candidacy, hold: Grant) -> None:
         call = kv.list_pairs(waitqueue.directory(self.key))
         queue = waitqueue.read(self.key, (await send_once(io, call, deadline=io.now() + 2.0)).value).live
         if queue:
@@ -172,16 +173,16 @@ class CandidateUser(Holder):
             else:
                 self.judge.see("handed over")
 
-    async def _lead_briefly(self, io: SimIO, candidacy: Candidacy, hold: HoldCore) -> bool:  # noqa: ARG002 - as _lead
+    async def _lead_briefly(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> bool:  # noqa: ARG002 - as _lead
         await io.wait(hold.over, deadline=io.now() + self.rng.uniform(0, CALM_HOLD))
         return True
 
-    async def ensure(self, io: IO, hold: HoldCore, seconds: float) -> None:
+    async def ensure(self, io: IO, hold: Grant, seconds: float) -> None:
         """Make sure of some of the lease."""
         with told_as_leadership(hold):
             await super().ensure(io, hold, seconds)
 
-    async def put(self, io: IO, hold: HoldCore, value: bytes) -> None:
+    async def put(self, io: IO, hold: Grant, value: bytes) -> None:
         """Proclaim something."""
         if self._candidacy is not None:
             await election.proclaim(io, self._candidacy, hold, value)

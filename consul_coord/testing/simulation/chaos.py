@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from consul_coord.recipes import waitqueue
+from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.server.acl import Rule
 from consul_coord.server.gotext import SECOND
 from consul_coord.testing.simulation.network import FADED

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.process import Process
 
 
@@ -34,7 +34,7 @@ class Claim:
         "told",
     )
 
-    def __init__(self, process: Process, hold: HoldCore, *, of: str, actor: str) -> None:
+    def __init__(self, process: Process, hold: Grant, *, of: str, actor: str) -> None:
         self.process = process
         self.actor = actor
         self.of = of

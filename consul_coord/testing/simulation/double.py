@@ -13,13 +13,13 @@ import copy
 from typing import TYPE_CHECKING
 
 from consul_coord.models import KVPair, LossReason
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.local_queue import Turn
-from consul_coord.recipes.locked_key import LOCKED_KEY
-from consul_coord.recipes.session import KeptSession
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
+from consul_coord.recipes.lock.kind import LOCK_KIND
+from consul_coord.recipes.session.keeping import KeptSession
 
 if TYPE_CHECKING:
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.process import Process
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 def fork(parent: Process, child: Process, judge: Judge) -> None:
     """Give the child what a fork copies, tell its client so, and judge what it makes of that."""
     child.closed = True  # no thread of the parent's runs in the child
-    inherited = Coordinator(child.host, spec=parent.core.spec, timeout=parent.core.timeout)
+    inherited = ClientState(child.host, spec=parent.core.spec, timeout=parent.core.timeout)
     holds = [
         _copied(hold, twin, inherited)
         for kept, twin in [(kept, _twin(kept, inherited)) for kept in parent.core.sessions()]
         for hold in parent.core.holds_of(kept)
-        if hold.tenure is LOCKED_KEY and not hold.ended
+        if hold.kind is LOCK_KIND and not hold.ended
     ]
     inherited.forked(child.host)
     child.closed = False
@@ -45,14 +45,14 @@ def fork(parent: Process, child: Process, judge: Judge) -> None:
         judge.convict("fork", f"{child.name} would clean up what is {parent.name}'s")
 
 
-def _twin(kept: KeptSession, inherited: Coordinator) -> KeptSession:
+def _twin(kept: KeptSession, inherited: ClientState) -> KeptSession:
     twin = KeptSession(kept.id, kept.spec, outside=kept.outside)
     twin.lease = copy.deepcopy(kept.lease)
     inherited.adopt_session(twin)
     return twin
 
 
-def _copied(hold: HoldCore, twin: KeptSession, inherited: Coordinator) -> HoldCore:
+def _copied(hold: Grant, twin: KeptSession, inherited: ClientState) -> Grant:
     pair = KVPair(
         key=hold.key,
         value=hold.value,
@@ -62,4 +62,4 @@ def _copied(hold: HoldCore, twin: KeptSession, inherited: Coordinator) -> HoldCo
         modify_index=hold.fence,
         lock_index=hold.lock_index,
     )
-    return inherited.grant(pair, kept=twin, value=hold.value, flags=hold.flags, turn=Turn(hold.key, None))
+    return inherited.grant(pair, kept=twin, value=hold.value, flags=hold.flags, ticket=Ticket(hold.key, None))

@@ -28,7 +28,8 @@ from consul_coord.http.endpoints import txn
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import send_once
 from consul_coord.models import TxnOp
-from consul_coord.recipes import hold_ops, release
+from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold import release
 from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.shapes import GUARDED
 
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from consul_coord.io import IO
-    from consul_coord.recipes.hold import HoldCore
-    from consul_coord.recipes.waiting_calls import WaitingCalls
+    from consul_coord.recipes.contend.waiting import WaitingCalls
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
@@ -63,7 +64,7 @@ class Holder:
         self.judge = process.judge
         self.healed = healed
 
-    async def work(self, io: SimIO, hold: HoldCore, claim: Claim) -> None:
+    async def work(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Use a hold for a while, or until it is over."""
         until = io.now() + self._duration(hold)
         try:
@@ -74,7 +75,7 @@ class Holder:
         finally:
             self.judge.write(claim)
 
-    async def give_back(self, io: SimIO, hold: HoldCore, claim: Claim) -> None:
+    async def give_back(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Release a hold; a late write under it must find its guard closed."""
         if not hold.ended:
             self.judge.tell(claim, "released")
@@ -83,13 +84,13 @@ class Holder:
         if self.rng.chance(0.3):
             await self._guarded(io, hold)
 
-    def _duration(self, hold: HoldCore) -> float:
+    def _duration(self, hold: Grant) -> float:
         if self.rng.chance(0.6):
             return self.rng.uniform(0.0, 0.3)
         longest = 3.0 if self.rng.chance(0.6) else 2.5 * min(hold.lease.longest, 10.0)
         return self.rng.uniform(0.3, longest)
 
-    async def _use(self, io: SimIO, hold: HoldCore, claim: Claim) -> None:
+    async def _use(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         core = self.process.core
         self.judge.asked(claim, held=hold.is_held(io.now()))
         self.judge.write(claim)
@@ -106,15 +107,15 @@ class Holder:
             case _:
                 pass
 
-    async def put(self, io: IO, hold: HoldCore, value: bytes) -> None:
+    async def put(self, io: IO, hold: Grant, value: bytes) -> None:
         """Write what everybody can read of a hold."""
         await hold_ops.put(io, self.process.core, hold, value)
 
-    async def ensure(self, io: IO, hold: HoldCore, seconds: float) -> None:
+    async def ensure(self, io: IO, hold: Grant, seconds: float) -> None:
         """Make sure of some of the lease."""
         await hold_ops.ensure(io, self.process.core, hold, seconds=seconds)
 
-    async def _guarded(self, io: SimIO, hold: HoldCore) -> None:
+    async def _guarded(self, io: SimIO, hold: Grant) -> None:
         write = TxnOp.set(GUARDED + hold.key, str(hold.fence))
 
         async def send(io: IO) -> None:
@@ -150,7 +151,7 @@ class User(Holder, ABC):
         """Return the lock or semaphore object; one of this round's own if it is to be ``alone``."""
 
     @abstractmethod
-    async def take(self, io: IO, what: Any, *, timeout: float | None) -> HoldCore:  # noqa: ANN401 - see above
+    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Grant:  # noqa: ANN401 - see above
         """Acquire."""
 
     @abstractmethod
@@ -181,9 +182,9 @@ class User(Holder, ABC):
             self.judge.write(claim)
             await self.give_back(io, hold, claim)
 
-    async def _round(self, io: SimIO) -> weakref.ref[HoldCore] | None:
+    async def _round(self, io: SimIO) -> weakref.ref[Grant] | None:
         """Acquire and use something; returns a hold that was dropped without a release."""
-        dropped: weakref.ref[HoldCore] | None = None
+        dropped: weakref.ref[Grant] | None = None
         of = self.rng.choice(list(self.choices()))
         forgetful = self.rng.chance(FORGETFUL)
         what = self.object_for(of, alone=forgetful)  # which keeps its holds for as long as it lasts
@@ -222,12 +223,12 @@ class User(Holder, ABC):
 
     async def _acquire(
         self, io: SimIO, of: str, what: WaitingCalls, *, timeout: float | None
-    ) -> HoldCore | None:
+    ) -> Grant | None:
         process, name = self.process, self.process.name
         limit = "" if timeout is None else f", within {timeout:.2f} s"
         self.judge.note(name, f"acquires {of}{limit}")
         self.judge.record(name, "waiting", actor=self.actor, key=of)
-        hold: HoldCore | None = None
+        hold: Grant | None = None
         try:
             with what.waiting() as interrupt:
                 hold = await process.call(
@@ -255,7 +256,7 @@ class User(Holder, ABC):
                 self.judge.record(name, "gave_up", actor=self.actor, key=of)
         return hold
 
-    def _claim(self, hold: HoldCore, of: str) -> Claim:
+    def _claim(self, hold: Grant, of: str) -> Claim:
         claim = self.judge.granted(self.process, hold, of=of, actor=self.actor)
 
         self.process.core.on_lost(hold, lambda _: self.judge.told(claim))

@@ -22,7 +22,7 @@ from consul_coord.testing.simulation.trace import Trace, short
 
 if TYPE_CHECKING:
     from consul_coord.events import Event
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.server.wire import Reply
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.plan import Plan
@@ -308,9 +308,7 @@ class Judge:
         """Take note of a program that raised what it must not."""
         self.convict("no bugs", f"{where} of {process.name}: {type(error).__name__}: {error}")
 
-    def granted(
-        self, process: Process, hold: HoldCore, *, of: str, actor: str, kind: str = "acquired"
-    ) -> Claim:
+    def granted(self, process: Process, hold: Grant, *, of: str, actor: str, kind: str = "acquired") -> Claim:
         """Take note of a hold that a user has got."""
         claim = Claim(process, hold, of=of, actor=actor)
         self.note(process.name, f"holds {of} by {short(hold.session)}, fence {hold.fence}")

@@ -18,7 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consul_coord.recipes import notes, waitqueue
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.election import notes
 from consul_coord.testing.simulation.rules import Rules
 from consul_coord.testing.simulation.trace import short
 

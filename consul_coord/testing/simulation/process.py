@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from consul_coord.io import Interrupt
-from consul_coord.recipes import coordinator
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.reaper import Reaper
+from consul_coord.recipes import client as coordinator
+from consul_coord.recipes.cleanup.reaper import Reaper
+from consul_coord.recipes.client import ClientState
 from consul_coord.testing.simulation.clock import LocalClock
 from consul_coord.testing.simulation.driver import SimHost, SimIO
 from consul_coord.testing.simulation.network import Link
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from consul_coord.events import Event as Happening
     from consul_coord.io import IO
-    from consul_coord.recipes.reaper import Duty
+    from consul_coord.recipes.cleanup.reaper import CleanupTask
     from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.network import Network
@@ -74,7 +74,7 @@ class Process:
         self._stopped = False
         self._kept: list[Event] = []
         self._tasks: dict[SimTask, None] = {}
-        self.core = Coordinator(self.host, spec=plan.spec, timeout=plan.timeout)
+        self.core = ClientState(self.host, spec=plan.spec, timeout=plan.timeout)
         self.reaper = WatchedReaper(self.core, judge)
         self.core.reaper = self.reaper
 
@@ -181,15 +181,15 @@ class Process:
 class WatchedReaper(Reaper):
     """A reaper that tells the judge what it does."""
 
-    def __init__(self, core: Coordinator, judge: Judge) -> None:
+    def __init__(self, core: ClientState, judge: Judge) -> None:
         super().__init__(core)
         self._judge = judge
 
-    def duties(self) -> list[Duty]:
+    def duties(self) -> list[CleanupTask]:
         """Return what is not done."""
         return [entry.duty for entry in self._entries]
 
-    def add(self, duty: Duty, *, after: float = 0.0) -> None:
+    def add(self, duty: CleanupTask, *, after: float = 0.0) -> None:
         """Take on a duty."""
         self._judge.counts.see(f"reaper: {type(duty).__name__}")
         super().add(duty, after=after)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.recipes.session import TRIES_PER_LEASE
+from consul_coord.recipes.session.keeping import TRIES_PER_LEASE
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:

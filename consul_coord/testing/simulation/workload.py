@@ -8,7 +8,8 @@ from consul_coord.errors import ConsulCoordError, DecodeError, PermissionDenied
 from consul_coord.http.failures import retryable
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
-from consul_coord.recipes import lock, semaphore
+from consul_coord.recipes.lock import lock
+from consul_coord.recipes.semaphore import semaphore
 from consul_coord.testing.simulation.holding import User
 
 if TYPE_CHECKING:
@@ -16,17 +17,17 @@ if TYPE_CHECKING:
 
     from consul_coord.errors import SemaphoreLimitConflict
     from consul_coord.io import IO
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan, Pool
     from consul_coord.testing.simulation.process import Process
 
 
-def locks_of(process: Process, plan: Plan) -> dict[str, lock.LockCore]:
+def locks_of(process: Process, plan: Plan) -> dict[str, lock.LockObject]:
     """Return a lock object for each key, shared by the users of a process."""
     session = plan.spec if process.rng.chance(0.3) else None
     return {
-        key: lock.LockCore(
+        key: lock.LockObject(
             lock.LockPlan(
                 keys=(key,),
                 value=process.name.encode(),
@@ -41,10 +42,10 @@ def locks_of(process: Process, plan: Plan) -> dict[str, lock.LockCore]:
     }
 
 
-def semaphores_of(process: Process, plan: Plan) -> dict[str, semaphore.SemaphoreCore]:
+def semaphores_of(process: Process, plan: Plan) -> dict[str, semaphore.SemaphoreObject]:
     """Return a semaphore object for each prefix, shared by the users of a process."""
     return {
-        pool.prefix: semaphore.SemaphoreCore(_semaphore_plan(process, plan, pool), pool.limit)
+        pool.prefix: semaphore.SemaphoreObject(_semaphore_plan(process, plan, pool), pool.limit)
         for pool in plan.pools
     }
 
@@ -65,7 +66,7 @@ class LockUser(User):
     """A user of locks."""
 
     def __init__(
-        self, process: Process, actor: str, locks: dict[str, lock.LockCore], *, healed: Callable[[], bool]
+        self, process: Process, actor: str, locks: dict[str, lock.LockObject], *, healed: Callable[[], bool]
     ) -> None:
         super().__init__(process, actor, healed=healed)
         self._locks = locks
@@ -74,12 +75,12 @@ class LockUser(User):
         """Return the keys."""
         return list(self._locks)
 
-    def object_for(self, of: str, *, alone: bool) -> lock.LockCore:
+    def object_for(self, of: str, *, alone: bool) -> lock.LockObject:
         """Return the lock of a key."""
         # A second lock object with a session of its own would be another client, to the server.
-        return lock.LockCore(self._locks[of].plan) if alone else self._locks[of]
+        return lock.LockObject(self._locks[of].plan) if alone else self._locks[of]
 
-    async def take(self, io: IO, what: Any, *, timeout: float | None) -> HoldCore:  # noqa: ANN401 - a LockCore
+    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Grant:  # noqa: ANN401 - a LockObject
         """Acquire a lock."""
         return await lock.acquire(io, self.process.core, what, timeout=timeout)
 
@@ -95,7 +96,7 @@ class SlotUser(User):
         self,
         process: Process,
         actor: str,
-        semaphores: dict[str, semaphore.SemaphoreCore],
+        semaphores: dict[str, semaphore.SemaphoreObject],
         *,
         healed: Callable[[], bool],
     ) -> None:
@@ -106,14 +107,14 @@ class SlotUser(User):
         """Return the prefixes."""
         return list(self._semaphores)
 
-    def object_for(self, of: str, *, alone: bool) -> semaphore.SemaphoreCore:
+    def object_for(self, of: str, *, alone: bool) -> semaphore.SemaphoreObject:
         """Return the semaphore of a prefix."""
         shared = self._semaphores[of]
-        return semaphore.SemaphoreCore(shared.plan, shared.limit) if alone else shared
+        return semaphore.SemaphoreObject(shared.plan, shared.limit) if alone else shared
 
-    async def take(self, io: IO, what: Any, *, timeout: float | None) -> HoldCore:  # noqa: ANN401 - a SemaphoreCore
+    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Grant:  # noqa: ANN401 - a SemaphoreObject
         """Acquire a slot; once in a while, change the limit before."""
-        core: semaphore.SemaphoreCore = what
+        core: semaphore.SemaphoreObject = what
         if timeout is not None and self.rng.chance(0.04):
             await self._resize(io, core, self.rng.choice((1, 2, 3)))
         return await semaphore.acquire(io, self.process.core, core, timeout=timeout)
@@ -122,11 +123,11 @@ class SlotUser(User):
         """Insist on the own limit, or go on with a semaphore of the other one."""
         shared = self._semaphores[of]
         if self.healed() or self.rng.chance(0.6):
-            self._semaphores[of] = semaphore.SemaphoreCore(shared.plan, max(error.remote, 1))
+            self._semaphores[of] = semaphore.SemaphoreObject(shared.plan, max(error.remote, 1))
         else:
             await self.call(io, lambda io: self._resize(io, shared, shared.limit))
 
-    async def _resize(self, io: IO, core: semaphore.SemaphoreCore, limit: int) -> None:
+    async def _resize(self, io: IO, core: semaphore.SemaphoreObject, limit: int) -> None:
         try:
             await semaphore.resize(io, self.process.core, core, limit)
         except ConsulCoordError as error:

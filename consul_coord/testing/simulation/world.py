@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.recipes.reaper import SWEEPS, StraySession, Sweep
+from consul_coord.recipes.cleanup.reaper import SWEEPS, StraySession, Sweep
 from consul_coord.testing.simulation.candidates import PRIORITY_DELAY, REST, CandidateUser
 from consul_coord.testing.simulation.chaos import Chaos
 from consul_coord.testing.simulation.cluster import Cluster

@@ -10,13 +10,13 @@ from consul_coord.errors import ClientClosed
 from consul_coord.events import Lost
 from consul_coord.io import Interrupt
 from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
 from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, ok
 
 if TYPE_CHECKING:
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold.grant import Grant
 
 CLOSED = (HoldState.LOST, LossReason.CLIENT_CLOSED)
 
@@ -26,14 +26,14 @@ class Bench:
 
     def __init__(self) -> None:
         self.io = FakeIO()
-        self.core = Coordinator(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+        self.core = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
         self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
         self.kept = self.io.run(self.core.shared.live(self.io, deadline=1010.0))
         self.hold = self.grant("k")
 
-    def grant(self, key: str) -> HoldCore:
+    def grant(self, key: str) -> Grant:
         pair = KVPair(key, session=SESSION, modify_index=7, lock_index=1)
-        return self.core.grant(pair, kept=self.kept, value=b"", flags=0, turn=Turn(key, "me"))
+        return self.core.grant(pair, kept=self.kept, value=b"", flags=0, ticket=Ticket(key, "me"))
 
 
 @pytest.fixture

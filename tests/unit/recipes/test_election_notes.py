@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from consul_coord import KVPair
-from consul_coord.recipes import notes, waitqueue
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.election import notes
 
 KEY = "service/leader"
 LEADER, HEIR, OTHER = (f"{number}0000000-0000-0000-0000-000000000000" for number in (1, 2, 3))

@@ -10,11 +10,11 @@ import pytest
 
 from consul_coord.errors import AlreadyHeld, LockLost, NotHeld
 from consul_coord.models import HoldState, KVPair, LossReason, ReleaseOutcome, Sequencer
-from consul_coord.recipes import hold_ops
-from consul_coord.recipes.hold import HoldCore, error_at_exit, lost_error, reason_of
-from consul_coord.recipes.lease import Lease
-from consul_coord.recipes.local_queue import LocalQueues, Turn
-from consul_coord.recipes.locked_key import LOCKED_KEY
+from consul_coord.recipes.contend.tickets import Ticket, Tickets
+from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold.grant import Grant, error_at_exit, lost_error, reason_of
+from consul_coord.recipes.lock.kind import LOCK_KIND
+from consul_coord.recipes.session.lease import Lease
 from tests.unit.recipes.test_signals import THREADS, race, repeat
 
 if TYPE_CHECKING:
@@ -28,19 +28,19 @@ class Bench:
     """A hold whose session is confirmed at 0 for 10 s, and what was told of it."""
 
     def __init__(self) -> None:
-        self.ended: list[HoldCore] = []
+        self.ended: list[Grant] = []
         self.forgotten: list[str] = []
         forgotten = self.forgotten
         self.lease = Lease(drift=0.0)
         self.lease.confirm(sent_at=0.0, horizon=10.0)
-        self.hold = HoldCore(
+        self.hold = Grant(
             GRANTED,
             session="s",
             lease=self.lease,
             value=b"v",
             flags=1,
-            turn=Turn("k", "owner"),
-            tenure=LOCKED_KEY,
+            ticket=Ticket("k", "owner"),
+            kind=LOCK_KIND,
             now=0.0,
             on_end=self.ended.append,
             on_forgotten=lambda hold: forgotten.append(hold.key),
@@ -105,7 +105,7 @@ def test_states(
     assert bench.ended == ([bench.hold] if bench.hold.ended else [])
 
 
-ENDS: dict[str, Callable[[HoldCore], object]] = {
+ENDS: dict[str, Callable[[Grant], object]] = {
     "lost": lambda hold: hold.lose(LossReason.EXPIRED),
     "released": lambda hold: hold.begin_release(),
 }
@@ -113,15 +113,15 @@ ENDS: dict[str, Callable[[HoldCore], object]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_who_hears_of_the_end_of_his_hold_may_queue_for_the_key_again(bench: Bench, end: str) -> None:
-    queues = LocalQueues(nullcontext())
-    queues.join(bench.hold.turn)
-    again = Turn("k", "owner")
+    queues = Tickets(nullcontext())
+    queues.join(bench.hold.ticket)
+    again = Ticket("k", "owner")
     with pytest.raises(AlreadyHeld):
         queues.join(again)
     bench.hold.over.subscribe(lambda: queues.join(again))
     ENDS[end](bench.hold)
     assert queues.position(again) == 1, "behind what has still to be given back"
-    queues.leave(bench.hold.turn)
+    queues.leave(bench.hold.ticket)
     assert again.ready.is_set()
 
 
@@ -224,7 +224,7 @@ def test_a_hold_that_is_dropped_unreleased_says_so() -> None:
 
 
 @pytest.mark.parametrize("end", [lambda h: h.begin_release(), lambda h: h.lose(LossReason.EXPIRED)])
-def test_a_hold_that_has_ended_is_dropped_silently(end: Callable[[HoldCore], object]) -> None:
+def test_a_hold_that_has_ended_is_dropped_silently(end: Callable[[Grant], object]) -> None:
     bench = Bench()
     end(bench.hold)
     forgotten = bench.forgotten

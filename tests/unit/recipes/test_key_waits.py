@@ -9,8 +9,8 @@ import pytest
 
 from consul_coord.io import Signal
 from consul_coord.models import SessionSpec
-from consul_coord.recipes import key_waits
-from consul_coord.recipes.coordinator import Coordinator
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.watch import keys as key_waits
 from tests.support.fake_io import FakeIO
 from tests.support.replies import entry, lost, pairs, refusal, txn_done, txn_failed
 
@@ -25,7 +25,7 @@ class Waits:
 
     def __init__(self) -> None:
         self.io = FakeIO()
-        self.core = Coordinator(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+        self.core = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
         self.waits = self.core.waits
 
     def change(

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from consul_coord.models import LossReason
-from consul_coord.recipes.lease import Lease
+from consul_coord.recipes.session.lease import Lease
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ import pytest
 from consul_coord.events import Failed, Overwritten
 from consul_coord.io import Signal
 from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
-from consul_coord.recipes import hold_ops, monitor
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.hold import HoldCore
-from consul_coord.recipes.local_queue import Turn
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
+from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold.grant import Grant
+from consul_coord.recipes.watch import holds as monitor
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     OTHER,
@@ -33,7 +34,7 @@ from tests.support.replies import (
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Response
-    from consul_coord.recipes.session import KeptSession
+    from consul_coord.recipes.session.keeping import KeptSession
 
 RENEW, INFO, KEY = "/v1/session/renew/", "/v1/session/info/", "/v1/kv/k"
 
@@ -43,19 +44,19 @@ class Bench:
 
     def __init__(self, *, keys: tuple[str, ...] = ("k",)) -> None:
         self.io = FakeIO()
-        self.core = Coordinator(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+        self.core = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
         self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
         self.kept: KeptSession = self.io.run(self.core.shared.live(self.io, deadline=1010.0))
         self.holds = {key: self.grant(key) for key in keys}
         if keys:
             self.io.run_spawned("monitor")
 
-    def grant(self, key: str) -> HoldCore:
+    def grant(self, key: str) -> Grant:
         pair = KVPair(key, session=SESSION, modify_index=7, lock_index=1)
-        return self.core.grant(pair, kept=self.kept, value=b"", flags=0, turn=Turn(key, "me"))
+        return self.core.grant(pair, kept=self.kept, value=b"", flags=0, ticket=Ticket(key, "me"))
 
     @property
-    def hold(self) -> HoldCore:
+    def hold(self) -> Grant:
         return self.holds["k"]
 
     @property
@@ -350,7 +351,7 @@ def test_reading_together_keeps_no_forgotten_hold_alive(monkeypatch: pytest.Monk
 # -- writes by the holder
 
 
-class Witness(HoldCore):
+class Witness(Grant):
     """A hold that notes whether a write was announced while its result came in."""
 
     announced = False
@@ -361,7 +362,7 @@ class Witness(HoldCore):
 
 
 def test_a_write_is_announced_until_its_index_is_known(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consul_coord.recipes.coordinator.HoldCore", Witness)
+    monkeypatch.setattr("consul_coord.recipes.client.Grant", Witness)
     hold = bench.grant("k2")
     bench.io.expect("PUT", "/v1/txn", txn_done(entry("k2"), entry("k2", index=9)))
     bench.io.run(hold_ops.put(bench.io, bench.core, hold, b"new"))

@@ -12,19 +12,19 @@ import pytest
 from consul_coord.errors import AcquireTimeout, AlreadyHeld, KeyConflict, PermissionDenied
 from consul_coord.events import Acquired, TimedOut
 from consul_coord.models import LOCK_FLAGS, HoldState, LossReason, ReleaseOutcome, SessionSpec
-from consul_coord.recipes import lock as locks
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.local_queue import Turn
-from consul_coord.recipes.lock import LockCore, LockPlan
-from consul_coord.recipes.multilock import checked_keys
-from consul_coord.recipes.reaper import Sweep, Withdraw
-from consul_coord.recipes.release import release
+from consul_coord.recipes.cleanup.reaper import Sweep, Withdraw
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
+from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.lock import lock as locks
+from consul_coord.recipes.lock.lock import LockObject, LockPlan
+from consul_coord.recipes.lock.multi import checked_keys
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, txn_done, txn_failed, unreachable
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold.grant import Grant
 
 TXN = "/v1/txn"
 KEYS = ("a", "b", "c")
@@ -37,8 +37,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.io = FakeIO()
-        self.core = Coordinator(self.io, spec=SessionSpec(), timeout=10.0)
-        self.lock = LockCore(
+        self.core = ClientState(self.io, spec=SessionSpec(), timeout=10.0)
+        self.lock = LockObject(
             LockPlan(
                 keys=checked_keys(["c", "a", "b"]),
                 value=b"v",
@@ -60,23 +60,23 @@ class Bench:
         """Let the locking transaction succeed."""
         self.io.expect("PUT", TXN, granted(index))
 
-    def acquire(self, timeout: float | None = 60.0) -> HoldCore:
+    def acquire(self, timeout: float | None = 60.0) -> Grant:
         return self.io.run(locks.acquire(self.io, self.core, self.lock, timeout=timeout))
 
-    def held(self) -> HoldCore:
+    def held(self) -> Grant:
         self.finds()
         self.locks(7)
         return self.acquire()
 
-    def release(self, hold: HoldCore) -> ReleaseOutcome:
+    def release(self, hold: Grant) -> ReleaseOutcome:
         return self.io.run(release(self.io, self.core, hold))
 
     def is_idle(self) -> bool:
-        """Whether nobody in this client has a turn at any of the keys."""
-        turns = [Turn(key, "probe") for key in KEYS]
-        free = [self.core.queues.join_if_idle(turn) for turn in turns]
-        for turn in turns:
-            self.core.queues.leave(turn)
+        """Whether nobody in this client has a ticket at any of the keys."""
+        tickets = [Ticket(key, "probe") for key in KEYS]
+        free = [self.core.queues.join_if_idle(ticket) for ticket in tickets]
+        for ticket in tickets:
+            self.core.queues.leave(ticket)
         return all(free)
 
     def duties(self, kind: type[Withdraw | Sweep]) -> list[str]:
@@ -139,7 +139,7 @@ def test_the_key_that_is_held_is_watched_and_all_are_tried_again(bench: Bench) -
     bench.locks(40)
     assert bench.acquire().fence == 40
     assert ("index", "30") in bench.io.requests[6].params
-    assert idle == [True], "turns were kept while waiting"
+    assert idle == [True], "tickets were kept while waiting"
 
 
 def test_a_key_that_is_held_at_the_first_look_is_not_tried(bench: Bench) -> None:
@@ -195,7 +195,7 @@ def test_a_try_without_an_answer_gives_each_key_to_the_reaper(bench: Bench) -> N
     assert told.value.blocker.kind == "unreachable"
     assert bench.duties(Withdraw) == list(KEYS)
     assert bench.duties(Sweep) == list(KEYS)
-    assert not bench.is_idle(), "the reaper has the turns until it has found out"
+    assert not bench.is_idle(), "the reaper has the tickets until it has found out"
 
 
 def test_a_try_that_was_interrupted_does_so_too(bench: Bench) -> None:
@@ -235,19 +235,19 @@ def test_the_fence_of_the_hold_before_is_an_unlock_that_was_never_applied(bench:
 
 
 def test_who_holds_one_of_the_keys_is_told_so(bench: Bench) -> None:
-    bench.core.queues.join(Turn("b", bench.io.caller))
+    bench.core.queues.join(Ticket("b", bench.io.caller))
     with pytest.raises(AlreadyHeld):
         bench.acquire()
     assert bench.io.requests == []
 
 
 def test_one_turn_is_waited_for_while_having_no_other(bench: Bench) -> None:
-    busy = Turn("b", "somebody else")
+    busy = Ticket("b", "somebody else")
     bench.core.queues.join(busy)
     others: list[bool] = []
 
     def free() -> None:
-        others.extend(bench.core.queues.join_if_idle(Turn(key, "probe")) for key in ("a", "c"))
+        others.extend(bench.core.queues.join_if_idle(Ticket(key, "probe")) for key in ("a", "c"))
         bench.core.queues.leave(busy)
 
     bench.io.at(1003.0, free)
@@ -307,6 +307,6 @@ def test_a_guard_and_the_watches_are_on_every_key(bench: Bench) -> None:
     assert [(op.verb, op.key) for op in hold.guard()] == [
         (verb, key) for key in KEYS for verb in ("check-session", "check-index")
     ]
-    watches = hold.tenure.watches(hold)
+    watches = hold.kind.watches(hold)
     assert [(watch.key, watch.index) for watch in watches] == [(key, 7) for key in KEYS]
     assert [watch.loss(None) for watch in watches] == [LossReason.KEY_DELETED] * 3

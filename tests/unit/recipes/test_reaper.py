@@ -1,4 +1,4 @@
-"""Clean-up in the background: until answered, one after the other, and never against somebody's turn."""
+"""Clean-up in the background: until answered, one after the other, and never against somebody's ticket."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from consul_coord.events import Cleaned, Failed, Released
 from consul_coord.models import LOCK_FLAGS, ReleaseOutcome, SessionSpec
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.local_queue import Turn
-from consul_coord.recipes.reaper import LONGEST_PAUSE, SWEEPS, DestroySession, Sweep, Unlock, Withdraw
+from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE, SWEEPS, DestroySession, Sweep, Unlock, Withdraw
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     SESSION,
@@ -37,21 +37,21 @@ DONE = txn_done(entry("k", session=None, index=8), entry("k", session=None, inde
 class Bench:
     def __init__(self) -> None:
         self.io = FakeIO()
-        self.core = Coordinator(self.io, spec=SessionSpec(), timeout=10.0)
+        self.core = ClientState(self.io, spec=SessionSpec(), timeout=10.0)
         self.reaper = self.core.reaper
 
     def run(self) -> None:
         self.io.run_spawned("reaper")
 
     def unlock(self) -> Unlock:
-        turn = Turn("k", "me")
-        self.core.queues.join(turn)
-        return Unlock("k", SESSION, 7, b"v", LOCK_FLAGS, turn, 7)
+        ticket = Ticket("k", "me")
+        self.core.queues.join(ticket)
+        return Unlock("k", SESSION, 7, b"v", LOCK_FLAGS, ticket, 7)
 
-    def next_turn(self) -> Turn:
-        turn = Turn("k", "next")
-        self.core.queues.join(turn)
-        return turn
+    def next_turn(self) -> Ticket:
+        ticket = Ticket("k", "next")
+        self.core.queues.join(ticket)
+        return ticket
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ class Task:
     todo: Sequence[float | Exception | None]
     done_at: list[float] = field(default_factory=list)
 
-    async def step(self, io: IO, core: Coordinator, *, deadline: float) -> float | None:
+    async def step(self, io: IO, core: ClientState, *, deadline: float) -> float | None:
         self.done_at.append(io.now())
         what = self.todo[len(self.done_at) - 1]
         if isinstance(what, Exception):
@@ -174,12 +174,12 @@ def test_an_unlock_that_finds_the_key_gone_is_done(bench: Bench) -> None:
 
 def test_who_gave_up_may_queue_behind_the_clean_up(bench: Bench) -> None:
     for duty in (Unlock, Withdraw):
-        turn, again = Turn(duty.__name__, "me"), Turn(duty.__name__, "me")
-        bench.core.queues.join(turn)
+        ticket, again = Ticket(duty.__name__, "me"), Ticket(duty.__name__, "me")
+        bench.core.queues.join(ticket)
         if duty is Unlock:
-            Unlock(turn.key, SESSION, 7, b"v", LOCK_FLAGS, turn, 7)
+            Unlock(ticket.key, SESSION, 7, b"v", LOCK_FLAGS, ticket, 7)
         else:
-            Withdraw(turn.key, SESSION, LOCK_FLAGS, turn)
+            Withdraw(ticket.key, SESSION, LOCK_FLAGS, ticket)
         bench.core.queues.join(again)
         assert not again.ready.is_set()
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from consul_coord.io import Signal
 from consul_coord.models import KVPair, LossReason, ReleaseOutcome, SessionSpec
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.local_queue import Turn
-from consul_coord.recipes.release import release
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
+from consul_coord.recipes.hold.release import release
 from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, ok
 
 
 def test_a_release_while_another_thread_tells_of_the_loss_knows_of_it() -> None:
     io = FakeIO()
-    core = Coordinator(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+    core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
     io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
     kept = io.run(core.shared.live(io, deadline=1010.0))
     pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
-    hold = core.grant(pair, kept=kept, value=b"", flags=0, turn=Turn("k", "me"))
+    hold = core.grant(pair, kept=kept, value=b"", flags=0, ticket=Ticket("k", "me"))
     outcomes: list[ReleaseOutcome] = []
 
     class Telling(Signal):

@@ -18,10 +18,10 @@ from consul_coord.errors import (
 )
 from consul_coord.events import Cleaned, Failed, Jeopardy, Lost, Renewed, SessionDiffers, log
 from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
-from consul_coord.recipes import session as sessions
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.local_queue import Turn
-from consul_coord.recipes.reaper import DestroySession
+from consul_coord.recipes.cleanup.reaper import DestroySession
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
+from consul_coord.recipes.session import keeping as sessions
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, expect_gone, lost, ok, refusal, renewed, unreachable
 from tests.support.replies import session as session_json
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.http.messages import Request, Response
-    from consul_coord.recipes.hold import HoldCore
-    from consul_coord.recipes.session import KeptSession
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.session.keeping import KeptSession
 
 CREATE, RENEW, DESTROY = "/v1/session/create", "/v1/session/renew/", "/v1/session/destroy/"
 LIST = "/v1/session/list"
@@ -44,7 +44,7 @@ class Bench:
     def __init__(self, spec: SessionSpec | None = None) -> None:
         self.io = FakeIO()
         self.spec = spec or SessionSpec(ttl=TTL)
-        self.core = Coordinator(self.io, spec=self.spec, timeout=10.0)
+        self.core = ClientState(self.io, spec=self.spec, timeout=10.0)
         self.io.expect("PUT", CREATE, ok({"ID": SESSION}))
         self.kept = self.live()
         self.hold = self.grant(self.kept)
@@ -52,9 +52,9 @@ class Bench:
     def live(self, *, deadline: float = 10.0) -> KeptSession:
         return self.io.run(self.core.shared.live(self.io, deadline=self.io.time + deadline))
 
-    def grant(self, kept: KeptSession) -> HoldCore:
+    def grant(self, kept: KeptSession) -> Grant:
         pair = KVPair("k", session=kept.id, modify_index=7, lock_index=1)
-        return self.core.grant(pair, kept=kept, value=b"", flags=0, turn=Turn("k", "me"))
+        return self.core.grant(pair, kept=kept, value=b"", flags=0, ticket=Ticket("k", "me"))
 
     def keep(self) -> None:
         self.io.run_spawned("keep session")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consul_coord.recipes.session_names import UNNAMED, Names, means, without_mark
+from consul_coord.recipes.session.names import UNNAMED, Names, means, without_mark
 
 
 def test_no_two_are_the_same() -> None:

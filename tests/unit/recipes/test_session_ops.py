@@ -9,10 +9,10 @@ import pytest
 from consul_coord.errors import BrokenReply, ConnectFailed, InvalidArgument, SessionNotFound
 from consul_coord.events import HandedOver, Lost, Released
 from consul_coord.models import HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
-from consul_coord.recipes import session_ops
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.local_queue import Turn
-from consul_coord.recipes.reaper import DestroySession, StraySession, Unlock
+from consul_coord.recipes.cleanup.reaper import DestroySession, StraySession, Unlock
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
+from consul_coord.recipes.session import handling as session_ops
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     OTHER,
@@ -30,8 +30,8 @@ from tests.support.replies import session as session_json
 
 if TYPE_CHECKING:
     from consul_coord.models import Session
-    from consul_coord.recipes.hold import HoldCore
-    from consul_coord.recipes.session import KeptSession
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.session.keeping import KeptSession
 
 CREATE, RENEW, DESTROY = "/v1/session/create", "/v1/session/renew/", "/v1/session/destroy/"
 LIST = "/v1/session/list"
@@ -41,7 +41,7 @@ TEXT = f"consul-coord-session:1:{SESSION}"
 class Bench:
     def __init__(self) -> None:
         self.io = FakeIO()
-        self.core = Coordinator(self.io, spec=SessionSpec(), timeout=10.0)
+        self.core = ClientState(self.io, spec=SessionSpec(), timeout=10.0)
 
     def open(self, resume: str | None = None) -> KeptSession:
         spec = SessionSpec(name="importer")
@@ -54,11 +54,11 @@ class Bench:
     def close(self, kept: KeptSession) -> None:
         self.io.run(session_ops.close_session(self.io, self.core, kept))
 
-    def grant(self, kept: KeptSession) -> HoldCore:
-        turn = Turn("k", "me")
-        self.core.queues.join(turn)
+    def grant(self, kept: KeptSession) -> Grant:
+        ticket = Ticket("k", "me")
+        self.core.queues.join(ticket)
         pair = KVPair("k", session=kept.id, modify_index=7, lock_index=1)
-        return self.core.grant(pair, kept=kept, value=b"", flags=0, turn=turn)
+        return self.core.grant(pair, kept=kept, value=b"", flags=0, ticket=ticket)
 
     def destroy_named(self, name: str) -> tuple[Session, ...]:
         return self.io.run(session_ops.destroy_named(self.io, self.core, name))
@@ -68,7 +68,7 @@ class Bench:
         return [type(each.duty) for each in self.core.reaper._entries]
 
     def is_idle(self) -> bool:
-        return self.core.queues.join_if_idle(Turn("k", "probe"))
+        return self.core.queues.join_if_idle(Ticket("k", "probe"))
 
 
 @pytest.fixture

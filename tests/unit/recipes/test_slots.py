@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
 from consul_coord.http.endpoints import txn
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair, TxnOp
-from consul_coord.recipes import slots
-from consul_coord.recipes.slots import Follow, Front, Gone, Held, Listing, Record, Take
+from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Listing, Record, Take
 
 P = "api/slots"
 A, B, C, D = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "abcd")

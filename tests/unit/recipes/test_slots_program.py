@@ -10,11 +10,12 @@ import pytest
 
 from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied, SemaphoreLimitConflict
 from consul_coord.models import SEMAPHORE_FLAGS, LossReason, ReleaseOutcome, SessionSpec
-from consul_coord.recipes import hold_ops, semaphore, slots
-from consul_coord.recipes.coordinator import Coordinator
-from consul_coord.recipes.release import release
-from consul_coord.recipes.semaphore import SemaphoreCore, SemaphorePlan
-from consul_coord.recipes.slot_sessions import IDLE
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.semaphore import semaphore, slots
+from consul_coord.recipes.semaphore.semaphore import SemaphoreObject, SemaphorePlan
+from consul_coord.recipes.session.pool import IDLE
 from tests.support.fake_io import FakeIO
 from tests.support.replies import lost, ok, pairs, refusal, txn_done, txn_failed
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.http.messages import Request, Response
-    from consul_coord.recipes.hold import HoldCore
+    from consul_coord.recipes.hold.grant import Grant
 
 P = "api/slots"
 US, NEXT, THEM, AHEAD = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "1234")
@@ -73,7 +74,7 @@ class Bench:
 
     def __init__(self, *, fair: bool = False, grace: float | None = None) -> None:
         self.io = FakeIO()
-        self.core = Coordinator(self.io, spec=SessionSpec(), timeout=10.0)
+        self.core = ClientState(self.io, spec=SessionSpec(), timeout=10.0)
         plan = SemaphorePlan(
             prefix=P,
             value=b"",
@@ -83,7 +84,7 @@ class Bench:
             session=None,
             grace=grace,
         )
-        self.semaphore = SemaphoreCore(plan, 1)
+        self.semaphore = SemaphoreObject(plan, 1)
 
     def makes(self, *sessions: str) -> None:
         """Let sessions be created."""
@@ -101,10 +102,10 @@ class Bench:
     def lists(self, *listed: dict[str, object], index: int = 30) -> None:
         self.io.expect("GET", f"/v1/kv/{P}/", pairs(*in_order(listed), index=index))
 
-    def acquire(self, timeout: float | None = 60.0) -> HoldCore:
+    def acquire(self, timeout: float | None = 60.0) -> Grant:
         return self.io.run(semaphore.acquire(self.io, self.core, self.semaphore, timeout=timeout))
 
-    def release(self, hold: HoldCore) -> ReleaseOutcome:
+    def release(self, hold: Grant) -> ReleaseOutcome:
         return self.io.run(release(self.io, self.core, hold))
 
     def txns(self) -> list[list[dict[str, Any]]]:
@@ -124,7 +125,7 @@ class Bench:
         paths = [path for path in self.io.paths if path.startswith("/v1/session/destroy/")]
         return [path.rpartition("/")[2] for path in paths]
 
-    def held(self) -> HoldCore:
+    def held(self) -> Grant:
         """Return a hold got in the shortest way, alone."""
         self.makes(US)
         self.joins(contender(US, at=10))
@@ -336,7 +337,7 @@ def left(*listed: dict[str, object], at: int = 40) -> Any:
 class TestHolding:
     def test_the_contender_and_the_record_are_watched_from_the_take_on(self, bench: Bench) -> None:
         hold = bench.held()
-        watches = hold.tenure.watches(hold)
+        watches = hold.kind.watches(hold)
         assert [(watch.key, watch.index) for watch in watches] == [(f"{P}/{US}", 20), (f"{P}/.lock", 20)]
         assert [watch.loss(None) for watch in watches] == [LossReason.KEY_DELETED] * 2
 
@@ -346,7 +347,7 @@ class TestHolding:
     )
     def test_which_key_was_deleted_is_told(self, bench: Bench, at: int, words: str) -> None:
         hold = bench.held()
-        loss = hold.tenure.watches(hold)[at].loss(None)
+        loss = hold.kind.watches(hold)[at].loss(None)
         assert loss is not None
         assert hold.lose(loss)
         with pytest.raises(LockLost, match=words):
@@ -424,7 +425,7 @@ class TestLeaving:
 
 
 class TestUsingSessionsAgain:
-    def again(self, bench: Bench, *listed: dict[str, object], session: str) -> HoldCore:
+    def again(self, bench: Bench, *listed: dict[str, object], session: str) -> Grant:
         """Acquire once more, with this session, by queueing."""
         bench.joins(*listed, contender(session, at=50), session=session, at=50)
         bench.takes(session=session, at=51, born=50)

@@ -9,7 +9,7 @@ import pytest
 from consul_coord.errors import BrokenReply, ConnectFailed, PermissionDenied, ValueTooLarge
 from consul_coord.http.endpoints._call import BODY_LIMIT
 from consul_coord.models import LOCK_FLAGS, LossReason, ReleaseOutcome
-from consul_coord.recipes.unlock import Unlocked, check_value, unlock
+from consul_coord.recipes.cleanup.unlock import Unlocked, check_value, unlock
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     OTHER,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consul_coord.models import KVPair
-from consul_coord.recipes import waitqueue
-from consul_coord.recipes.waitqueue import Adopt, Follow, Lead, Look, Rejoin
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.queue import Adopt, Follow, Lead, Look, Rejoin
 
 KEY = "jobs/nightly"
 NOBODY = "ffffffff-ffff-ffff-ffff-ffffffffffff"

@@ -1,0 +1,5 @@
+"""The skeleton of an attempt: local ticket, session, moves, what stands in the way, deadline, giving up.
+
+Belongs here: what every recipe's attempt does alike.
+Does not belong here: the judgement of a reading, and the transactions, of one recipe.
+"""

@@ -1,0 +1,76 @@
+"""What it means that Consul refused to lock something, and how that is told to the caller.
+
+Rules
+- A refusal that time may heal is something that stands in the way: a ``Blocker``. Any other is raised.
+- A session that the servers don't know has ended: the next try gets a new one, unless it came from outside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import AcquireTimeout, PermissionDenied, SessionNotFound
+from consul_coord.models import LossReason
+
+if TYPE_CHECKING:
+    from consul_coord.errors import ConsulCoordError, TxnFailed
+    from consul_coord.models import Blocker, BlockerKind
+    from consul_coord.recipes.client import ClientState
+    from consul_coord.recipes.session.keeping import KeptSession
+
+_LOOK_AGAIN = {"stale_index", "missing", "exists", "not_holder"}
+
+
+def blocked_by(core: ClientState, kept: KeptSession, key: str, error: TxnFailed) -> BlockerKind | None:
+    """Return what stood in the way of locking ``key``; None when it is to be looked at again.
+
+    Raises PermissionDenied, SessionNotFound for an outside session, and whatever is no refusal to lock.
+    """
+    by_kind = {failure.kind: failure for failure in error.failures}
+    if "invalid_session" in by_kind:
+        core.end_session(kept, LossReason.SESSION_GONE)
+        if kept.outside:
+            message = f"session {kept.id}, given for {key!r}, does not exist (any more)"
+            raise SessionNotFound(message, session=kept.id) from error
+        return "unreachable"
+    raise_if_denied(key, error)
+    if "lock_delay" in by_kind:
+        return "lock_delay"
+    if "held" in by_kind:
+        return "held"
+    if not by_kind.keys() <= _LOOK_AGAIN:
+        raise error
+    return None
+
+
+def raise_if_denied(key: str, error: TxnFailed) -> None:
+    """Raise PermissionDenied, naming the rule that is missing, if that is why ``key`` was not written."""
+    denied = next((failure for failure in error.failures if failure.kind == "denied"), None)
+    if denied is None:
+        return
+    needed = (f'key:write on "{key}"',)
+    message = f"no permission to lock or unlock {key!r}: the token needs {needed[0]}"
+    raise PermissionDenied(
+        message, needed=needed, method="PUT", path="/v1/txn", status=409, body=denied.message
+    ) from error
+
+
+def timed_out(key: str, session: str, blocker: Blocker, cause: ConsulCoordError | None) -> AcquireTimeout:
+    """Return the error that tells what stood in the way when time was up."""
+    message = f"{key!r} was not acquired in time: {in_words(blocker, cause)}"
+    error = AcquireTimeout(message, key=key, session=session, blocker=blocker)
+    error.__cause__ = cause
+    return error
+
+
+def in_words(blocker: Blocker, cause: ConsulCoordError | None) -> str:
+    """Return what stands in the way, as a clause; ``cause`` is what the server or the network said."""
+    who = "another client" if blocker.session is None else f"session {blocker.session}"
+    place = "" if blocker.position is None else f" (position {blocker.position})"
+    said = "" if cause is None else f": {cause}"
+    return {
+        "held": f"{who} holds it",
+        "queued": f"others wait before this one{place}",
+        "lock_delay": "its last holder's session ended, and the lock-delay is still in force",
+        "unreachable": f"the server could not be reached, or could not serve{said}",
+    }[blocker.kind]

@@ -1,0 +1,572 @@
+"""Leader election: a candidate contends, leads, loses or resigns, and contends again, until it is stopped.
+
+===========  ===================================================  ==========
+from         what                                                 to
+===========  ===================================================  ==========
+aside        healthy, and every pause is over                     contending
+contending   the key is granted                                   leading
+contending   stopped, told to pause, or not healthy               aside
+contending   refused                                              aside, for longer each time
+leading      lost, resigned, stopped, told to pause, not healthy  aside, for a random part of ``retry_wait``
+aside        stopped, or the client closes                        over
+===========  ===================================================  ==========
+
+Rules
+- Whether it leads is read off the hold at each look. This program learns of it no later than anybody else,
+  but nobody relies on it for that.
+- What a user is told comes in order, once: ``on_elected`` and ``on_lost`` take turns. ``on_lost`` is told by
+  whoever ends the hold, at that moment, so that it is told also when this program does not run any more.
+- An error of a user's function is reported and ends no candidacy. If it was the leader's work, including
+  ``on_elected``, the leader resigns: it would else lead without working.
+- Giving up is the lock's release: no lock-delay, and the next candidate takes over at once. Who has led or
+  was refused stays aside for a moment, so that others get their ticket.
+- A candidate of low priority does not queue, as it would be in others' way. It joins when the leadership has
+  been vacant for its delay, and leaves again if it does not get it soon.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from consul_coord.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    ConsulCoordError,
+    InvalidArgument,
+    NotHeld,
+    SessionNotFound,
+    TxnFailed,
+)
+from consul_coord.events import Acquired, Elected, Failed, Resigned
+from consul_coord.http.backoff import delay
+from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.failures import retryable
+from consul_coord.http.messages import Retry
+from consul_coord.http.retry import perform
+from consul_coord.io import Signal
+from consul_coord.models import LOCK_FLAGS, Blocker, LossReason, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.recipes.cleanup.reaper import RemoveContender
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.refusals import in_words
+from consul_coord.recipes.contend.timeouts import deadline_of
+from consul_coord.recipes.election import notes
+from consul_coord.recipes.election.candidate import Candidate
+from consul_coord.recipes.election.changes import Changes
+from consul_coord.recipes.election.leader import LeaderFollower
+from consul_coord.recipes.election.leadership import check, told_as_leadership, why_over
+from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.lock.lock import LockObject, LockPlan
+from consul_coord.recipes.watch.follow import Follower
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from consul_coord.io import IO, Task
+    from consul_coord.models import LeaderInfo, SessionSpec
+    from consul_coord.recipes.client import ClientState
+    from consul_coord.recipes.hold.grant import Grant
+
+LONGEST_PAUSE = 15.0
+"""Seconds between two attempts that are refused, at most."""
+HEALTH_PATIENCE = 10.0
+"""Seconds after which a health predicate that has not answered counts as False."""
+LOW_PRIORITY_ATTEMPT = 1.0
+"""Seconds that a candidate of low priority stays in the queue."""
+HAND_OVER_TRIES = 5
+"""How often a transfer starts over when the queue changes meanwhile."""
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+class Calls(Protocol):
+    """How users' functions are called: never by the program itself, and never two at once in order."""
+
+    def in_order(self, function: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+        """Call a function when those handed over before have ended; what it raises goes to ``failed``."""
+        ...
+
+    def ask(
+        self,
+        function: Callable[[], object],
+        answered: Callable[[object], object],
+        failed: Callable[[Exception], object],
+    ) -> None:
+        """Call a function soon; what it returns goes to ``answered``, what it raises to ``failed``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionPlan:
+    """What a candidate stands for, and how."""
+
+    key: str
+    retry_wait: tuple[float, float]
+    priority_delay: float
+    health_interval: float
+    on_elected: Callable[[Candidacy, Grant], object] | None
+    on_lost: Callable[[LossReason], object] | None
+    on_change: Callable[[LeaderInfo | None], object] | None
+    health: Callable[[], object] | None
+
+    def __post_init__(self) -> None:
+        shortest, longest = self.retry_wait
+        if not 0 <= shortest <= longest < math.inf:
+            message = f"retry_wait is (shortest, longest) in seconds, not {self.retry_wait!r}"
+            raise InvalidArgument(message)
+        if not 0 <= self.priority_delay < math.inf:
+            message = f"priority_delay is seconds, 0 or more, not {self.priority_delay!r}"
+            raise InvalidArgument(message)
+        if not 0 < self.health_interval < math.inf:
+            message = f"health_interval is seconds, above 0, not {self.health_interval!r}"
+            raise InvalidArgument(message)
+
+
+def lock_of(
+    *, key: str, value: bytes, session: SessionSpec | str | None, accept_flags: Collection[int]
+) -> LockObject:
+    """Return the lock that an election is about. Raises InvalidKey."""
+    plan = LockPlan(
+        keys=(key,),
+        value=value,
+        flags=LOCK_FLAGS,
+        accept_flags=frozenset(accept_flags),
+        fair=True,
+        reentrant=False,
+        session=session,
+    )
+    return LockObject(plan)
+
+
+class Candidacy:
+    """One candidate, from its start to its stop."""
+
+    def __init__(
+        self, core: ClientState, plan: ElectionPlan, lock: LockObject, calls: Calls, *, keeps: object
+    ) -> None:
+        self.keeps = keeps
+        """What must live as long as this runs: a client that nobody refers to closes."""
+        self.core = core
+        self.plan = plan
+        self.lock = lock
+        self.calls = calls
+        self.changes = Changes()
+        """Told whenever a waiting call or the program itself may have to look again."""
+        self.stopping = Signal()
+        self.hold: Grant | None = None
+        """The latest leadership; what has become of it is its own affair."""
+        self.problem: Exception | None = None
+        """Why the last attempt was refused."""
+        self.attempt: Candidate | None = None
+        self.task: Task | None = None
+        self.noted_term = 0
+        """The term that the note on the server tells, if it was written."""
+        self._note_index = 0
+        self._healthy = plan.health is None
+        self._aside_until = -math.inf
+        self._refusals = 0
+
+    # -- what it is at a moment
+
+    def leading(self, now: float) -> Grant | None:
+        """Return the leadership if it may be relied on at ``now``."""
+        hold = self.hold
+        return hold if hold is not None and hold.is_held(now) else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was stopped, here or with its client."""
+        return self.stopping.is_set() or self.core.closing.is_set()
+
+    def _must_stand_aside(self) -> bool:
+        return self.is_over or not self._healthy or self.core.host.now() < self._aside_until
+
+    @property
+    def blocker(self) -> Blocker:
+        """What stands in the way of being elected."""
+        return Blocker("queued") if self.attempt is None else self.attempt.blocker
+
+    # -- being told
+
+    def stop(self) -> None:
+        """End it: from any thread, returns at once."""
+        self.stopping.set()
+        self.changes.tell()
+
+    def stand_aside(self, seconds: float) -> None:
+        """Be no candidate for a while; what was asked for before stays if it is longer."""
+        self._aside_until = max(self._aside_until, self.core.host.now() + seconds)
+        self.changes.tell()
+
+    def _set_healthy(self, *, healthy: bool) -> None:
+        if healthy is not self._healthy:
+            self._healthy = healthy
+            self.changes.tell()
+
+    def rest(self) -> None:
+        """Let others have their ticket: stand aside for a random part of ``retry_wait``."""
+        shortest, longest = self.plan.retry_wait
+        self.stand_aside(shortest + (longest - shortest) * self.core.host.random())
+
+    # -- the program
+
+    async def run(self, io: IO) -> None:
+        """Be a candidate until told to stop."""
+        unsubscribe = self.core.closing.subscribe(self.changes.tell)
+        if self.plan.health is not None:
+            io.spawn(self._watch_health, name=f"health of a candidate for {self.plan.key}")
+        if self.plan.on_change is not None:
+            io.spawn(self._watch_leader, name=f"watch the leader of {self.plan.key}")
+        try:
+            while await self._may_contend(io):
+                hold = await self._contend(io)
+                if hold is not None:
+                    await self._lead(io, hold)
+        finally:
+            unsubscribe()
+            self.stop()
+
+    async def _may_contend(self, io: IO) -> bool:
+        """Wait until nothing keeps it aside; returns False when it is over."""
+        while not self.is_over:
+            with self.changes.watching() as changed:
+                if not self._must_stand_aside():
+                    return True
+                await io.wait(changed, deadline=self._aside_until if self._healthy else None)
+        return False
+
+    async def _contend(self, io: IO) -> Grant | None:
+        """Contend in a task of its own, which ends when it must; returns the key's hold, or None."""
+        granted: list[Grant] = []
+
+        async def attempt(io: IO) -> None:
+            try:
+                granted.append(await self._attempt(io))
+            except Exception as error:  # noqa: BLE001 - nothing that an attempt raises ends the candidacy
+                self._refused(error)
+
+        task = io.spawn(attempt, name=f"candidate for {self.plan.key}")
+        task.done.subscribe(self.changes.tell)
+        while not task.done.is_set():
+            with self.changes.watching() as changed:
+                if self._must_stand_aside():
+                    task.cancel()
+                    await io.wait(task.done)
+                elif not task.done.is_set():
+                    await io.wait(changed)
+        self.attempt = None
+        return granted[0] if granted else None
+
+    async def _attempt(self, io: IO) -> Grant:
+        started = io.now()
+        while True:
+            if self.plan.priority_delay:
+                await self._wait_for_vacancy(io)
+            timeout = LOW_PRIORITY_ATTEMPT if self.plan.priority_delay else None
+            self.attempt = Candidate(io, self.core, self.lock, timeout=timeout)
+            try:
+                hold = await self.attempt.run()
+            except AcquireTimeout:
+                continue
+            io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
+            return hold
+
+    async def _wait_for_vacancy(self, io: IO) -> None:
+        """Wait until nobody has held the key for the whole delay."""
+        follower = Follower(partial(kv.watch, self.plan.key))
+        while True:
+            seen = await follower.change(io)
+            if seen is None or (seen.value is not None and seen.value.session is not None):
+                continue
+            await io.sleep(self.plan.priority_delay)
+            again = kv.get(self.plan.key, options=_CONSISTENT)
+            try:
+                deadline = io.now() + self.core.timeout
+                now = await perform(io, again, deadline=deadline, attempt=self.core.timeout)
+            except ConsulCoordError as error:
+                if not retryable(error):
+                    raise
+                follower = Follower(partial(kv.watch, self.plan.key))
+                await follower.pause(io)
+                continue
+            if now.value == seen.value:
+                return
+            # What was seen is out of date: a key that is as it was then by the next look would be no news.
+            follower = Follower(partial(kv.watch, self.plan.key))
+
+    def _refused(self, error: Exception) -> None:
+        self._refusals += 1
+        before, self.problem = self.problem, error
+        if str(error) != str(before) and not self.is_over:
+            self.report("candidacy", error)
+        first = max(self.plan.retry_wait[0], 0.05)
+        self.stand_aside(
+            delay(self._refusals, self.core.host.random(), first=first, most=max(first, LONGEST_PAUSE))
+        )
+
+    async def _lead(self, io: IO, hold: Grant) -> None:
+        if self._must_stand_aside():
+            await release(io, self.core, hold)
+            return
+        self._begin(hold)
+        while not hold.ended:
+            with self.changes.watching() as changed:
+                if self._must_stand_aside():
+                    await release(io, self.core, hold)
+                elif not hold.ended:
+                    await io.wait(changed, deadline=hold.lease.valid_until)
+                    hold.look(io.now())
+
+    def _begin(self, hold: Grant) -> None:
+        self.problem, self._refusals = None, 0
+        self.hold = hold
+        self.core.host.emit(Elected(hold.key, hold.session, hold.fence))
+        on_elected = self.plan.on_elected
+        if on_elected is not None:
+            self.calls.in_order(
+                partial(on_elected, self, hold), partial(self.work_failed, hold, "on_elected")
+            )
+        hold.over.subscribe(partial(self._ended, hold))
+        self.changes.tell()
+
+    def _ended(self, hold: Grant) -> None:
+        """Tell of a leadership's end; called by whoever ends it."""
+        reason = why_over(hold, self.core.host.now())
+        if reason is LossReason.RESIGNED:
+            self.core.host.emit(Resigned(hold.key, hold.session, hold.fence))
+        if self.plan.on_lost is not None and reason is not None:
+            self.calls.in_order(partial(self.plan.on_lost, reason), partial(self.report, "on_lost"))
+        if self.noted_term == hold.fence and reason is not LossReason.FORKED:
+            self.core.reaper.add(RemoveContender(notes.term_key(hold.key), self._note_index))
+        self.rest()
+
+    # -- what goes on beside it
+
+    async def _watch_health(self, io: IO) -> None:
+        predicate = self.plan.health
+        while predicate is not None and not self.is_over:
+            answer = _Answer()
+            self.calls.ask(predicate, answer.give, answer.fail)
+            await io.wait(answer.given, deadline=io.now() + HEALTH_PATIENCE)
+            if answer.error is not None and self._healthy:
+                self.report("health", answer.error)
+            self._set_healthy(healthy=answer.healthy)
+            await io.wait(self.stopping, deadline=io.now() + self.plan.health_interval)
+
+    async def _watch_leader(self, io: IO) -> None:
+        on_change = self.plan.on_change
+        follower = LeaderFollower(self.plan.key)
+        while on_change is not None and not self.is_over:
+            try:
+                seen = await follower.change(io, until=self.stopping)
+            except ConsulCoordError as error:
+                self.report("on_change", error)
+                await follower.pause(io, until=self.stopping)
+                continue
+            if seen is not None:
+                self.calls.in_order(partial(on_change, seen.value), partial(self.report, "on_change"))
+
+    def report(self, where: str, error: BaseException) -> None:
+        """Report what a user's function, or an attempt, has raised."""
+        text = f"{type(error).__name__}: {error}"
+        self.core.host.emit(Failed(f"{where} of the election {self.plan.key!r}", text))
+
+    def work_failed(self, hold: Grant, where: str, error: BaseException) -> None:
+        """Report what the leader's work has raised, and resign."""
+        self.report(where, error)
+        self.core.host.spawn(lambda io: release(io, self.core, hold), name=f"resign from {self.plan.key}")
+
+    # -- the leader's term, for others to read
+
+    async def note_term(self, io: IO, hold: Grant) -> None:
+        """Write down the term once, before the key's own index stops telling it."""
+        if self.noted_term == hold.fence:
+            return
+        ops = (
+            TxnOp.check_session(hold.key, hold.session),
+            TxnOp.set(notes.term_key(hold.key), notes.term_value(hold.session, hold.fence)),
+        )
+        call = txn.txn(*ops, retry=Retry.IDEMPOTENT)
+        try:
+            result = await perform(io, call, deadline=io.now() + self.core.timeout, attempt=self.core.timeout)
+        except TxnFailed:
+            return  # not permitted, or not the leader any more, which the write of the value will find
+        self._note_index = result[1][0].modify_index
+        self.noted_term = hold.fence
+
+
+class _Answer:
+    """The answer of a health predicate; None yet, or never, counts as False."""
+
+    def __init__(self) -> None:
+        self.given = Signal()
+        self.healthy = False
+        self.error: Exception | None = None
+
+    def give(self, healthy: object) -> None:
+        self.healthy = bool(healthy)
+        self.given.set()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.given.set()
+
+
+# -- what users ask for
+
+
+async def start(io: IO, candidacy: Candidacy) -> None:
+    """Begin a candidacy in the background; harmless when that was done before."""
+    if candidacy.task is None:
+        candidacy.task = io.spawn(candidacy.run, name=f"election {candidacy.plan.key}")
+
+
+async def stop(io: IO, candidacy: Candidacy, *, timeout: float) -> None:
+    """End a candidacy, resigning first; waits up to ``timeout`` seconds for that."""
+    candidacy.stop()
+    if candidacy.task is not None:
+        async with io.shield(timeout) as deadline:
+            await io.wait(candidacy.task.done, deadline=deadline)
+
+
+async def wait_for_leadership(
+    io: IO, candidacy: Candidacy | None, *, timeout: float | None
+) -> tuple[Candidacy, Grant]:
+    """Return the leadership, as soon as there is one.
+
+    Raises AcquireTimeout, and AcquireCancelled when there is no candidate (any more).
+    """
+    deadline = deadline_of(io, timeout)
+    while candidacy is not None:
+        with candidacy.changes.watching() as changed:
+            hold = candidacy.leading(io.now())
+            if hold is not None:
+                return candidacy, hold
+            if candidacy.is_over:
+                break
+            if not await io.wait(changed, deadline=deadline):
+                raise _timeout(candidacy)
+    key = "" if candidacy is None else candidacy.plan.key
+    raise AcquireCancelled("no candidate: the election was not started, or was stopped", key=key)
+
+
+def _timeout(candidacy: Candidacy) -> AcquireTimeout:
+    key, attempt, problem = candidacy.plan.key, candidacy.attempt, candidacy.problem
+    just_begun = attempt is not None and attempt.blocker.kind == "unreachable" and attempt.cause is None
+    if problem is not None and (attempt is None or just_begun):
+        why = f"its last attempt was refused: {problem}"
+    elif attempt is not None:
+        why = in_words(attempt.blocker, attempt.cause)
+    else:
+        why = "it does not contend at present (it has just begun, rests, is not healthy, or of low priority)"
+    message = f"not elected leader of {key!r} in time: {why}"
+    error = AcquireTimeout(message, key=key, blocker=candidacy.blocker)
+    error.__cause__ = problem if attempt is None or attempt.cause is None else attempt.cause
+    return error
+
+
+async def wait_for_loss(
+    io: IO, candidacy: Candidacy | None, *, key: str, timeout: float | None
+) -> LossReason:
+    """Return why the latest leadership of ``key`` has ended, as soon as it has.
+
+    Raises NotHeld when there was none, and TimeoutError.
+    """
+    if candidacy is None or candidacy.hold is None:
+        raise _not_leader(key)
+    hold = candidacy.hold
+    deadline = deadline_of(io, timeout)
+    while True:
+        with candidacy.changes.watching() as changed:
+            reason = why_over(hold, io.now())
+            if reason is not None:
+                return reason
+            if io.now() >= deadline:
+                message = f"the leadership of {hold.key!r} was not lost in {timeout:g} s"
+                raise TimeoutError(message)
+            await io.wait(changed, deadline=min(deadline, hold.lease.valid_until))
+
+
+def report_work(candidacy: Candidacy | None, error: BaseException | None) -> None:
+    """Report what the leader's work has raised, if anything; a cancellation is no error."""
+    if candidacy is not None and isinstance(error, Exception):
+        candidacy.report("the leader's work", error)
+
+
+async def resign(io: IO, candidacy: Candidacy | None, *, pause: float) -> ReleaseOutcome:
+    """Give up the leadership, and be no candidate for ``pause`` seconds, and a moment at least."""
+    if candidacy is None:
+        return ReleaseOutcome.ALREADY_LOST
+    if pause > 0:
+        candidacy.stand_aside(pause)
+    hold = candidacy.hold
+    return ReleaseOutcome.ALREADY_LOST if hold is None else await release(io, candidacy.core, hold)
+
+
+async def proclaim(io: IO, candidacy: Candidacy, hold: Grant, value: bytes) -> None:
+    """Change what the leader advertises. Raises LeadershipLost, and what the write raises."""
+    check(hold, io.now())
+    with told_as_leadership(hold):
+        await candidacy.note_term(io, hold)
+        try:
+            await hold_ops.put(io, candidacy.core, hold, value)
+        except TxnFailed:
+            check(hold, io.now())
+            raise
+
+
+def leadership_of(candidacy: Candidacy | None, now: float, *, key: str) -> tuple[Candidacy, Grant]:
+    """Return the present leadership of ``key``.
+
+    Raises LeadershipLost, or NotHeld when there is none to be lost.
+    """
+    if candidacy is None or candidacy.hold is None or candidacy.hold.released:
+        raise _not_leader(key)
+    check(candidacy.hold, now)
+    return candidacy, candidacy.hold
+
+
+def _not_leader(key: str) -> NotHeld:
+    return NotHeld(f"this is not the leader of {key!r}", key=key)
+
+
+async def transfer(io: IO, candidacy: Candidacy, hold: Grant, heir: str) -> None:
+    """Name a queueing candidate as the next leader, and resign.
+
+    Raises SessionNotFound when no candidate of that session queues, and LeadershipLost.
+    """
+    await _name_heir(io, candidacy.core, hold, heir)
+    await resign(io, candidacy, pause=0.0)
+
+
+async def _name_heir(io: IO, core: ClientState, hold: Grant, heir: str) -> None:
+    key, deadline = hold.key, io.now() + core.timeout
+    for _ in range(HAND_OVER_TRIES):
+        call = kv.list_pairs(waitqueue.directory(key), options=_CONSISTENT)
+        look = waitqueue.read(key, (await perform(io, call, deadline=deadline, attempt=core.timeout)).value)
+        position = look.position(heir)
+        if position is None:
+            message = f"no candidate of the session {heir!r} waits for the leadership of {key!r}"
+            raise SessionNotFound(message, session=heir)
+        ops = [
+            TxnOp.check_session(key, hold.session),
+            TxnOp.check_session(look.live[position].key, heir),
+            TxnOp.set(notes.heir_key(key), heir),
+        ]
+        if position > 0:
+            # It watches the one before it: a write there wakes it, and then it sees the note.
+            ahead = look.live[position - 1]
+            ops.append(TxnOp.cas(ahead.key, ahead.value, ahead.modify_index, flags=ahead.flags))
+        try:
+            await perform(io, txn.txn(*ops, retry=Retry.IDEMPOTENT), deadline=deadline, attempt=core.timeout)
+        except TxnFailed as error:
+            if all(failure.op_index > 0 and failure.kind != "denied" for failure in error.failures):
+                continue  # the queue has changed since it was read
+            await core.monitor.make_sure(io, hold)
+            check(hold, io.now())
+            raise
+        return
+    message = f"the queue of {key!r} kept changing: nobody was named, and the leadership was kept"
+    raise AcquireTimeout(message, key=key, session=hold.session, blocker=Blocker("queued", heir))

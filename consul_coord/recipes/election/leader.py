@@ -1,0 +1,126 @@
+"""Who leads: asked once, or followed.
+
+Rules
+- The key decides: whoever's session holds it leads. Its value alone means nothing, as it outlives the leader.
+- Key and term are read in one transaction, by a consistent read. The node is the session's, where the token
+  may read that.
+- Following is a blocking query on the key alone. What it shows is completed by a read, which may be newer:
+  the state seen next is then the same, and not told again.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import PermissionDenied, TxnFailed
+from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.endpoints._keys import check_key
+from consul_coord.http.messages import Call
+from consul_coord.http.retry import perform
+from consul_coord.models import LeaderInfo, ReadOptions, Result, TxnOp
+from consul_coord.recipes.election import notes
+from consul_coord.recipes.watch.follow import WAIT, Follower
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from typing import Protocol, TypeVar
+
+    from consul_coord.http.messages import Response
+    from consul_coord.io import IO, Signal
+    from consul_coord.models import KVPair
+    from consul_coord.recipes.client import ClientState
+
+    T = TypeVar("T")
+
+    class Ask(Protocol):
+        """How a call is answered."""
+
+        def __call__(self, call: Call[T], /) -> Awaitable[T]:
+            """Return the call's answer. Raises what comes of it."""
+            ...
+
+
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+async def leader(io: IO, core: ClientState, key: str) -> LeaderInfo | None:
+    """Return who leads, as the servers' leader has it, or None."""
+    deadline = io.now() + core.timeout
+
+    async def ask(call: Call[T], /) -> T:
+        return await perform(io, call, deadline=deadline, attempt=core.timeout)
+
+    return await _read(ask, key)
+
+
+async def _read(ask: Ask, key: str) -> LeaderInfo | None:
+    try:
+        result = await ask(txn.txn(TxnOp.get(key), TxnOp.get_tree(notes.term_key(key)), options=_CONSISTENT))
+    except TxnFailed as error:
+        if {failure.kind for failure in error.failures} == {"missing"}:
+            return None
+        raise
+    if not result[0]:
+        # Left out for want of permission, which only a plain read says.
+        return _provisional((await ask(kv.get(key, options=_CONSISTENT))).value)
+    info = _provisional(result[0][0])
+    if info is None:
+        return None
+    term = notes.term_of(result[0][0], notes.find(notes.term_key(key), result[1]))
+    return replace(info, term=term, node=await _node(ask, info.session))
+
+
+async def _node(ask: Ask, session: str) -> str | None:
+    with suppress(PermissionDenied):
+        found = (await ask(session_endpoint.info(session, options=_CONSISTENT))).value
+        return None if found is None else found.node
+    return None
+
+
+def _provisional(pair: KVPair | None) -> LeaderInfo | None:
+    """Return what the key alone tells."""
+    if pair is None or pair.session is None:
+        return None
+    return LeaderInfo(pair.value, pair.session, term=pair.modify_index, since_index=pair.modify_index)
+
+
+class _Closed(Exception):
+    """Whoever follows has ended that."""
+
+
+class LeaderFollower(Follower[LeaderInfo | None]):
+    """Follows the leadership of a key: the present state first, then each change once."""
+
+    def __init__(self, key: str, *, wait: float = WAIT) -> None:
+        super().__init__(partial(_watch, check_key(key)), wait=wait)
+        self._key = key
+
+    async def _ask(self, io: IO, until: Signal | None) -> Result[LeaderInfo | None] | None:
+        answer = await super()._ask(io, until)
+        if answer is None or answer.value is None:
+            return answer
+        try:
+            return replace(answer, value=await _read(partial(_ask_until, io, until), self._key))
+        except _Closed:
+            return None
+
+
+def _watch(key: str, *, index: int, wait: float) -> Call[Result[LeaderInfo | None]]:
+    call = kv.watch(key, index=index, wait=wait)
+
+    def decode(response: Response) -> Result[LeaderInfo | None]:
+        result = call.decode(response)
+        return Result(_provisional(result.value), result.index, result.known_leader, result.last_contact)
+
+    return Call(call.request, decode)
+
+
+async def _ask_until(io: IO, until: Signal | None, call: Call[T], /) -> T:
+    response = await io.changed(call.request, until=until)
+    if response is None:
+        raise _Closed
+    return call.decode(response)

@@ -1,0 +1,80 @@
+"""What candidates of one election tell each other beside the key: two notes, as pure rules.
+
+Both are keys of the directory that the queue of waiters is in, ``KEY/.wait/``, where every look at the queue
+reads them for nothing. Their names are no session ids, so nobody takes them for contenders.
+
+===================  ====================================  ===========================================
+note                 value                                 meaning
+===================  ====================================  ===========================================
+``KEY/.wait/heir``   the session of a queueing candidate   let this one go first at the next vacancy
+``KEY/.wait/term``   the leader's session, a space, the    the term of the leader: since its election
+                     fence as a decimal number             it has written the key again
+===================  ====================================  ===========================================
+
+Rules
+- The heir's note is a hint of the leader that hands over. Candidates honour it for ``HONOURED`` seconds after
+  they first saw it, on their own clock; whoever is elected deletes it. Clients that do not know it ignore it.
+- It counts only while the heir queues, and until somebody holds the key who got it after the note was
+  written.
+- The term's note counts only while the session that it names holds the key. Without it the term is the
+  ModifyIndex of the key, which is that of the election as long as nobody has written the key since.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from consul_coord.recipes.contend.queue import directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consul_coord.models import KVPair
+    from consul_coord.recipes.contend.queue import Look
+
+HONOURED = 5.0
+"""Seconds for which candidates let an heir go first."""
+_TERM = re.compile(r"(\S+) ([0-9]{1,20})")
+
+
+def heir_key(key: str) -> str:
+    """Return the key of the note that names an heir."""
+    return directory(key) + "heir"
+
+
+def term_key(key: str) -> str:
+    """Return the key of the note that tells the leader's term."""
+    return directory(key) + "term"
+
+
+def find(note: str, pairs: Iterable[KVPair]) -> KVPair | None:
+    """Return a note among what was read of the directory, or None."""
+    return next((pair for pair in pairs if pair.key == note), None)
+
+
+def heir_of(note: KVPair) -> str:
+    """Return the session that an heir's note names."""
+    return note.value.decode(errors="replace")
+
+
+def counts(note: KVPair, look: Look) -> bool:
+    """Return whether an heir's note still means something for the reading that it is part of."""
+    if look.position(heir_of(note)) is None:
+        return False
+    pair = look.pair
+    overtaken = pair is not None and pair.session is not None and pair.modify_index > note.modify_index
+    return not overtaken
+
+
+def term_value(session: str, term: int) -> bytes:
+    """Return what the note of a leader's term says."""
+    return f"{session} {term}".encode()
+
+
+def term_of(pair: KVPair, note: KVPair | None) -> int:
+    """Return the term of the leader that holds ``pair``."""
+    told = _TERM.fullmatch(note.value.decode(errors="replace")) if note is not None else None
+    if told is not None and told[1] == pair.session:
+        return int(told[2])
+    return pair.modify_index

@@ -1,0 +1,130 @@
+"""What can be seen of a hold without any I/O: the half that its blocking and its async view have in common.
+
+Rules
+- Everything here is computed at each look, from the lease and the clock.
+- Whether the lock is held is decided in ``recipes.hold``; this only names it for users.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from consul_coord.recipes.hold import asking as hold_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.io import Signal
+    from consul_coord.models import HoldState, LossReason, Sequencer, TxnOp
+    from consul_coord.recipes.client import ClientState
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.session.lease import Lease
+
+
+class Losable(Protocol):
+    """What can be lost: a hold, or a session."""
+
+    @property
+    def lease(self) -> Lease:
+        """Its lease."""
+        ...
+
+    @property
+    def over(self) -> Signal:
+        """Raised at its end, whichever it is."""
+        ...
+
+    def is_lost(self, now: float) -> bool:
+        """Return whether it is lost at ``now``."""
+        ...
+
+
+class HoldView:
+    """A hold's facts and its local truth."""
+
+    def __init__(self, core: ClientState, hold: Grant) -> None:
+        self._core = core
+        self._hold = hold
+
+    def _now(self) -> float:
+        return self._core.host.now()
+
+    @property
+    def core(self) -> Grant:
+        """What this is a view of, for this package's own use."""
+        return self._hold
+
+    @property
+    def key(self) -> str:
+        """The locked key."""
+        return self._hold.key
+
+    @property
+    def session(self) -> str:
+        """The id of the session that holds it."""
+        return self._hold.session
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: higher than that of every earlier hold of this key, fixed at the grant."""
+        return self._hold.fence
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """Key, LockIndex and session, for a server that checks them; changes with ``put``."""
+        return self._hold.sequencer
+
+    @property
+    def state(self) -> HoldState:
+        """HELD, JEOPARDY (held, but renewals fail), LOST or RELEASED, at this moment; no I/O."""
+        return self._hold.look(self._now())[0]
+
+    @property
+    def reason(self) -> LossReason | None:
+        """Why it was lost, or None while it was not; no I/O."""
+        return self._hold.loss(self._now())
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it may be relied on at this moment; no I/O."""
+        return self._hold.is_held(self._now())
+
+    def deadline(self) -> float:
+        """Return until when it is surely held unless renewed, on the clock of ``client.now()``."""
+        return self._hold.lease.valid_until
+
+    def remaining(self) -> float:
+        """Return the seconds until ``deadline()``.
+
+        0 when it has ended, ``inf`` for a session without a bound.
+        """
+        now = self._now()
+        return self._hold.lease.remaining(now) if self._hold.is_held(now) else 0.0
+
+    def check(self) -> None:
+        """Raise LockLost if it was lost, NotHeld if it was released; no I/O."""
+        hold_ops.check(self._hold, self._now())
+
+    def guard(self) -> tuple[TxnOp, ...]:
+        """Return operations that let a transaction, put after them, succeed only while this hold lasts.
+
+        Also after this hold's own ``put``; not after somebody else's write to the key, until the next
+        ``put``.
+        """
+        return self._hold.guard()
+
+    def on_lost(self, fn: Callable[[LossReason], object]) -> None:
+        """Call ``fn`` with the reason, once, when it is lost.
+
+        At once when it is. On the client's callback thread.
+        """
+        self._core.on_lost(self._hold, fn)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        name = type(self).__name__
+        message = f"{name} can't be pickled: it is this process's; pass on its fence, or its sequencer"
+        raise TypeError(message)
+
+    def __repr__(self) -> str:
+        left = f"{self.remaining():.1f} s left"
+        return f"<{type(self).__name__} of {self.key!r}: {self.state}, fence {self.fence}, {left}>"

@@ -1,0 +1,94 @@
+"""Who may enter a read-write lock: pure rules over one reading of its queue.
+
+Readers and writers queue as the waiters of a lock do (see ``waitqueue``), under a key of their own, each with
+a mark in its contender's value. Place alone decides: a reader is in when no writer is before it, a writer
+when nobody is.
+
+Rules
+- Those before a contender can only leave: nobody is ever put before it. So who is in stays in until its
+  contender ends, and being in needs no further write. Whoever comes after a waiting writer waits behind it:
+  writers do not starve.
+- A reader waits for the nearest writer before it, a writer for its nearest predecessor: one wake-up each.
+- The fence is the contender's CreateIndex. It rises in the order of the queue, which for any two that exclude
+  each other is the order in which they are in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from consul_coord.recipes.contend.queue import Rejoin
+
+if TYPE_CHECKING:
+    from consul_coord.models import KVPair
+    from consul_coord.recipes.contend.queue import Look
+
+Mode = Literal["read", "write"]
+
+_MARKS: dict[Mode, bytes] = {"read": b"r", "write": b"w"}
+
+
+_SUFFIX = "/.rw"
+
+
+def base_of(key: str) -> str:
+    """Return the key that stands for the queue of a read-write lock."""
+    return key + _SUFFIX
+
+
+def key_of(base: str) -> str:
+    """Return the key whose queue it is."""
+    return base.removesuffix(_SUFFIX)
+
+
+def marked(mode: Mode, value: bytes) -> bytes:
+    """Return how a contender keeps its mode and the user's value."""
+    return _MARKS[mode] + value
+
+
+def mode_of(contender: KVPair) -> Mode:
+    """Return a contender's mode; one without a mark that is known counts as a writer, which excludes all."""
+    return "read" if contender.value[:1] == _MARKS["read"] else "write"
+
+
+def value_of(contender: KVPair) -> bytes:
+    """Return the user's value in a contender."""
+    return contender.value[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Nobody is in the way."""
+
+    own: KVPair
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Somebody is in the way: watch it."""
+
+    own: KVPair
+    blocker: KVPair
+    position: int
+
+
+Verdict = Enter | Behind | Rejoin
+
+
+def judge(look: Look, session: str, mode: Mode) -> Verdict:
+    """Return what a reading means for a session that queues in a mode."""
+    position = look.position(session)
+    if position is None:
+        return Rejoin()
+    own, before = look.live[position], look.live[:position]
+    in_the_way = [pair for pair in before if mode == "write" or mode_of(pair) == "write"]
+    return Behind(own, in_the_way[-1], position) if in_the_way else Enter(own)
+
+
+def inside(look: Look) -> tuple[KVPair, ...]:
+    """Return the contenders that are in: one writer, or the readers before the first one."""
+    if look.live and mode_of(look.live[0]) == "write":
+        return look.live[:1]
+    first_writer = next((place for place, pair in enumerate(look.live) if mode_of(pair) == "write"), None)
+    return look.live[:first_writer]

@@ -1,0 +1,1 @@
+"""The semaphore: its record and contenders, the judgement of a listing, its transactions."""

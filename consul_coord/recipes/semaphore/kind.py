@@ -1,0 +1,222 @@
+"""The kind of a semaphore's slot: a line in the record, and a contender held by a session of its own.
+
+Rules, each with what happens without it
+- Lost when the record has gone or does not name the session any more, and when the contender has gone or is
+  held by nobody. The contender vanishes with its session, so the session needs no watch of its own.
+- A holder never makes its contender again: somebody else may have the slot by then.
+- What frees the slot is the end of the contender. So it is given back by deleting that, in one transaction
+  which also tells whether the slot was ours until then. The record goes on naming the session until the next
+  take, which leaves it out; whoever shows holders looks at the contenders, too.
+- If nobody else was there at the take, and the record has not changed since, the session is taken out of it
+  in the same transaction. Under contention that would fail, mostly, and cost a round trip before the slot is
+  free. When nobody waits by then, the record as left is remembered: the next take may do without queueing.
+- Where takers leave the slot of a vanished holder alone for a while, the session is always taken out of the
+  record, read anew if need be: nobody can tell one that left from one that vanished, and each slot given back
+  would be left alone as long.
+- Any other answer, or none: the session is destroyed, which frees the slot in any case.
+- A session whose permit wrote its value is not used again: a late copy of that write would turn a later
+  waiter's mark into a holder's, and nobody would follow it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ConsulCoordError, DecodeError, SessionNotFound, TxnFailed
+from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.retry import perform, send_once
+from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.recipes.hold.kind import Ending, KeyWatch
+from consul_coord.recipes.lock.kind import watch_of
+from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.semaphore.backoff import AdaptiveBackoff
+from consul_coord.recipes.session import keeping as sessions
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.models import KVPair, SessionSpec
+    from consul_coord.recipes.client import ClientState
+    from consul_coord.recipes.contend.tickets import Ticket
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.semaphore.slots import Listing, Record
+    from consul_coord.recipes.session.pool import PooledSession
+
+MOST_TRIES = 10
+"""How often a record that others write is read anew by who leaves."""
+_CONSISTENT = ReadOptions(consistency="consistent")
+_RELEASED = Ending(ReleaseOutcome.RELEASED)
+
+
+class Memory:
+    """What one semaphore object remembers from one attempt or hold to the next, with one coordinator."""
+
+    def __init__(self, core: ClientState, prefix: str, spec: SessionSpec, flags: int) -> None:
+        self.prefix = prefix
+        self.flags = flags
+        self.sessions = core.slot_sessions(slots.directory(prefix), spec)
+        self.graced = bool(spec.node_checks or spec.service_checks)
+        """Whether takers leave the slot of a vanished holder alone for a while."""
+        self.tidy_leave = AdaptiveBackoff()
+        self.quick_take = AdaptiveBackoff()
+        self._left: list[Record] = []
+
+    def left(self, listing: Listing) -> None:
+        """Remember the record as this client left it, if a slot is free and nobody waits for one."""
+        record = listing.record
+        free = len(record.holders) < record.limit
+        self._left = [record] if free and not listing.wanted() else []
+
+    def recall(self) -> Record | None:
+        """Return the record as left last, once; None when there is none, or it is not worth a try."""
+        left, self._left = self._left, []
+        return left[0] if left and self.quick_take.worth_a_try() else None
+
+    def read(self, pairs: tuple[KVPair, ...], index: int) -> Listing:
+        """Read a listing made after a take, when there is a record. Raises DecodeError."""
+        return slots.read(self.prefix, pairs, limit=0, flags=self.flags, index=index)
+
+
+class PermitKind:
+    """How a permit is held."""
+
+    sole = True
+
+    def __init__(self, memory: Memory, session: PooledSession, record: Record, *, alone: bool) -> None:
+        self._memory = memory
+        self._session = session
+        self._record = record
+        """The record as of the take."""
+        self._alone = alone
+        """Whether nobody else was there at the take, and the record has not been seen to change since."""
+        self._record_deleted = False
+        """Whether the record was found to be missing."""
+
+    def watches(self, hold: Grant) -> tuple[KeyWatch, ...]:
+        """Return the watches on the contender and on the record."""
+        key = slots.record_key(self._memory.prefix)
+        return watch_of(hold), KeyWatch(key, self._record.index, self._record_loss)
+
+    def _record_loss(self, pair: KVPair | None) -> LossReason | None:
+        if pair is None:
+            self._record_deleted = True
+            return LossReason.KEY_DELETED
+        self._alone = self._alone and pair.modify_index <= self._record.index
+        try:
+            record = slots.read_record(pair, limit=0, flags=self._memory.flags)
+        except DecodeError:
+            return LossReason.SLOT_REMOVED
+        self._memory.sessions.saw(record)
+        return None if self._session.id in record.holders else LossReason.SLOT_REMOVED
+
+    def guard(self, hold: Grant) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a HoldKind's
+        """Return nothing: others write the record all the time."""
+        return ()
+
+    def words_for(self, loss: LossReason) -> str | None:
+        """Return that it is the record that was deleted, if it was that."""
+        if loss is LossReason.KEY_DELETED and self._record_deleted:
+            return f"the semaphore's record {slots.record_key(self._memory.prefix)!r} was deleted"
+        return None
+
+    def tickets(self, hold: Grant) -> tuple[Ticket, ...]:
+        """Return the one ticket at its key."""
+        return (hold.ticket,)
+
+    def kept_as(self, value: bytes) -> bytes:
+        """Return the value with a holder's mark."""
+        self._session.settled = False
+        return slots.holding(value)
+
+    # -- giving back
+
+    async def give_back(self, io: IO, core: ClientState, hold: Grant, *, deadline: float) -> Ending:
+        """Free the slot; the session is kept for the next attempt if it is fit for that."""
+        with suppress(ConsulCoordError):
+            return await self._leave(io, core, hold, deadline)
+        await self._destroy(io, core, deadline)
+        return _RELEASED
+
+    async def _leave(self, io: IO, core: ClientState, hold: Grant, deadline: float) -> Ending:
+        if self._memory.graced:
+            return await self._leave_surely(io, core, hold, deadline)
+        if self._alone and self._memory.tidy_leave.worth_a_try():
+            try:
+                return await self._leave_tidily(io, hold, deadline)
+            except TxnFailed:
+                self._memory.tidy_leave.failed()
+        return await self._withdraw(io, core, hold, deadline)
+
+    async def _leave_tidily(self, io: IO, hold: Grant, deadline: float) -> Ending:
+        """Take the session out of the record, too."""
+        prefix, record = self._memory.prefix, self._record.without(self._session.id)
+        ops = (
+            TxnOp.check_session(hold.key, hold.session),
+            TxnOp.cas(slots.record_key(prefix), record.encode(), record.index, flags=record.flags),
+            TxnOp.delete_cas(hold.key, hold.last_index),
+            TxnOp.get_tree(slots.directory(prefix)),
+        )
+        result = await send_once(io, txn.txn(*ops), deadline=deadline)
+        self._memory.tidy_leave.succeeded()
+        self._memory.left(self._memory.read(result[3], result.index))
+        self._session.taken_at = 0
+        self._memory.sessions.put_back(self._session)
+        return _RELEASED
+
+    async def _leave_surely(self, io: IO, core: ClientState, hold: Grant, deadline: float) -> Ending:
+        """Take the session out of the record, as often as others write it meanwhile."""
+        key, flags = slots.record_key(self._memory.prefix), self._memory.flags
+        for _ in range(MOST_TRIES):
+            call = kv.get(key, options=_CONSISTENT)
+            pair = (await perform(io, call, deadline=deadline, attempt=deadline - io.now())).value
+            if self._record_loss(pair) is not None:
+                break
+            self._record = slots.read_record(pair, limit=0, flags=flags)
+            with suppress(TxnFailed):
+                return await self._leave_tidily(io, hold, deadline)
+        return await self._withdraw(io, core, hold, deadline)
+
+    async def _withdraw(self, io: IO, core: ClientState, hold: Grant, deadline: float) -> Ending:
+        """Delete the contender alone, and look whether it stood for a slot until then."""
+        key = slots.record_key(self._memory.prefix)
+        ops = (
+            TxnOp.check_session(hold.key, hold.session),
+            TxnOp.get(key),
+            TxnOp.delete_cas(hold.key, hold.last_index),
+        )
+        try:
+            result = await send_once(io, txn.txn(*ops), deadline=deadline)
+        except TxnFailed as error:
+            loss = await self._found(io, core, error, deadline)
+            if loss is None:
+                raise
+            core.discard_session(self._session.kept)
+            return Ending(ReleaseOutcome.ALREADY_LOST, loss)
+        self._session.taken_at = hold.fence
+        self._memory.sessions.put_back(self._session)
+        loss = self._record_loss(result[1][0] if result[1] else None)
+        return _RELEASED if loss is None else Ending(ReleaseOutcome.ALREADY_LOST, loss)
+
+    async def _found(self, io: IO, core: ClientState, error: TxnFailed, deadline: float) -> LossReason | None:
+        """Return what a refused withdrawal shows to have happened to the slot; None when it is still ours."""
+        refused = {failure.op_index: failure.kind for failure in error.failures}
+        if 0 not in refused:
+            return self._record_loss(None) if refused.get(1) == "missing" else None
+        try:
+            await sessions.renew(io, core, self._session.kept, deadline=deadline)
+        except SessionNotFound:
+            return LossReason.SESSION_GONE
+        return LossReason.KEY_DELETED if refused[0] == "missing" else LossReason.RELEASED_BY_OTHER
+
+    async def _destroy(self, io: IO, core: ClientState, deadline: float) -> None:
+        kept = self._session.kept
+        call = session_endpoint.destroy(kept.id)
+        await perform(io, call, deadline=deadline, attempt=deadline - io.now())
+        core.end_session(kept, LossReason.CLIENT_CLOSED)
+
+    def abandon(self, core: ClientState, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
+        """Leave the destroying of the session to the reaper: that frees the slot."""
+        core.discard_session(self._session.kept)
+
+    lost = abandon
