@@ -14,29 +14,41 @@ from typing import TYPE_CHECKING
 import anyio
 
 from consul_coord.aio import backend
+from consul_coord.recipes.election.leadership import resigned, told_as_leadership
 from consul_coord.recipes.hold.grant import error_at_exit
-from consul_coord.recipes.hold.release import release
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from consul_coord.aio.client import AsyncClient
-    from consul_coord.recipes.client import ClientState
-    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.aio.hold import AsyncHold
+    from consul_coord.io import Signal
 
 
 class Body:
     """One pass through an ``async with`` block."""
 
-    def __init__(self, client: AsyncClient, core: ClientState, hold: Grant) -> None:
+    def __init__(self, client: AsyncClient, hold: AsyncHold) -> None:
         self._client = client
-        self._core = core
         self._hold = hold
-        self._task = backend.current_task()
+        self.owner = backend.current_task()
+        """The task that entered."""
         self._scope = anyio.CancelScope()
         self._scope.__enter__()
-        wake = backend.current_waker()
-        self._unsubscribe = hold.lost.subscribe(lambda: wake(self._scope.cancel))
+        self._wake = backend.current_waker()
+        self._unsubscribe = self._end_of(hold).subscribe(lambda: self._wake(self._scope.cancel))
+
+    def _end_of(self, hold: AsyncHold) -> Signal:
+        """Return what cancels the body."""
+        return hold.core.lost
+
+    def is_mine(self) -> bool:
+        """Return whether the running task entered."""
+        return self.owner is backend.current_task()
+
+    def is_orphan(self) -> bool:
+        """Return whether the task that entered has ended."""
+        return backend.has_ended(self.owner)
 
     async def leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -46,16 +58,16 @@ class Body:
         try:
             swallowed = self._close_scope(kind, error, trace)
         finally:
-            await self._client.call(lambda io: release(io, self._core, self._hold), closing=True)
+            await self._hold.release()
         raised = None if swallowed else error
-        lost = error_at_exit(self._hold, self._client.now(), raised)
+        lost = error_at_exit(self._hold.core, self._client.now(), raised)
         if lost is not None:
             raise lost from raised
 
     def _close_scope(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if backend.current_task() is not self._task:
+        if not self.is_mine():
             raise misused(self._hold.key) from error
         try:
             return bool(self._scope.__exit__(kind, error, trace))
@@ -63,39 +75,21 @@ class Body:
             raise misused(self._hold.key) from misuse
 
 
-class Blocks:
-    """The blocks of one object that have been entered, by task; those of one task nest."""
+class LeaderBody(Body):
+    """A block that is cancelled also when its leadership is given up elsewhere."""
 
-    def __init__(self, key: str) -> None:
-        self._key = key
-        self._entered: dict[object, list[Body]] = {}
+    def _end_of(self, hold: AsyncHold) -> Signal:
+        return hold.core.over
 
-    def enter(self, body: Body) -> None:
-        """Take note of the running task's block."""
-        self._entered.setdefault(backend.current_task(), []).append(body)
-
-    def latest(self) -> Body:
-        """Return the block that is left now, and forget it. Raises RuntimeError when it can't be told."""
-        owner = self._owner()
-        entered = self._entered[owner]
-        body = entered.pop()
-        if not entered:
-            del self._entered[owner]
-        return body
-
-    def _owner(self) -> object:
-        """Return whose block is left here: this task's or, by misuse, that of the task which entered it.
-
-        That one has ended, or is the only one.
-        """
-        task = backend.current_task()
-        if task in self._entered:
-            return task
-        ended = [owner for owner in self._entered if backend.has_ended(owner)]
-        owners = ended or list(self._entered)
-        if len(owners) == 1:
-            return owners[0]
-        raise misused(self._key)
+    async def leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Resign, then raise LeadershipLost in the place of the block's own cancellation."""
+        given_up = self._hold.core.released
+        with told_as_leadership(self._hold.core):
+            await super().leave(kind, error, trace)
+        if given_up and self._scope.cancelled_caught:
+            raise resigned(self._hold.core)
 
 
 def misused(key: str) -> RuntimeError:

@@ -108,12 +108,13 @@ class AsyncLeaderElection:
 
     async def start(self) -> None:
         """Begin to be a candidate, in the background; harmless when it is one. Raises ClientClosed."""
-        candidacy = self._current()
-        if candidacy is None or candidacy.is_over:
-            core = self._client.core
-            candidacy = recipe.Candidacy(core, self._plan, self._lock, AsyncCallbacks(core), keeps=self)
-            self._candidacy = candidacy
-        await self._client.call(functools.partial(recipe.start, candidacy=candidacy))
+        core = self._client.core
+        with core.mutex:  # the core's: after a fork there is a new one
+            candidacy = self._current()
+            if candidacy is None or candidacy.is_over:
+                candidacy = recipe.Candidacy(core, self._plan, self._lock, AsyncCallbacks(core), keeps=self)
+                self._candidacy = candidacy
+            await self._client.call(functools.partial(recipe.start, candidacy=candidacy))
 
     async def stop(self, *, timeout: float = 5.0) -> None:
         """Resign if it leads, and be no candidate any more; harmless when it is none.

@@ -1,4 +1,4 @@
-"""Consul's endpoints as coroutine methods: each makes one call and hands it to ``perform``.
+"""Consul's endpoints as methods to await: each makes one call and hands it to ``perform``.
 
 ``perform`` sends the request and reads the reply; it owns timeouts, retries and the token. Every method
 raises what it raises: InvalidArgument before anything is sent, then TransportError, ResponseError or

@@ -8,8 +8,6 @@ Rules
 
 from __future__ import annotations
 
-import math
-from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.models._validate import as_bytes
@@ -19,7 +17,6 @@ from consul_coord.recipes.hold.view import HoldView
 
 if TYPE_CHECKING:
     from consul_coord.aio.client import AsyncClient
-    from consul_coord.io import IO, Signal
     from consul_coord.models import ReleaseOutcome
     from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.hold.grant import Grant
@@ -42,19 +39,12 @@ class AsyncLossEvent:
 
         Returns whether it is lost; False also as soon as it was released.
         """
-        now = self._client.now()
-        deadline = math.inf if timeout is None else now + timeout
-        while not self.is_set() and not self._subject.over.is_set() and self._client.now() < deadline:
-            until = min(deadline, self._subject.lease.valid_until)
-            await self._client.call(partial(_wait, self._subject.over, until), closing=True)
-        return self.is_set()
+        return await self._client.call(
+            lambda io: hold_ops.wait_for_loss(io, self._subject, timeout=timeout), closing=True
+        )
 
     def __repr__(self) -> str:
         return f"<AsyncLossEvent: {'set' if self.is_set() else 'not set'}>"
-
-
-async def _wait(signal: Signal, deadline: float, io: IO) -> bool:
-    return await io.wait(signal, deadline=deadline)
 
 
 class AsyncHold(HoldView):

@@ -4,46 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.aio import backend
-from consul_coord.aio.body import Body
+from consul_coord.aio.blocks import Blocks
+from consul_coord.aio.body import LeaderBody
 from consul_coord.aio.hold import AsyncHold, AsyncLossEvent
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.election import election as recipe
-from consul_coord.recipes.election.leadership import End, LeadershipView, resigned, told_as_leadership
+from consul_coord.recipes.election.leadership import End, LeadershipView, told_as_leadership
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
     from consul_coord.aio.client import AsyncClient
-    from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.election.election import Candidacy
     from consul_coord.recipes.hold.grant import Grant
-
-
-class LeaderBody(Body):
-    """A block that is cancelled also when its leadership is given up elsewhere."""
-
-    def __init__(self, client: AsyncClient, core: ClientState, hold: Grant) -> None:
-        super().__init__(client, core, hold)
-        wake = backend.current_waker()
-        self._forget = hold.over.subscribe(lambda: wake(self._scope.cancel))
-
-    @property
-    def task(self) -> object:
-        """The task that entered the block."""
-        return self._task
-
-    async def leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Resign, then raise LeadershipLost in the place of the block's own cancellation."""
-        self._forget()
-        given_up = self._hold.released
-        with told_as_leadership(self._hold):
-            await super().leave(kind, error, trace)
-        if given_up and self._scope.cancelled_caught:
-            raise resigned(self._hold)
 
 
 class AsyncLeadership(LeadershipView, AsyncHold):
@@ -58,7 +32,7 @@ class AsyncLeadership(LeadershipView, AsyncHold):
     def __init__(self, client: AsyncClient, candidacy: Candidacy, hold: Grant) -> None:
         super().__init__(client, candidacy.core, hold)
         self._candidacy = candidacy
-        self._bodies: list[LeaderBody] = []
+        self._blocks = Blocks[AsyncLeadership](client, hold.key, LeaderBody)
 
     @property
     def lost(self) -> AsyncLossEvent:
@@ -82,14 +56,10 @@ class AsyncLeadership(LeadershipView, AsyncHold):
         await self._client.call(lambda io: recipe.proclaim(io, self._candidacy, self._hold, data))
 
     async def __aenter__(self) -> Self:
-        self._bodies.append(LeaderBody(self._client, self._core, self._hold))
+        self._blocks.enter(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The latest of this task; if there is none, any will say what is wrong.
-        task = backend.current_task()
-        body = next((body for body in reversed(self._bodies) if body.task is task), self._bodies[-1])
-        self._bodies.remove(body)
-        await body.leave(kind, error, trace)
+        await self._blocks.leave(kind, error, trace)

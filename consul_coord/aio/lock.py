@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from consul_coord.aio.body import Blocks, Body
+from consul_coord.aio.blocks import AsyncHeld, Blocks
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
@@ -72,7 +72,7 @@ class AsyncLock:
                 session=session,
             )
         )
-        self._blocks = Blocks(self.key)
+        self._blocks = Blocks[AsyncHold](self._client, self.key)
 
     @property
     def key(self) -> str:
@@ -115,24 +115,22 @@ class AsyncLock:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._lock.cancel()
 
-    def hold(self, *, timeout: float | None = None) -> AsyncHeldLock:
+    def hold(self, *, timeout: float | None = None) -> AsyncHeld[AsyncHold]:
         """Return a context manager that takes the lock within ``timeout`` seconds and releases it at the end.
 
         Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
         hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return AsyncHeldLock(self._client, self, timeout)
+        return AsyncHeld(self._client, self.key, functools.partial(self.acquire, timeout=timeout))
 
     async def __aenter__(self) -> AsyncHold:
-        hold = await self.acquire()
-        self._blocks.enter(Body(self._client, self._client.core, hold.core))
-        return hold
+        return self._blocks.enter(await self.acquire())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._blocks.latest().leave(kind, error, trace)
+        await self._blocks.leave(kind, error, trace)
 
     async def run(self, fn: Callable[[AsyncHold], Awaitable[T]], *, timeout: float | None = None) -> T:
         """Await ``fn(hold)`` while holding the lock, and return what it returns.
@@ -214,25 +212,3 @@ class AsyncReentrantLock(AsyncLock):
     """
 
     _reentrant = True
-
-
-class AsyncHeldLock:
-    """What ``AsyncLock.hold`` returns: a context manager for one block at a time."""
-
-    def __init__(self, client: AsyncClient, lock: AsyncLock, timeout: float | None) -> None:
-        self._client = client
-        self._lock = lock
-        self._timeout = timeout
-        self._body: Body | None = None
-
-    async def __aenter__(self) -> AsyncHold:
-        hold = await self._lock.acquire(timeout=self._timeout)
-        self._body = Body(self._client, self._client.core, hold.core)
-        return hold
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        body, self._body = self._body, None
-        if body is not None:
-            await body.leave(kind, error, trace)

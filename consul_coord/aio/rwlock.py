@@ -22,9 +22,9 @@ class AsyncReadWriteLock:
 
     Guarantees: a writer is alone; who waits gets in in order, so that writers do not starve; ``fence`` rises
     from each writer to whoever gets in after it; a loss is noticed as with ``AsyncLock``. Does not guarantee:
-    anything beside a ``AsyncLock`` on the same key, or beside other languages' clients: it has a queue of its
-    own, under ``KEY/.rw/``. A thread or task that is in must leave before it gets in again, on either side.
-    Each hold costs a session of its own, which is used again afterwards.
+    anything beside an ``AsyncLock`` on the same key, or beside other languages' clients: it has a queue of
+    its own, under ``KEY/.rw/``. A thread or task that is in must leave before it gets in again, on either
+    side. Each hold costs a session of its own, which is used again afterwards.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class AsyncReadWriteLock:
 
     @property
     def read(self) -> AsyncRwSide:
-        """The side for readers, with the methods of a ``AsyncLock``."""
+        """The side for readers, with the methods of an ``AsyncLock``."""
         return self._read
 
     @property
     def write(self) -> AsyncRwSide:
-        """The side for writers, with the methods of a ``AsyncLock``."""
+        """The side for writers, with the methods of an ``AsyncLock``."""
         return self._write
 
     async def holders(self) -> tuple[Holder, ...]:
@@ -87,7 +87,7 @@ class AsyncReadWriteLock:
 
 
 class AsyncRwSide(AsyncLock):
-    """One side of a ``AsyncReadWriteLock``."""
+    """One side of an ``AsyncReadWriteLock``."""
 
     def __init__(self, client: AsyncClient, key: str, side: recipe.RwSide) -> None:
         self._key = key  # first: the base class asks for it

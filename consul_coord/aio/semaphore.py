@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from consul_coord.aio.body import Blocks, Body
+from consul_coord.aio.blocks import AsyncHeld, Blocks
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
@@ -88,7 +88,7 @@ class AsyncSemaphore:
             ),
             limit,
         )
-        self._blocks = Blocks(self.prefix)
+        self._blocks = Blocks[AsyncPermit](self._client, self.prefix)
 
     @property
     def prefix(self) -> str:
@@ -136,24 +136,22 @@ class AsyncSemaphore:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._semaphore.cancel()
 
-    def hold(self, *, timeout: float | None = None) -> AsyncHeldSlot:
+    def hold(self, *, timeout: float | None = None) -> AsyncHeld[AsyncPermit]:
         """Return a context manager that gets a slot within ``timeout`` seconds and releases it at the end.
 
         Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
         permit was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return AsyncHeldSlot(self._client, self, timeout)
+        return AsyncHeld(self._client, self.prefix, functools.partial(self.acquire, timeout=timeout))
 
     async def __aenter__(self) -> AsyncPermit:
-        permit = await self.acquire()
-        self._blocks.enter(Body(self._client, self._client.core, permit.core))
-        return permit
+        return self._blocks.enter(await self.acquire())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._blocks.latest().leave(kind, error, trace)
+        await self._blocks.leave(kind, error, trace)
 
     async def run(self, fn: Callable[[AsyncPermit], Awaitable[T]], *, timeout: float | None = None) -> T:
         """Await ``fn(permit)`` while holding a slot, and return what it returns.
@@ -222,25 +220,3 @@ class AsyncSemaphore:
 
     def __repr__(self) -> str:
         return f"<AsyncSemaphore of {self.limit} on {self.prefix!r} of {self._client!r}>"
-
-
-class AsyncHeldSlot:
-    """What ``AsyncSemaphore.hold`` returns: a context manager for one block at a time."""
-
-    def __init__(self, client: AsyncClient, semaphore: AsyncSemaphore, timeout: float | None) -> None:
-        self._client = client
-        self._semaphore = semaphore
-        self._timeout = timeout
-        self._body: Body | None = None
-
-    async def __aenter__(self) -> AsyncPermit:
-        permit = await self._semaphore.acquire(timeout=self._timeout)
-        self._body = Body(self._client, self._client.core, permit.core)
-        return permit
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        body, self._body = self._body, None
-        if body is not None:
-            await body.leave(kind, error, trace)

@@ -75,7 +75,8 @@ class ClientState:
         self._slot_sessions: weakref.WeakValueDictionary[tuple[str, SessionSpec], SessionPool] = (
             weakref.WeakValueDictionary()
         )
-        self._mutex = host.mutex()
+        self.mutex = host.mutex()
+        """Keeps the client's other threads out of what must happen once."""
         self._holds: dict[int, weakref.ref[Grant]] = {}
         self._waiting: dict[Interrupt, None] = {}
         self._no_calls = Signal()
@@ -100,7 +101,7 @@ class ClientState:
 
     def slot_sessions(self, directory: str, spec: SessionSpec) -> SessionPool:
         """Return what gives the sessions for all under ``directory``: one object while it is in use."""
-        with self._mutex:
+        with self.mutex:
             mine = self._slot_sessions.get((directory, spec))
             if mine is None:
                 mine = self._slot_sessions[directory, spec] = SessionPool(self, spec)

@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/election.py by `python tools/make_sync.py`: change that one.
 """Leader election for blocking code: names, parameters and documentation.
 
 The logic is in ``recipes.election`` and ``recipes.leader``.
@@ -6,7 +7,6 @@ The logic is in ``recipes.election`` and ``recipes.leader``.
 from __future__ import annotations
 
 import functools
-import threading
 from typing import TYPE_CHECKING
 
 from consul_coord.base_client import require
@@ -98,7 +98,6 @@ class LeaderElection:
             health=health,
         )
         self._candidacy: Candidacy | None = None
-        self._starting = threading.Lock()
         self._shown: Leadership | None = None
 
     @property
@@ -110,10 +109,10 @@ class LeaderElection:
 
     def start(self) -> None:
         """Begin to be a candidate, in the background; harmless when it is one. Raises ClientClosed."""
-        with self._starting:
+        core = self._client.core
+        with core.mutex:  # the core's: after a fork there is a new one
             candidacy = self._current()
             if candidacy is None or candidacy.is_over:
-                core = self._client.core
                 candidacy = recipe.Candidacy(core, self._plan, self._lock, Callbacks(core), keeps=self)
                 self._candidacy = candidacy
             self._client.call(functools.partial(recipe.start, candidacy=candidacy))

@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/endpoints.py by `python tools/make_sync.py`: change that one.
 """Consul's endpoints as methods that block: each makes one call and hands it to ``perform``.
 
 ``perform`` sends the request and reads the reply; it owns timeouts, retries and the token. Every method

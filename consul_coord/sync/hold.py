@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/hold.py by `python tools/make_sync.py`: change that one.
 """A hold, as blocking code sees it.
 
 Rules
@@ -8,14 +9,12 @@ Rules
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.release import release
 from consul_coord.recipes.hold.view import HoldView
-from consul_coord.sync.driver import wait_for_any
 
 if TYPE_CHECKING:
     from consul_coord.models import ReleaseOutcome
@@ -41,12 +40,9 @@ class LossEvent:
 
         Returns whether it is lost; False also as soon as it was released.
         """
-        now = self._client.now()
-        deadline = math.inf if timeout is None else now + timeout
-        while not self.is_set() and not self._subject.over.is_set() and self._client.now() < deadline:
-            until = min(deadline, self._subject.lease.valid_until)
-            wait_for_any([self._subject.over], until, self._client.clock)
-        return self.is_set()
+        return self._client.call(
+            lambda io: hold_ops.wait_for_loss(io, self._subject, timeout=timeout), closing=True
+        )
 
     def __repr__(self) -> str:
         return f"<LossEvent: {'set' if self.is_set() else 'not set'}>"

@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/leadership.py by `python tools/make_sync.py`: change that one.
 """A leadership, as blocking code sees it."""
 
 from __future__ import annotations
@@ -6,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.election import election as recipe
-from consul_coord.recipes.election.leadership import End, LeadershipView, leadership_lost, told_as_leadership
-from consul_coord.recipes.hold.grant import error_at_exit
+from consul_coord.recipes.election.leadership import End, LeadershipView, told_as_leadership
+from consul_coord.sync.blocks import Blocks
+from consul_coord.sync.body import LeaderBody
 from consul_coord.sync.hold import Hold, LossEvent
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class Leadership(LeadershipView, Hold):
     def __init__(self, client: Client, candidacy: Candidacy, hold: Grant) -> None:
         super().__init__(client, candidacy.core, hold)
         self._candidacy = candidacy
+        self._blocks = Blocks[Leadership](client, hold.key, LeaderBody)
 
     @property
     def lost(self) -> LossEvent:
@@ -54,12 +57,10 @@ class Leadership(LeadershipView, Hold):
         self._client.call(lambda io: recipe.proclaim(io, self._candidacy, self._hold, data))
 
     def __enter__(self) -> Self:
+        self._blocks.enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
-        lost = error_at_exit(self._hold, self._client.now(), error)
-        if lost is not None:
-            raise leadership_lost(lost) from error
+        self._blocks.leave(kind, error, trace)

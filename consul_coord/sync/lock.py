@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/lock.py by `python tools/make_sync.py`: change that one.
 """Locks for blocking code: names, parameters and documentation; the logic is in ``recipes.lock``."""
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.lock import lock as recipe
-from consul_coord.sync.blocks import Blocks, leave
+from consul_coord.sync.blocks import Blocks, Held
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
 
@@ -72,7 +73,7 @@ class Lock:
                 session=session,
             )
         )
-        self._blocks = Blocks[Hold]()
+        self._blocks = Blocks[Hold](self._client, self.key)
 
     @property
     def key(self) -> str:
@@ -113,14 +114,14 @@ class Lock:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._lock.cancel()
 
-    def hold(self, *, timeout: float | None = None) -> HeldLock:
+    def hold(self, *, timeout: float | None = None) -> Held[Hold]:
         """Return a context manager that takes the lock within ``timeout`` seconds and releases it at the end.
 
         Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
         hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return HeldLock(self._client, self, timeout)
+        return Held(self._client, self.key, functools.partial(self.acquire, timeout=timeout))
 
     def __enter__(self) -> Hold:
         return self._blocks.enter(self.acquire())
@@ -128,7 +129,7 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocks.leave(self._client, error)
+        self._blocks.leave(kind, error, trace)
 
     def run(self, fn: Callable[[Hold], T], *, timeout: float | None = None) -> T:
         """Call ``fn(hold)`` while holding the lock, and return what it returns.
@@ -206,24 +207,3 @@ class ReentrantLock(Lock):
     """
 
     _reentrant = True
-
-
-class HeldLock:
-    """What ``Lock.hold`` returns: a context manager for one block at a time."""
-
-    def __init__(self, client: Client, lock: Lock, timeout: float | None) -> None:
-        self._client = client
-        self._lock = lock
-        self._timeout = timeout
-        self._hold: Hold | None = None
-
-    def __enter__(self) -> Hold:
-        self._hold = self._lock.acquire(timeout=self._timeout)
-        return self._hold
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            leave(self._client, hold, error)

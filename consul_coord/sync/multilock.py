@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/multilock.py by `python tools/make_sync.py`: change that one.
 """Several locks as one, for blocking code."""
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 class MultiLock(Lock):
     """A lock on several keys, taken all together or not at all.
 
-    Guarantees what ``Lock`` does for each of its keys, and that takers of overlapping sets never block each
-    other for ever, in whatever order they name them. A hold covers all keys: its ``fence`` is the same for
-    each, ``guard()`` checks each, and the loss of one is its loss. ``put`` and ``contenders`` concern the
+    Guarantees what ``Lock`` does for each of its keys, and that takers of overlapping sets never block
+    each other for ever, in whatever order they name them. A hold covers all keys: its ``fence`` is the same
+    for each, ``guard()`` checks each, and the loss of one is its loss. ``put`` and ``contenders`` concern the
     first key in order. Does not guarantee any order: a taker of many keys may be passed by takers of one of
     them.
     """

@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/rwlock.py by `python tools/make_sync.py`: change that one.
 """One writer or many readers, for blocking code."""
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class ReadWriteLock:
 
     Guarantees: a writer is alone; who waits gets in in order, so that writers do not starve; ``fence`` rises
     from each writer to whoever gets in after it; a loss is noticed as with ``Lock``. Does not guarantee:
-    anything beside a ``Lock`` on the same key, or beside other languages' clients: it has a queue of its own,
-    under ``KEY/.rw/``. A thread or task that is in must leave before it gets in again, on either side. Each
-    hold costs a session of its own, which is used again afterwards.
+    anything beside a ``Lock`` on the same key, or beside other languages' clients: it has a queue of
+    its own, under ``KEY/.rw/``. A thread or task that is in must leave before it gets in again, on either
+    side. Each hold costs a session of its own, which is used again afterwards.
     """
 
     def __init__(
@@ -90,8 +91,8 @@ class RwSide(Lock):
     """One side of a ``ReadWriteLock``."""
 
     def __init__(self, client: Client, key: str, side: recipe.RwSide) -> None:
+        self._key = key  # first: the base class asks for it
         super().__init__(client, key)
-        self._key = key
         self._lock = self._side = side
 
     @property
@@ -115,8 +116,8 @@ class RwSide(Lock):
 
         Returns False when ``expected_session`` is not. See ``Lock.break_lock``.
         """
-        core, side = self._client.core, self._side
-        return self._client.call(lambda io: recipe.break_in(io, core, side, expected_session, how=how))
+        core = self._client.core
+        return self._client.call(lambda io: recipe.break_in(io, core, self._side, expected_session, how=how))
 
     def destroy(self) -> bool:
         """Return whether nobody is in or waits; nothing is left on the server then."""

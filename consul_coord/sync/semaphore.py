@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/semaphore.py by `python tools/make_sync.py`: change that one.
 """Semaphores for blocking code: names, parameters, documentation; the logic is in ``recipes.semaphore``."""
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.semaphore import semaphore as recipe
-from consul_coord.sync.blocks import Blocks, leave
+from consul_coord.sync.blocks import Blocks, Held
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
 
@@ -88,7 +89,7 @@ class Semaphore:
             ),
             limit,
         )
-        self._blocks = Blocks[Permit]()
+        self._blocks = Blocks[Permit](self._client, self.prefix)
 
     @property
     def prefix(self) -> str:
@@ -136,14 +137,14 @@ class Semaphore:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._semaphore.cancel()
 
-    def hold(self, *, timeout: float | None = None) -> HeldSlot:
+    def hold(self, *, timeout: float | None = None) -> Held[Permit]:
         """Return a context manager that gets a slot within ``timeout`` seconds and releases it at the end.
 
         Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
         permit was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return HeldSlot(self._client, self, timeout)
+        return Held(self._client, self.prefix, functools.partial(self.acquire, timeout=timeout))
 
     def __enter__(self) -> Permit:
         return self._blocks.enter(self.acquire())
@@ -151,7 +152,7 @@ class Semaphore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocks.leave(self._client, error)
+        self._blocks.leave(kind, error, trace)
 
     def run(self, fn: Callable[[Permit], T], *, timeout: float | None = None) -> T:
         """Call ``fn(permit)`` while holding a slot, and return what it returns.
@@ -218,24 +219,3 @@ class Semaphore:
 
     def __repr__(self) -> str:
         return f"<Semaphore of {self.limit} on {self.prefix!r} of {self._client!r}>"
-
-
-class HeldSlot:
-    """What ``Semaphore.hold`` returns: a context manager for one block at a time."""
-
-    def __init__(self, client: Client, semaphore: Semaphore, timeout: float | None) -> None:
-        self._client = client
-        self._semaphore = semaphore
-        self._timeout = timeout
-        self._permit: Permit | None = None
-
-    def __enter__(self) -> Permit:
-        self._permit = self._semaphore.acquire(timeout=self._timeout)
-        return self._permit
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        permit, self._permit = self._permit, None
-        if permit is not None:
-            leave(self._client, permit, error)

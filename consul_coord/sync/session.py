@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/session.py by `python tools/make_sync.py`: change that one.
 """A session that the user keeps himself, as blocking code sees it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Made from consul_coord/aio/watch.py by `python tools/make_sync.py`: change that one.
 """Watches for blocking code: what ``client.kv.watch`` and its kin return."""
 
 from __future__ import annotations

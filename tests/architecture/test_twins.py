@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import consul_coord
+from consul_coord.aio import blocks as aio_blocks
 from consul_coord.aio import client as aio_client
 from consul_coord.aio import endpoints as aio_endpoints
-from consul_coord.aio import lock as aio_lock
-from consul_coord.aio import semaphore as aio_semaphore
+from consul_coord.sync import blocks as sync_blocks
 from consul_coord.sync import client as sync_client
 from consul_coord.sync import endpoints as sync_endpoints
-from consul_coord.sync import lock as sync_lock
-from consul_coord.sync import semaphore as sync_semaphore
 from tests.architecture.twins import Twins, members
 
 if TYPE_CHECKING:
@@ -57,8 +55,7 @@ def twins_of(blocking: type[Any], coroutine: type[Any]) -> Twins:
 PUBLIC = [name.removeprefix("Async") for name in consul_coord.__all__ if name.startswith("Async")]
 TWINS = [
     *(twins_of(getattr(consul_coord, name), getattr(consul_coord, f"Async{name}")) for name in PUBLIC),
-    twins_of(sync_lock.HeldLock, aio_lock.AsyncHeldLock),
-    twins_of(sync_semaphore.HeldSlot, aio_semaphore.AsyncHeldSlot),
+    twins_of(sync_blocks.Held, aio_blocks.AsyncHeld),
     twins_of(sync_client.KV, aio_client.AsyncKV),
     twins_of(sync_client.Sessions, aio_client.AsyncSessions),
     *(

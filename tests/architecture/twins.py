@@ -96,4 +96,12 @@ def parameters(
 def spoken(thing: Any) -> str | None:
     """Return a docstring as both worlds would put it."""
     doc: str | None = thing.__doc__
-    return None if doc is None else " ".join(re.sub(r"\bAsync(?=[A-Z])", "", inspect.cleandoc(doc)).split())
+    return (
+        None
+        if doc is None
+        else " ".join(
+            re.sub(
+                r"\b(an ``)?Async(?=[A-Z])", lambda found: "a ``" if found[1] else "", inspect.cleandoc(doc)
+            ).split()
+        )
+    )

@@ -6,15 +6,17 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord import Client, Lock, LockLost, LossReason, ReleaseOutcome
+from consul_coord import Client, Lock, LockLost, LossReason, ReentrantLock, ReleaseOutcome, Semaphore
 from tests.lock import programs
 from tests.support.sites import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from consul_coord import Hold
@@ -219,3 +221,80 @@ def test_ctrl_c_at_any_request_leaves_nothing(
     client.close()
     assert site.left_behind() == []
     assert client.pending_cleanup == 0
+
+
+def in_thread(function: Callable[[], object]) -> None:
+    """Call it in a thread of its own, and raise what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result(10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_block_may_be_left_in_another_thread(site: Site, client: Client, form: str) -> None:
+    block = entered(Lock(client, site.key), form)
+    with ExitStack() as stack:
+        in_thread(lambda: stack.enter_context(block))
+        assert site.operator.holder(site.key) is not None
+    assert site.operator.holder(site.key) is None
+    with ExitStack() as stack:
+        stack.enter_context(block)
+        in_thread(stack.pop_all().close)
+    assert site.operator.holder(site.key) is None
+
+
+def test_a_semaphores_block_may_be_left_in_another_thread(site: Site, client: Client) -> None:
+    slots = Semaphore(client, site.key, 2)
+    slots.__enter__()
+    in_thread(lambda: slots.__exit__(None, None, None))
+    assert slots.holders() == ()
+
+
+def test_of_several_threads_blocks_each_ends_its_own(client: Client, site: Site) -> None:
+    slots = Semaphore(client, site.key, 2)
+    mine = slots.__enter__()
+    other = threading.Thread(target=slots.__enter__)
+    other.start()
+    other.join(10)
+    assert len(slots.holders()) == 2
+    slots.__exit__(None, None, None)
+    assert not mine.is_held
+    assert len(slots.holders()) == 1
+    slots.__exit__(None, None, None)  # the other thread has ended: it can only be meant
+    assert slots.holders() == ()
+
+
+def test_a_block_that_cannot_be_told_from_others_is_refused_with_the_way_out(
+    client: Client, site: Site
+) -> None:
+    slots, entered, leave = Semaphore(client, site.key, 2), threading.Barrier(3), threading.Event()
+
+    def hold() -> None:
+        with slots:
+            entered.wait(10)
+            leave.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(hold) for _ in range(2)]
+        entered.wait(10)
+        with pytest.raises(RuntimeError, match=r"left in another thread .* 'hold.release\(\)'"):
+            slots.__exit__(None, None, None)
+        leave.set()
+        for future in futures:
+            future.result(10)
+    assert slots.holders() == ()
+
+
+def test_one_held_object_may_be_entered_twice_by_an_owner_who_may_hold_twice(
+    site: Site, client: Client
+) -> None:
+    block = ReentrantLock(client, site.key).hold(timeout=5)
+    with block as outer:
+        with block as inner:
+            assert inner.fence == outer.fence
+        assert site.operator.holder(site.key) == outer.session
+    assert site.operator.holder(site.key) is None
+    slots = Semaphore(client, f"{site.key}/slots", 2)
+    both = slots.hold(timeout=5)
+    with both, both:
+        assert len(slots.holders()) == 2
+    assert slots.holders() == ()

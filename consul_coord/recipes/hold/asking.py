@@ -7,6 +7,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from consul_coord.models import KVPair
     from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.hold.view import Losable
 
 _CONSISTENT = ReadOptions(consistency="consistent")
 
@@ -60,6 +62,17 @@ async def ensure(io: IO, core: ClientState, hold: Grant, *, seconds: float) -> N
             check(hold, io.now())
             raise
     check(hold, io.now())
+
+
+async def wait_for_loss(io: IO, subject: Losable, *, timeout: float | None) -> bool:
+    """Wait until something is lost, ``timeout`` seconds at most; return whether it is.
+
+    Returns False as soon as it was released. Looks at the lease when it ends: perhaps nobody else does.
+    """
+    deadline = math.inf if timeout is None else io.now() + timeout
+    while not subject.is_lost(io.now()) and not subject.over.is_set() and io.now() < deadline:
+        await io.wait(subject.over, deadline=min(deadline, subject.lease.valid_until))
+    return subject.is_lost(io.now())
 
 
 async def verify(io: IO, core: ClientState, hold: Grant) -> bool:

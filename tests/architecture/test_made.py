@@ -1,0 +1,47 @@
+"""The blocking facades are what ``tools/make_sync.py`` makes of the async ones, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tools import make_sync
+
+
+def test_made_files_are_what_their_sources_make() -> None:
+    assert sorted(make_sync.stale()) == [], "run: python tools/make_sync.py"
+
+
+def test_every_file_that_says_it_is_made_is() -> None:
+    heads = {
+        path.name: path.read_text("utf-8").partition("\n")[0] + "\n"
+        for path in (make_sync.ROOT / make_sync.MADE).glob("*.py")
+    }
+    made = {name for name, first in heads.items() if first.startswith("# Made ")}
+    assert made == {f"{name}.py" for name in make_sync.NAMES}
+    assert {heads[f"{name}.py"] for name in make_sync.NAMES} == {*map(make_sync.head, make_sync.NAMES)}
+
+
+def test_nothing_of_the_event_loop_is_left_in_a_made_file() -> None:
+    for name in make_sync.NAMES:
+        text = (make_sync.ROOT / make_sync.MADE / f"{name}.py").read_text("utf-8").partition("\n")[2]
+        ast.parse(text)
+        assert [word for word in ("Async", "await", "Await", "aio", "coroutines") if word in text] == [], name
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("async def f() -> None: ...", "def f() -> None: ..."),
+        ("x = await g()", "x = g()"),
+        ("async with a as b:\n    pass", "with a as b:\n    pass"),
+        ("f: Callable[[AsyncHold], Awaitable[T]]", "f: Callable[[Hold], T]"),
+        ("f: Callable[[], Coroutine[Any, Any, None]]", "f: Callable[[], None]"),
+        ("'''As an ``AsyncLock``.'''", '"""As a ``Lock``."""'),
+        ("raise StopAsyncIteration", "raise StopIteration"),
+        ("import math", ""),
+    ],
+)
+def test_the_step_drops_what_only_coroutines_need(source: str, expected: str) -> None:
+    assert make_sync.made("lock", source).split("\n", 1)[1].strip() == expected
