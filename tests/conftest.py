@@ -4,6 +4,8 @@ Rules
 - Whoever needs a real agent asks for a fixture; the marker ``agent`` follows from that, and is written
   nowhere.
 - Every test is searched for tokens in what it says: see ``tests/tokens/search.py``.
+- Tests send signals to programs that they start, and to themselves. A pytest that was started in the
+  background may ignore some, which children inherit: `pytest_configure` takes that back.
 - No Consul binary means skipped tests, with the reason; under CONSUL_COORD_REQUIRE_AGENT=1 it means failed
   ones, so that a build can't pass without them.
 """
@@ -11,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +37,16 @@ settings.load_profile("consul_coord")
 
 _NO_BINARY = "no Consul binary: run tools/install-consul, or set CONSUL_BIN"
 _AGENT_FIXTURES = frozenset({"consul_binary", "real_agent", "agent_address"})
+
+
+def pytest_configure() -> None:
+    # Other programs inherit SIG_IGN, but no handler. So children have the defaults, and what `nohup` promises
+    # for pytest itself stays: a hang-up does not end it.
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # tests interrupt themselves
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
