@@ -58,9 +58,12 @@ STRICTER = {
     "bare line feed": b"HTTP/1.1 200 OK\nContent-Length: 0\r\n\r\n",
     "stray carriage return": head(b"X-A: a\rContent-Length: 9", b"Content-Length: 0"),
     "upgrade": head(b"Upgrade: h2c", status=b"101 Switching Protocols"),
+    "chunks in HTTP/1.0": b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a later version": b"HTTP/1.2 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "a bad status": b"HTTP/1.1 099 No\r\nContent-Length: 0\r\n\r\n",
     "bad length with plus": head(b"Content-Length: +4") + b"true",
 }
-"""What only our own reader refuses; httpx's is a little more tolerant."""
+"""What only our own engines refuse; httpx is a little more tolerant."""
 
 
 @pytest.mark.parametrize("unknown", REQUESTS)

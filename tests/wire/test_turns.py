@@ -173,3 +173,27 @@ def test_a_turn_is_given_up_with_the_connection_that_failed(serve: Serve, backen
 
     run(backend, server, scenario)
     assert len(server.requests) == 5
+
+
+def test_no_turn_is_lost_to_a_request_that_is_cancelled(serve: Serve, backend: str) -> None:
+    server = serve(always(OK))
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        scopes = [anyio.CancelScope() for _ in range(20)]
+
+        async def send(number: int) -> None:
+            with scopes[number]:
+                await transport.send(WRITE, timeout=PATIENCE)
+            # The turn has just been handed on: whoever got it may be cancelled before it runs.
+            scopes[(number * 7 + 3) % len(scopes)].cancel()
+
+        async with anyio.create_task_group() as crowd:
+            for number in range(len(scopes)):
+                crowd.start_soon(send, number)
+        for _ in range(2 * PLACES):
+            group.start_soon(send_one, transport)
+
+    async def send_one(transport: StreamTransport) -> None:
+        assert (await transport.send(WRITE, timeout=PATIENCE)).body == b"true"
+
+    run(backend, server, scenario)

@@ -4,8 +4,7 @@
 - ``outgoing``, ``incoming``, ``attempt``: pure rules that all share, for what is sent, for what comes, and
   for what is known when it goes wrong
 - ``dial``, ``tls``, ``bounded``, ``brake``: how a blocking connection is opened, and stopped
-- ``direct``: blocking, on plain sockets. ``streams``: on an event loop, through anyio; ``gate``: how its
-  requests take turns
+- ``direct``: blocking, on plain sockets. ``streams``: on an event loop, through anyio
 - ``user_clients``: over a client of httpx that the user brings
 - ``build``: picks one
 

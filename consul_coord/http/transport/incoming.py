@@ -1,10 +1,10 @@
-"""What comes back: an HTTP/1.x reply, read piece by piece. Pure: bytes in, a ``Response`` out.
+"""What comes back: an HTTP/1.x reply, read piece by piece with h11. Pure: bytes in, a ``Response`` out.
 
 Rules
-- Strict where two readers could disagree about where a reply ends: one length or chunked, no folded
-  headers, no bare line ends, no upgrade. Anything else is ``Garbled``, and the connection is of no more
-  use.
-- Everything is bounded: head, number of headers, interim replies, chunk lines, body.
+- h11 reads the reply. What h11 tolerates, but another reader could read differently, is refused before h11
+  sees it, or right after: another version, a bare line feed, a folded header, a length beside chunks, chunks
+  in HTTP/1.0. All of that is ``Garbled``, and the connection is closed.
+- Everything is bounded: head, number of headers, interim replies, chunk lines, trailers, body.
 - We ask for no compression, so a compressed reply is garbled too: nothing is ever inflated.
 - A connection may be used again only after a whole reply with nothing behind it.
 """
@@ -14,26 +14,32 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import h11
+
 from consul_coord.http.messages import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from consul_coord.http.transport.base import Limits
 
-_STATUS_LINE = re.compile(r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?")
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_LENGTH = re.compile(r"[0-9]{1,18}")
 _BEGINNING = b"HTTP/1."
+_INTERIM = (b"0 1", b"1 1")
+"""How an interim reply goes on."""
 _HEAD_END = b"\r\n\r\n"
+_HEAD = re.compile(
+    rb"HTTP/1\.[01] [1-9][0-9]{2}(?: [^\r\n]*)?\r\n"  # status line
+    rb"(?:[^ \t\r\n][^\r\n]*\r\n)*\r\n"  # headers, none of them folded
+)
 _MAX_INTERIM_REPLIES = 8
-_MAX_CHUNK_LINE = 4096
-_SUCCESS = range(200, 300)
-_BODILESS = frozenset({204, 304})
-_SWITCHING_PROTOCOLS = 101
-_FIRST_FINAL = 200
+_TOO_EARLY = "the connection ended before the reply did"
+_NOTHING = (b"", False)
+"""What follows a reply: no more data, and no end."""
 _NO_RESPONSE = Response(0)
+_REQUESTS = {
+    method: h11.Request(method=method, target="/", headers=[("Host", "")]) for method in ("GET", "HEAD")
+}
+"""What h11 is told of requests, where that makes a difference: it writes none of them."""
 
 
 class Garbled(Exception):
@@ -46,7 +52,7 @@ class BodyLimit:
     __slots__ = ("_success", "size")
 
     def __init__(self, status: int, limits: Limits) -> None:
-        self._success = status in _SUCCESS
+        self._success = 200 <= status < 300  # noqa: PLR2004
         self.size = limits.max_body if self._success else limits.max_error_body
 
     def passed_by(self, size: int) -> bool:
@@ -71,16 +77,14 @@ class ReplyReader:
 
     __slots__ = (
         "_body",
-        "_buffer",
+        "_end",
+        "_head",
         "_headers",
-        "_is_head",
+        "_interim",
         "_limit",
         "_limits",
-        "_lines",
+        "_parser",
         "_status",
-        "_step",
-        "_wanted",
-        "_whole",
         "response",
         "reusable",
     )
@@ -89,179 +93,104 @@ class ReplyReader:
         self.response = _NO_RESPONSE
         self.reusable = False
         """Whether the connection may carry another exchange."""
-        self._is_head = method == "HEAD"
         self._limits = limits
-        self._limit = BodyLimit(0, limits)
-        self._buffer = bytearray()
-        self._body = bytearray()
-        self._headers: dict[str, str] = {}
+        self._parser = h11.Connection(h11.CLIENT, limits.max_head)
+        if method == "HEAD":
+            self._parser.send(_REQUESTS["HEAD"])
+        self._head = bytearray()
+        """What has come of a head that is not whole yet."""
+        self._interim = 0
         self._status = 0
-        self._wanted = 0
-        self._lines = 0
-        self._whole = False
-        # Each step eats what it can from the buffer, and returns whether another step can go on.
-        self._step: Callable[[], bool] = self._read_head
+        """Zero until the head is whole."""
+        self._headers: dict[str, str] = {}
+        self._limit = BodyLimit(0, limits)
+        self._body = bytearray()
+        self._end = b""
+        """The last bytes of a chunked reply."""
 
     def feed(self, data: bytes) -> bool:
         """Take the next bytes, or ``b""`` for the end of the stream; return whether the reply is whole.
 
         Raises ``Garbled``.
         """
+        try:
+            if self._status:
+                self._give(data)
+            elif not self._read_head(data):
+                return False
+            return self._read_body()
+        except h11.RemoteProtocolError as error:
+            raise Garbled(str(error) if data else _TOO_EARLY) from error
+
+    def _give(self, data: bytes) -> None:
+        """Have h11 take a piece of the body."""
+        self._parser.receive_data(data)
+        self._end = (self._end + data)[-len(_HEAD_END) :]
+
+    def _read_head(self, data: bytes) -> bool:
+        """Take more of the head, and what follows it; return whether the head is whole."""
         if not data:
-            return self._take_end()
-        self._buffer += data
-        while self._step():
-            pass
-        return self._whole
+            raise Garbled(_TOO_EARLY)
+        head, seen = self._head, max(0, len(self._head) - len(_HEAD_END))
+        head += data
+        while not self._status:
+            if not head.startswith(_BEGINNING[: len(head)]):
+                raise Garbled("this is not HTTP/1")
+            end = head.find(_HEAD_END, seen)
+            if (len(head) if end < 0 else end) > self._limits.max_head:
+                raise Garbled(f"more than {self._limits.max_head} bytes of headers")
+            if end < 0:
+                return False
+            self._take_head(bytes(head[: end + len(_HEAD_END)]))
+            del head[: end + len(_HEAD_END)]
+            seen = 0
+        if head:
+            self._give(bytes(head))
+        return True
 
-    def _take_end(self) -> bool:
-        if self._step != self._read_to_end:
-            raise Garbled("the connection ended before the reply did")
-        return not self._finish(bytes(self._buffer), reusable=False)
-
-    def _finish(self, body: bytes, *, reusable: bool) -> bool:
-        self.response = Response(self._status, self._headers, body)
-        self.reusable = reusable and self.reusable
-        self._whole = True
-        return False
-
-    # --- head
-
-    def _read_head(self) -> bool:
-        buffer = self._buffer
-        if not buffer.startswith(_BEGINNING[: len(buffer)]):
-            raise Garbled("this is not HTTP/1")
-        end = buffer.find(_HEAD_END)
-        if max(end, len(buffer) if end < 0 else 0) > self._limits.max_head:
-            raise Garbled(f"more than {self._limits.max_head} bytes of headers")
-        if end < 0:
-            return False
-        lines = buffer[:end].decode("latin-1").split("\r\n")
-        del buffer[: end + len(_HEAD_END)]
-        minor = self._take_head(lines)
-        if self._status < _FIRST_FINAL:
-            return self._skip_interim()
-        return self._choose_body(minor)
-
-    def _take_head(self, lines: list[str]) -> str:
-        if len(lines) - 1 > self._limits.max_headers:
+    def _take_head(self, head: bytes) -> None:
+        """Have h11 read a whole head, of the reply or of an interim one before it."""
+        if not _HEAD.fullmatch(head):
+            raise Garbled("this is no head of a reply in HTTP/1")
+        if head.count(b"\n") - len((b"status line", b"empty line")) > self._limits.max_headers:
             raise Garbled(f"more than {self._limits.max_headers} headers")
-        found = _STATUS_LINE.fullmatch(lines[0])
-        if found is None:
-            raise Garbled("this is no status line of HTTP/1")
-        self._status = int(found[2])
-        self._headers = _parse_headers(lines[1:])
-        return found[1]
-
-    def _skip_interim(self) -> bool:
-        self._lines += 1
-        if self._status == _SWITCHING_PROTOCOLS or self._lines > _MAX_INTERIM_REPLIES:
-            raise Garbled(f"status {self._status} in place of a reply")
-        return bool(self._buffer)
-
-    def _choose_body(self, minor: str) -> bool:
+        self._parser.receive_data(head)
+        if head.startswith(_INTERIM, len(_BEGINNING)):
+            self._skip_interim()
+            return
+        event = self._parser.next_event()
+        if not isinstance(event, h11.Response):
+            raise Garbled(f"{event} in place of a reply")
         headers = self._headers
+        for name, value in event.headers.raw_items():
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            headers[key] = f"{headers[key]}, {text}" if key in headers else text
         refuse_compression(headers)
+        if "transfer-encoding" in headers and ("content-length" in headers or event.http_version != b"1.1"):
+            raise Garbled("a reply whose end can't be told")
+        self._status = event.status_code
         self._limit = BodyLimit(self._status, self._limits)
-        self.reusable = minor == "1" and "close" not in headers.get("connection", "").lower()
-        length = headers.get("content-length")
-        if self._is_head or self._status in _BODILESS:
-            return self._finish(b"", reusable=not self._buffer)
-        if "transfer-encoding" in headers:
-            if headers["transfer-encoding"].lower() != "chunked" or minor == "0" or length is not None:
-                raise Garbled("a reply whose end can't be told")
-            self._step = self._read_chunk_line
-        elif length is None:
-            self._step = self._read_to_end
-        else:
-            self._take_length(length)
-        return True
 
-    # --- body
+    def _skip_interim(self) -> None:
+        if self._parser.our_state is h11.IDLE:
+            self._parser.send(_REQUESTS["GET"])  # h11 expects none before a request
+        self._parser.next_event()
+        self._interim += 1
+        if self._interim > _MAX_INTERIM_REPLIES:
+            raise Garbled(f"more than {_MAX_INTERIM_REPLIES} interim replies")
 
-    def _take_length(self, text: str) -> None:
-        lengths = {part.strip() for part in text.split(",")}
-        length = lengths.pop()
-        if lengths or not _LENGTH.fullmatch(length):
-            raise Garbled("a bad Content-Length")
-        self._wanted = int(length)
-        if self._limit.passed_by(self._wanted):
-            self._wanted = self._limit.size
-            self.reusable = False
-        self._step = self._read_fixed
-
-    def _read_fixed(self) -> bool:
-        have = len(self._buffer)
-        if have < self._wanted:
-            return False
-        return self._finish(bytes(self._buffer[: self._wanted]), reusable=have == self._wanted)
-
-    def _read_to_end(self) -> bool:
-        if not self._limit.passed_by(len(self._buffer)):
-            return False
-        return self._finish(self._limit.cut(self._buffer), reusable=False)
-
-    def _take_line(self) -> bytearray | None:
-        buffer = self._buffer
-        end = buffer.find(b"\r\n")
-        if max(end, len(buffer) if end < 0 else 0) > _MAX_CHUNK_LINE:
-            raise Garbled("a chunk line without end")
-        if end < 0:
-            return None
-        line = buffer[:end]
-        del buffer[: end + len(b"\r\n")]
-        return line
-
-    def _read_chunk_line(self) -> bool:
-        line = self._take_line()
-        if line is None:
-            return False
-        found = _CHUNK_LINE.fullmatch(line)
-        if found is None:
-            raise Garbled("a bad chunk length")
-        self._wanted = int(found[1], 16)
-        self._limit.passed_by(len(self._body) + self._wanted)
-        self._step = self._read_chunk if self._wanted else self._read_trailer
-        return True
-
-    def _read_chunk(self) -> bool:
-        piece = self._buffer[: self._wanted]
-        del self._buffer[: len(piece)]
-        self._body += piece
-        self._wanted -= len(piece)
-        if self._limit.passed_by(len(self._body)):
-            return self._finish(self._limit.cut(self._body), reusable=False)
-        if self._wanted:
-            return False
-        self._step = self._read_chunk_end
-        return True
-
-    def _read_chunk_end(self) -> bool:
-        line = self._take_line()
-        if line:
-            raise Garbled("a chunk longer than it said")
-        self._step = self._read_chunk_line if line is not None else self._read_chunk_end
-        return line is not None
-
-    def _read_trailer(self) -> bool:
-        line = self._take_line()
-        if line is None:
-            return False
-        if not line:
-            return self._finish(bytes(self._body), reusable=not self._buffer)
-        self._lines += 1
-        if self._lines > self._limits.max_headers:
-            raise Garbled(f"more than {self._limits.max_headers} headers")
-        return True
-
-
-def _parse_headers(lines: list[str]) -> dict[str, str]:
-    """Return names in lower case to values; several values of one name are joined by commas."""
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not _NAME.fullmatch(name) or "\n" in value or "\r" in value:
-            raise Garbled("a bad header line")
-        key, value = name.lower(), value.strip(" \t")
-        headers[key] = f"{headers[key]}, {value}" if key in headers else value
-    return headers
+    def _read_body(self) -> bool:
+        """Take from h11 what it has of the body; return whether no more is wanted."""
+        parser, body, limit = self._parser, self._body, self._limit
+        while (event := parser.next_event()) is not h11.NEED_DATA:
+            if type(event) is h11.Data:  # isinstance takes longer: these classes are abstract ones' children
+                body += event.data
+                if not limit.passed_by(len(body)):
+                    continue
+            else:
+                # h11 lets a bare line feed follow the last chunk; others may wait for more then.
+                sound = "transfer-encoding" not in self._headers or self._end == _HEAD_END
+                self.reusable = sound and parser.their_state is h11.DONE and parser.trailing_data == _NOTHING
+            self.response = Response(self._status, self._headers, limit.cut(body))
+            return True
+        return False

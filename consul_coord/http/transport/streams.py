@@ -12,12 +12,11 @@ Rules
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -27,7 +26,6 @@ from anyio.lowlevel import RunVar
 from consul_coord.errors import ClientClosed
 from consul_coord.http.transport.attempt import Attempt, reason
 from consul_coord.http.transport.base import DEFAULT_LIMITS
-from consul_coord.http.transport.gate import Gate
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.http.transport.outgoing import Outgoing, tls_name
 
@@ -55,11 +53,16 @@ _loop_mark: RunVar[object] = RunVar("consul_coord_loop")
 class _Lane:
     """The requests of one kind: how many may go on at one time, and the connections that lie idle."""
 
-    __slots__ = ("gate", "idle")
+    __slots__ = ("idle", "turns")
 
-    def __init__(self, places: float) -> None:
-        self.gate = Gate(places)
+    def __init__(self, turns: anyio.Semaphore | None = None) -> None:
+        self.turns = turns
         self.idle: deque[_Link] = deque()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a request waits for its turn."""
+        return self.turns is not None and self.turns.statistics().tasks_waiting > 0
 
 
 class StreamTransport:
@@ -115,9 +118,9 @@ class StreamTransport:
             link.disconnect()
 
     def _start_lanes(self) -> None:
-        self._short = _Lane(self._max_short)
-        self._urgent = _Lane(math.inf)
-        self._held_open = _Lane(math.inf)
+        self._short = _Lane(anyio.Semaphore(self._max_short, fast_acquire=True))
+        self._urgent = _Lane()
+        self._held_open = _Lane()
 
     def _lane_of(self, request: Request) -> _Lane:
         if request.hold_open:
@@ -131,13 +134,10 @@ class StreamTransport:
             self._owner = owner
 
     async def _in_turn(self, lane: _Lane, data: bytes, attempt: Attempt) -> Response:
-        await lane.gate.enter()
-        try:
+        async with lane.turns or nullcontext():
             if self._closed:
                 raise ClientClosed("the client was closed meanwhile")
             return await self._exchange(lane, data, attempt)
-        finally:
-            lane.gate.leave()
 
     async def _exchange(self, lane: _Lane, data: bytes, attempt: Attempt) -> Response:
         link = await self._take(lane.idle, attempt.began)
@@ -158,7 +158,7 @@ class StreamTransport:
         if reader.reusable and not self._closed and link in self._open:
             link.idle_since = time.monotonic()
             lane.idle.append(link)
-            while len(lane.idle) > self._max_idle and not lane.gate.crowded:
+            while len(lane.idle) > self._max_idle and not lane.crowded:
                 await self._drop(lane.idle.popleft())
         else:
             await self._drop(link)
