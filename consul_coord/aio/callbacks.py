@@ -2,7 +2,8 @@
 
 Rules
 - Functions in order begin when the one before has ended, what it returned has been awaited too.
-- One that never ends keeps later ones of the same order from being called, and nothing else.
+- One that never ends keeps later ones of the same order from being called, and nothing else. What is awaited
+  is cancelled when ``until`` is raised.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from collections import deque
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
+from consul_coord.aio import backend
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    from consul_coord.io import Signal
     from consul_coord.recipes.client import ClientState
 
 
@@ -22,18 +28,26 @@ class AsyncCallbacks:
 
     def __init__(self, core: ClientState) -> None:
         self._core = core
-        self._waiting: deque[tuple[Callable[[], object], Callable[[Exception], object]]] = deque()
+        self._waiting: deque[tuple[Callable[[], object], Callable[[Exception], object], Signal | None]] = (
+            deque()
+        )
         self._awaiting = False
 
-    def in_order(self, function: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+    def in_order(
+        self,
+        function: Callable[[], object],
+        failed: Callable[[Exception], object],
+        *,
+        until: Signal | None = None,
+    ) -> None:
         """Call a function when those handed over before have ended; what it raises goes to ``failed``."""
-        self._waiting.append((function, failed))
+        self._waiting.append((function, failed, until))
         self._core.host.call_back(self._call_waiting)
 
     def _call_waiting(self) -> Coroutine[Any, Any, None] | None:
         """Call what waits, up to the first that has to be awaited: returns that, for a task of its own."""
         while self._waiting and not self._awaiting:
-            function, failed = self._waiting.popleft()
+            function, failed, until = self._waiting.popleft()
             try:
                 answer = function()
             except Exception as error:  # noqa: BLE001 - a user's bug, for its owner to report
@@ -41,12 +55,14 @@ class AsyncCallbacks:
                 continue
             if isawaitable(answer):
                 self._awaiting = True
-                return self._finish(answer, failed)
+                return self._finish(answer, failed, until)
         return None
 
-    async def _finish(self, answer: Awaitable[object], failed: Callable[[Exception], object]) -> None:
+    async def _finish(
+        self, answer: Awaitable[object], failed: Callable[[Exception], object], until: Signal | None
+    ) -> None:
         try:
-            await answer
+            await _answer_of(answer, until)
         except Exception as error:  # noqa: BLE001 - as above
             failed(error)
         finally:
@@ -58,21 +74,33 @@ class AsyncCallbacks:
         function: Callable[[], object],
         answered: Callable[[object], object],
         failed: Callable[[Exception], object],
+        *,
+        until: Signal,
     ) -> None:
         """Call a function soon; what it returns goes to ``answered``, what it raises to ``failed``."""
-        self._core.host.call_back(lambda: _call(function, answered, failed))
+
+        async def call() -> None:
+            try:
+                answer = function()
+                if isawaitable(answer):
+                    answer = await _answer_of(answer, until)
+            except Exception as error:  # noqa: BLE001 - as above
+                failed(error)
+            else:
+                answered(answer)
+
+        self._core.host.call_back(call)
 
 
-async def _call(
-    function: Callable[[], object],
-    answered: Callable[[object], object],
-    failed: Callable[[Exception], object],
-) -> None:
-    try:
-        answer = function()
-        if isawaitable(answer):
-            answer = await answer
-    except Exception as error:  # noqa: BLE001 - as above
-        failed(error)
-    else:
-        answered(answer)
+async def _answer_of(awaitable: Awaitable[object], until: Signal | None) -> object:
+    """Return what something comes to; None if it was cancelled because ``until`` was raised."""
+    if until is None:
+        return await awaitable
+    with anyio.CancelScope() as scope:
+        wake = backend.current_waker()
+        forget = until.subscribe(lambda: wake(scope.cancel))
+        try:
+            return await awaitable
+        finally:
+            forget()
+    return None

@@ -13,7 +13,7 @@ import os
 import weakref
 from contextlib import nullcontext
 from functools import partial
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from consul_coord.aio import backend, endpoints
@@ -25,7 +25,7 @@ from consul_coord.host import BaseHost
 from consul_coord.http.endpoints import kv, session, txn
 from consul_coord.http.retry import perform
 from consul_coord.http.transport.build import async_transport
-from consul_coord.io import Interrupt
+from consul_coord.io import Interrupt, Signal
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.session import handling as session_ops
@@ -56,6 +56,11 @@ class AsyncHost(BaseHost):
 
     supervisor: Supervisor | None = None
 
+    def __init__(self, *, clock: Clock, observer: Observer | None) -> None:
+        super().__init__(clock=clock, observer=observer)
+        self._callbacks: dict[Signal, None] = {}
+        """What is raised when a callback that was handed over has ended."""
+
     def mutex(self) -> AbstractContextManager[object]:
         """Return what does nothing: all happens in one loop."""
         return nullcontext()
@@ -73,23 +78,39 @@ class AsyncHost(BaseHost):
 
     def call_back(self, function: Callable[[], object]) -> None:
         """Run a user's callback in the loop, soon; one that returns an awaitable becomes a task."""
+        ended = Signal()
+        self._callbacks[ended] = None
+        ended.subscribe(lambda: self._callbacks.pop(ended, None))
         if self.supervisor is None:
-            self._run(function)
+            self._run(function, ended)
         else:
-            self.supervisor.wake(lambda: self._run(function))
+            self.supervisor.wake(lambda: self._run(function, ended))
 
-    def _run(self, function: Callable[[], object]) -> None:
+    def _run(self, function: Callable[[], object], ended: Signal) -> None:
         try:
             result = function()
         except Exception as error:  # noqa: BLE001 - a user's bug must not end the loop's other work
             self.report_failure("a callback", error)
-            return
+            result = None
         if isawaitable(result):
 
             async def finish(_: IO) -> None:
                 await result
 
-            self.spawn(finish, name="a callback")
+            task = self.spawn(finish, name="a callback")
+            if task.done.is_set() and iscoroutine(result):
+                result.close()  # too late to be begun
+            task.done.subscribe(ended.set)
+        else:
+            ended.set()
+
+    async def stop(self, io: IO, *, deadline: float) -> None:
+        """Stop, when callbacks have ended or the deadline comes."""
+        supervisor = self.running()
+        while self._callbacks and not supervisor.runs_this():
+            if not await io.wait(next(iter(self._callbacks)), deadline=deadline):
+                break
+        await supervisor.stop()
 
 
 class AsyncKV(endpoints.AsyncKV):
@@ -280,8 +301,8 @@ class AsyncClient(BaseClient):
     async def close(self, *, timeout: float = 5.0) -> None:
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
 
-        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Harmless when
-        done before.
+        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Callbacks
+        that are being awaited may end within that time, and are cancelled then. Harmless when done before.
         """
         core = self.core
         if not core.begin_close():
@@ -290,13 +311,13 @@ class AsyncClient(BaseClient):
         await backend.uncancelled(lambda: self._close(core, timeout))
 
     async def _close(self, core: ClientState, timeout: float) -> None:
-        io, supervisor = AsyncIO(self._host, self._transport), self._host.supervisor
+        io = AsyncIO(self._host, self._transport)
         deadline = io.now() + timeout
         try:
             await coordinator.close(io, core, deadline=deadline)
         finally:
-            if supervisor is not None:
-                await supervisor.stop()
+            if self._host.supervisor is not None:
+                await self._host.stop(io, deadline=deadline)
                 await coordinator.close_late(io, core, deadline=deadline)
             await self._transport.aclose()
 

@@ -288,10 +288,14 @@ class Supervisor:
         self._stopping = True
         self._wake(self._notify)
 
+    def runs_this(self) -> bool:
+        """Return whether the caller is one of its programs."""
+        return _runs_this.get() is self
+
     async def stop(self) -> None:
         """Stop, and wait until every program has ended; one of them does not wait for itself."""
         self.request_stop()
-        if _runs_this.get() is self:
+        if self.runs_this():
             return
         with anyio.CancelScope(shield=True):
             await self._ended.wait()

@@ -82,7 +82,7 @@ class ClientState:
         self._no_calls = Signal()
         """Raised when the client closes and no call waits any more."""
         self._releasing: dict[Grant, None] = {}
-        self._given_up: list[Grant] = []
+        self._given_up: dict[Grant, None] = {}
         self._fences: dict[str, int] = {}
         self.polite: set[str] = set()
         """Keys for which others were seen waiting at this client's last release: its next attempt queues."""
@@ -253,6 +253,7 @@ class ClientState:
     def end_release(self, hold: Grant) -> None:
         """Take note that it is through."""
         self._releasing.pop(hold, None)
+        self._given_up.pop(hold, None)
 
     def releasing(self) -> list[Grant]:
         """Return the holds whose release is under way."""
@@ -335,13 +336,17 @@ class ClientState:
         return True
 
     def _give_up_holds(self) -> None:
-        self._given_up += [hold for hold in self.holds() if hold.lose(LossReason.CLIENT_CLOSED)]
+        for hold in self.holds():
+            kept = self.session_of(hold)
+            if kept is None or not kept.exported:
+                self._given_up[hold] = None  # before it ends: closing may be interrupted, and done again
+            if not hold.lose(LossReason.CLIENT_CLOSED):
+                self._given_up.pop(hold, None)  # somebody else has ended it, and gives it back
 
     def given_up(self) -> list[Grant]:
-        """End what was granted since closing began, and return all holds that it is to give back."""
+        """End what was granted since closing began, and return all holds that are still to be given back."""
         self._give_up_holds()
-        mine, self._given_up = self._given_up, []
-        return mine
+        return list(self._given_up)
 
     def forked(self, host: Host) -> None:
         """Mark everything as the parent's; called in the child, where no other thread is, with its new host.
@@ -368,9 +373,7 @@ async def close(io: IO, core: ClientState, *, deadline: float) -> None:
     """
     await core.calls_end(io, deadline=deadline)
     for hold in core.given_up():
-        kept = core.session_of(hold)
-        if kept is None or not kept.exported:
-            await release.give_back(io, core, hold, budget=max(0.0, deadline - io.now()))
+        await release.give_back(io, core, hold, budget=max(0.0, deadline - io.now()))
     for hold in core.releasing():
         await io.wait(hold.settled, deadline=deadline)
     await close_late(io, core, deadline=deadline)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.io import Signal
     from consul_coord.recipes.client import ClientState
 
 
@@ -16,15 +17,23 @@ class Callbacks:
     def __init__(self, core: ClientState) -> None:
         self._core = core
 
-    def in_order(self, function: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+    def in_order(
+        self,
+        function: Callable[[], object],
+        failed: Callable[[Exception], object],
+        *,
+        until: Signal | None = None,
+    ) -> None:
         """Call a function when those handed over before have ended; what it raises goes to ``failed``."""
-        self.ask(function, lambda _: None, failed)
+        self.ask(function, lambda _: None, failed, until=until)
 
     def ask(
         self,
         function: Callable[[], object],
         answered: Callable[[object], object],
         failed: Callable[[Exception], object],
+        *,
+        until: Signal | None,  # noqa: ARG002 - nothing interrupts blocking code
     ) -> None:
         """Call a function soon; what it returns goes to ``answered``, what it raises to ``failed``."""
 

@@ -183,6 +183,8 @@ class Client(BaseClient):
         self._host = ThreadHost(clock=self.clock, observer=self._observer, background=self._make_background)
         self.core = ClientState(self._host, spec=self._spec, timeout=self._settings.timeout)
         self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
+        self._closed_by: dict[None, object] = {}
+        """Which call closes it, or has."""
         self._finalizer.atexit = False  # open clients are closed then, on the main thread
 
     def forked(self) -> None:
@@ -246,21 +248,27 @@ class Client(BaseClient):
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
 
         What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Harmless when
-        done before.
+        done before. A call that was interrupted may be repeated, and goes on.
         """
+        mine = object()
+        try:
+            if self._closed_by.setdefault(None, mine) is mine:
+                self._close(timeout)
+        except BaseException:
+            if self._closed_by.get(None) is mine:
+                self._closed_by.clear()
+            raise
+
+    def _close(self, timeout: float) -> None:
         core = self.core
-        if not core.begin_close():
-            return
-        self._finalizer.detach()
+        core.begin_close()
         io = BlockingIO(self._host, self._transport)
         deadline = io.now() + timeout
-        try:
-            run(coordinator.close(io, core, deadline=deadline))
-            self._host.stop(timeout=timeout)
-            run(coordinator.close_late(io, core, deadline=deadline))
-        finally:
-            self._host.stop(timeout=timeout)
-            self._transport.close()
+        run(coordinator.close(io, core, deadline=deadline))
+        self._host.stop(timeout=timeout)
+        run(coordinator.close_late(io, core, deadline=deadline))
+        self._transport.close()
+        self._finalizer.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -276,7 +284,8 @@ def _dropped(host: ThreadHost, core: ClientState, transport: Transport) -> None:
 
     In the background, for this is the garbage collector.
     """
-    if core.begin_close() and (core.sessions() or core.reaper.pending):
+    core.begin_close()
+    if core.sessions() or core.reaper.pending:
 
         async def close(io: IO) -> None:
             await coordinator.close(io, core, deadline=io.now() + CLOSE_TIMEOUT)

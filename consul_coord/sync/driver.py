@@ -6,7 +6,8 @@ Rules
 - Short requests are made on the caller's thread. Whatever may take long (blocking queries) or goes on by
   itself (renewals, clean-up) runs on the loop thread, and the caller waits for a signal: so it can be
   cancelled, and time out exactly.
-- Users' callbacks run on a thread of their own, made on demand; never on the loop's.
+- Users' callbacks run on a thread of their own, made on demand; never on the loop's. Where no thread can be
+  had any more, as at the exit of Python 3.12, they run on the thread that closes the client.
 - Both threads are daemons: the exit of the interpreter waits for nobody. They are started anew after a fork.
 """
 
@@ -233,7 +234,8 @@ class ThreadHost(BaseHost):
                 callbacks = self._callbacks or _CallbackThread(self)
                 if not self._stopped:
                     self._callbacks = callbacks
-        callbacks.put(function)
+        with self._starting:
+            callbacks.put(function)
         if self._stopped:
             callbacks.end()
 
@@ -308,11 +310,17 @@ class _CallbackThread:
     def __init__(self, host: ThreadHost) -> None:
         self._host = host
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="consul-coord-callbacks", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def put(self, function: Callable[[], object]) -> None:
+        """Have a function called; one thread at a time."""
         self._queue.put(function)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="consul-coord-callbacks", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # out of threads, or the interpreter ends: the next one tries again
+                self._thread = None
 
     def _run(self) -> None:
         while (function := self._queue.get()) is not None:
@@ -322,10 +330,12 @@ class _CallbackThread:
                 self._host.report_failure("a callback", error)
 
     def end(self) -> None:
-        """End once everything handed over so far has run."""
+        """End once everything handed over so far has run: here, if no thread could be had."""
         self._queue.put(None)
+        if self._thread is None:
+            self._run()
 
     def stop(self, *, timeout: float) -> None:
         self.end()
-        if self._thread is not threading.current_thread():
+        if self._thread not in {None, threading.current_thread()}:
             self._thread.join(timeout)

@@ -69,9 +69,10 @@ class LeaderElection:
         one of its own, or the id of one made elsewhere. ``on_elected(leadership)``, ``on_lost(reason)`` (at
         every end of a leadership; RESIGNED when it was given up) and ``on_change(leader)`` (whoever leads, or
         None; the present state first) are called on the client's callback thread, or in its event loop, where
-        they may be coroutine functions. They should be short: what the leader does belongs into ``run``. A
-        callback that raises is logged and reported as ``Failed``; if
-        it was ``on_elected``, the leader resigns. ``health``: asked every ``health_interval`` seconds; while
+        they may be coroutine functions. They should be short: what the leader does belongs into ``run``. What
+        ``on_elected`` still awaits when its leadership ends is cancelled, so that ``on_lost`` follows. A
+        callback that raises is logged and reported as ``Failed``; if it was ``on_elected``, the leader
+        resigns. ``health``: asked every ``health_interval`` seconds; while
         it returns False, raises, or has not answered for 10 s, this is no candidate, and no leader.
         ``priority_delay``: seconds for which the leadership must have been vacant before this candidate wants
         it. ``retry_wait``: the least and the most seconds, drawn at random, from the end of a leadership to

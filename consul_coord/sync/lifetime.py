@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import weakref
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ def _others() -> list[threading.Thread]:
 
 
 def _close_all() -> None:
-    for client in list(_open):
-        client.close()
+    with ExitStack() as every:  # also those after one that fails
+        for client in list(_open):
+            every.callback(client.close)
 
 
 def _forked() -> None:

@@ -213,6 +213,7 @@ async def test_coroutine_callbacks_run_in_order_one_at_a_time(address: str, key:
         election = await here.stand(on_elected=elected, on_lost=told.say)
         for _ in range(3):
             await election.wait_for_leadership(timeout=PATIENCE)
+            await until(lambda: told.news[-1:] == ["still"])
             await election.resign()
         await until(lambda: len(told.news) >= 9)
         assert told.news[:9] == ["elected", "still", LossReason.RESIGNED] * 3
@@ -279,3 +280,102 @@ async def test_closing_the_client_ends_leading_and_is_told(address: str, key: st
     assert told.news == [LossReason.CLIENT_CLOSED]
     assert not me.is_held
     await election.stop()
+
+
+async def test_on_lost_is_not_cut_off_when_the_client_closes(address: str, key: str) -> None:
+    told = Told()
+
+    async def lost(reason: LossReason) -> None:
+        told.say("lost", reason)
+        await anyio.sleep(0.2)
+        told.say("done")
+
+    async with AsyncClient(address=address, session=SPEC) as client:
+        election = AsyncLeaderElection(client, key, on_lost=lost)
+        await election.start()
+        me = await election.wait_for_leadership(timeout=PATIENCE)
+        me.on_lost(lost)
+    assert sorted(told.news, key=str) == [("lost", LossReason.CLIENT_CLOSED)] * 2 + ["done"] * 2
+
+
+@pytest.mark.parametrize("how", ["resigned", "closed"])
+async def test_on_elected_still_awaited_at_the_end_is_cancelled_before_on_lost(
+    address: str, key: str, how: str
+) -> None:
+    told = Told()
+
+    async def elected(me: AsyncLeadership) -> None:
+        told.say("elected")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            told.say("cancelled")
+
+    async with world(address, key) as here:
+        client = await here.client()
+        election = await here.stand(client=client, on_elected=elected, on_lost=told.say)
+        await election.wait_for_leadership(timeout=PATIENCE)
+        await until(lambda: told.news)
+        if how == "closed":
+            await client.close()
+        else:
+            await election.resign()
+            await until(lambda: len(told.news) >= 3)
+        reason = LossReason.CLIENT_CLOSED if how == "closed" else LossReason.RESIGNED
+        assert told.news[:3] == ["elected", "cancelled", reason]
+
+
+async def test_a_callback_that_does_not_end_keeps_close_no_longer_than_its_time(
+    address: str, key: str
+) -> None:
+    ended = anyio.Event()
+
+    async def lost(reason: LossReason) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with world(address, key) as here:
+        client = await here.client()
+        election = await here.stand(client=client, on_lost=lost)
+        await election.wait_for_leadership(timeout=PATIENCE)
+        started = anyio.current_time()
+        await client.close(timeout=0.5)
+        assert anyio.current_time() - started < PATIENCE
+        assert ended.is_set()
+
+
+async def test_a_health_predicate_that_does_not_answer_keeps_no_client_from_closing(
+    address: str, key: str
+) -> None:
+    asked = anyio.Event()
+
+    async def health() -> bool:
+        asked.set()
+        await anyio.sleep_forever()
+        return True
+
+    async with world(address, key) as here:
+        client = await here.client()
+        await here.stand(client=client, health=health)
+        await asked.wait()
+        with anyio.fail_after(PATIENCE):
+            await client.close(timeout=2 * PATIENCE)
+
+
+async def test_a_callback_may_close_its_client(address: str, key: str) -> None:
+    closed = anyio.Event()
+
+    async with world(address, key) as here:
+        client = await here.client()
+
+        async def lost(reason: LossReason) -> None:
+            await client.close(timeout=2 * PATIENCE)
+            closed.set()
+
+        election = await here.stand(client=client, on_lost=lost)
+        await election.wait_for_leadership(timeout=PATIENCE)
+        await election.resign()
+        with anyio.fail_after(PATIENCE):
+            await closed.wait()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,6 +32,7 @@ from tests.support.sites import eventually, never
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.http.messages import Response
     from tests.lock.conftest import MakeClient
     from tests.support.proxy import FaultProxy
     from tests.support.sites import Site
@@ -298,3 +300,32 @@ def test_a_hold_dropped_while_the_client_closes_is_unlocked(
     assert first.reason is LossReason.CLIENT_CLOSED
     with Client(address=site.address, session=spec(site)) as other:
         assert Lock(other, site.key).try_acquire() is not None, "the lock-delay is in force"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("request_number", [1, 2])
+def test_a_close_that_was_interrupted_goes_on_when_it_is_repeated(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], request_number: int
+) -> None:
+    client = Client(address=site.address, session=spec(site, lock_delay=30.0))
+    holds = [Lock(client, f"{site.key}/{number}").acquire(timeout=5) for number in range(2)]
+    transport = client._transport
+    send, sent = transport.send, itertools.count(1)
+
+    def interrupted(*args: Any, **kwargs: Any) -> Response:
+        if next(sent) == request_number:
+            raise error
+        return send(*args, **kwargs)
+
+    monkeypatch.setattr(transport, "send", interrupted)
+    with pytest.raises(error):
+        client.close()
+    client.close()
+    assert site.left_behind() == []
+    assert client.pending_cleanup == 0
+    assert {hold.reason for hold in holds} == {LossReason.CLIENT_CLOSED}
+    with Client(address=site.address, session=spec(site)) as other:  # released, so without a lock-delay
+        assert all(Lock(other, f"{site.key}/{number}").try_acquire() for number in range(2))
+    sent_before = next(sent)
+    client.close()
+    assert next(sent) == sent_before + 1

@@ -225,3 +225,41 @@ Lock(client, KEY, session=short).acquire()
     process.communicate()
     lock = Lock(make_client(), site.key)
     eventually(lambda: lock.contenders() == (), within=3)
+
+
+NO_THREADS = """
+import atexit
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+atexit.register(setattr, threading.Thread, "start", refuse)
+"""
+
+
+@pytest.mark.parametrize("how", ["simulated", "by this interpreter"])
+def test_an_exit_that_allows_no_new_thread_releases_and_tells(site: Site, how: str) -> None:
+    program = f"""
+{NO_THREADS if how == "simulated" else ""}
+class Observer:
+    def on_event(self, event):
+        if type(event).__name__ == "Released":
+            say("released")
+observed = Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME), observer=Observer())
+hold, other = lock.acquire(), Lock(observed, KEY + "2").acquire()
+hold.on_lost(say)
+"""
+    assert sorted(programs.run(program, site)) == ["client_closed", "released"]
+    assert site.left_behind() == []
+
+
+def test_at_the_exit_a_client_that_fails_keeps_no_other_from_closing(site: Site) -> None:
+    program = """
+others = [Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME)) for _ in range(4)]
+holds = [Lock(other, KEY + str(number)).acquire() for number, other in enumerate(others)]
+broken = Client(address=ADDRESS)
+def fail(): raise ValueError("made up")
+broken._transport.close = fail
+"""
+    process = programs.start(program, site)
+    _, err = process.communicate(timeout=programs.TIMEOUT)
+    assert err.rstrip().endswith("ValueError: made up")
+    assert site.left_behind() == []

@@ -15,7 +15,8 @@ Rules
 - Whether it leads is read off the hold at each look. This program learns of it no later than anybody else,
   but nobody relies on it for that.
 - What a user is told comes in order, once: ``on_elected`` and ``on_lost`` take turns. ``on_lost`` is told by
-  whoever ends the hold, at that moment, so that it is told also when this program does not run any more.
+  whoever ends the hold, at that moment, so that it is told also when this program does not run any more. An
+  ``on_elected`` that is still being awaited then is cancelled, or ``on_lost`` might never be told.
 - An error of a user's function is reported and ends no candidacy. If it was the leader's work, including
   ``on_elected``, the leader resigns: it would else lead without working.
 - Giving up is the lock's release: no lock-delay, and the next candidate takes over at once. Who has led or
@@ -82,9 +83,18 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class Calls(Protocol):
-    """How users' functions are called: never by the program itself, and never two at once in order."""
+    """How users' functions are called: never by the program itself, and never two at once in order.
 
-    def in_order(self, function: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+    ``until`` ends a function that can be ended, because it is being awaited.
+    """
+
+    def in_order(
+        self,
+        function: Callable[[], object],
+        failed: Callable[[Exception], object],
+        *,
+        until: Signal | None = None,
+    ) -> None:
         """Call a function when those handed over before have ended; what it raises goes to ``failed``."""
         ...
 
@@ -93,6 +103,8 @@ class Calls(Protocol):
         function: Callable[[], object],
         answered: Callable[[object], object],
         failed: Callable[[Exception], object],
+        *,
+        until: Signal,
     ) -> None:
         """Call a function soon; what it returns goes to ``answered``, what it raises to ``failed``."""
         ...
@@ -326,7 +338,9 @@ class Candidacy:
         on_elected = self.plan.on_elected
         if on_elected is not None:
             self.calls.in_order(
-                partial(on_elected, self, hold), partial(self.work_failed, hold, "on_elected")
+                partial(on_elected, self, hold),
+                partial(self.work_failed, hold, "on_elected"),
+                until=hold.over,
             )
         hold.over.subscribe(partial(self._ended, hold))
         self.changes.tell()
@@ -348,7 +362,7 @@ class Candidacy:
         predicate = self.plan.health
         while predicate is not None and not self.is_over:
             answer = _Answer()
-            self.calls.ask(predicate, answer.give, answer.fail)
+            self.calls.ask(predicate, answer.give, answer.fail, until=self.stopping)
             await io.wait(answer.given, deadline=io.now() + HEALTH_PATIENCE)
             if answer.error is not None and self._healthy:
                 self.report("health", answer.error)

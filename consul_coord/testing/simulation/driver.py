@@ -87,7 +87,13 @@ class SimCalls:
         self._host = host
         self._waiting: deque[tuple[Callable[[], object], Callable[[Exception], object]]] = deque()
 
-    def in_order(self, function: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+    def in_order(
+        self,
+        function: Callable[[], object],
+        failed: Callable[[Exception], object],
+        *,
+        until: Signal | None = None,  # noqa: ARG002 - nothing is awaited here
+    ) -> None:
         """Call a function after those handed over before; what it raises goes to ``failed``."""
         self._waiting.append((function, failed))
         self._host.call_back(self._call_next)
@@ -104,6 +110,8 @@ class SimCalls:
         function: Callable[[], object],
         answered: Callable[[object], object],
         failed: Callable[[Exception], object],
+        *,
+        until: Signal,  # noqa: ARG002 - as above
     ) -> None:
         """Call a function soon; what it returns goes to ``answered``, what it raises to ``failed``."""
 
