@@ -235,6 +235,8 @@ class AsyncClient(BaseClient):
         """Start afresh, at first and in a forked child."""
         self._transport = async_transport(self._settings, http_client=self._http_client)
         self._host = AsyncHost(clock=self.clock, observer=self._observer)
+        self._closed_by: dict[None, object] = {}
+        """Which call closes it, or has."""
         self.core = ClientState(self._host, spec=self._spec, timeout=self._settings.timeout)
 
     def forked(self) -> None:
@@ -302,24 +304,28 @@ class AsyncClient(BaseClient):
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
 
         What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Callbacks
-        that are being awaited may end within that time, and are cancelled then. Harmless when done before.
+        have as long to end. Harmless when done before. A call that failed may be repeated, and goes on.
         """
-        core = self.core
-        if not core.begin_close():
-            return
-        # Whoever cancels it meanwhile cancels the task once that is done.
-        await backend.uncancelled(lambda: self._close(core, timeout))
+        mine = object()
+        try:
+            if self._closed_by.setdefault(None, mine) is mine:
+                # Whoever cancels it meanwhile cancels the task once that is done.
+                await backend.uncancelled(lambda: self._close(timeout))
+        except Exception:
+            if self._closed_by.get(None) is mine:
+                self._closed_by.clear()
+            raise
 
-    async def _close(self, core: ClientState, timeout: float) -> None:
+    async def _close(self, timeout: float) -> None:
+        core = self.core
+        core.begin_close()
         io = AsyncIO(self._host, self._transport)
         deadline = io.now() + timeout
-        try:
-            await coordinator.close(io, core, deadline=deadline)
-        finally:
-            if self._host.supervisor is not None:
-                await self._host.stop(io, deadline=deadline)
-                await coordinator.close_late(io, core, deadline=deadline)
-            await self._transport.aclose()
+        await coordinator.close(io, core, deadline=deadline)
+        if self._host.supervisor is not None:
+            await self._host.stop(io, deadline=deadline)
+            await coordinator.close_late(io, core, deadline=deadline)
+        await self._transport.aclose()
 
     async def __aenter__(self) -> Self:
         if self._host.supervisor is None:

@@ -24,7 +24,7 @@ from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.session import handling as session_ops
 from consul_coord.recipes.watch.follow import Follower
-from consul_coord.sync import endpoints, lifetime
+from consul_coord.sync import endpoints, green, lifetime
 from consul_coord.sync.driver import BlockingIO, ThreadHost, run
 from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
@@ -145,8 +145,10 @@ class Client(BaseClient):
 
         ``timeout``: seconds that one call may take, with its repeats. ``session``: what the shared session is
         like. ``http_client`` and ``background_http_client`` carry all traffic when given, both or neither,
-        and stay the caller's to close. Raises ConfigError for a setting that can't be used.
+        and stay the caller's to close. Raises ConfigError for a setting that can't be used, and in a process
+        that gevent or eventlet has patched.
         """
+        green.refuse()
         if (http_client is None) != (background_http_client is None):
             message = (
                 "give both http_client (for calls) and background_http_client (for the rest), or neither"
@@ -247,8 +249,8 @@ class Client(BaseClient):
     def close(self, *, timeout: float = CLOSE_TIMEOUT) -> None:
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
 
-        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Harmless when
-        done before. A call that was interrupted may be repeated, and goes on.
+        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Callbacks
+        have as long to end. Harmless when done before. A call that failed may be repeated, and goes on.
         """
         mine = object()
         try:

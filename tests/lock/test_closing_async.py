@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -17,6 +17,7 @@ from tests.support.proxy import Fault, Lose
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from consul_coord.http.messages import Response
     from tests.support.proxy import FaultProxy
     from tests.support.sites import Site
 
@@ -108,3 +109,23 @@ async def test_closing_from_a_callback_is_possible(site: Site) -> None:
             await closed.wait()
     assert other.reason is LossReason.CLIENT_CLOSED
     assert site.left_behind() == []
+
+
+async def test_a_close_that_failed_goes_on_when_it_is_repeated(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncClient(address=site.address, session=spec(site, lock_delay=30.0)) as client:
+        await AsyncLock(client, site.key).acquire()
+        send, failures = client._transport.send, [MemoryError()]
+
+        async def failing(*args: Any, **kwargs: Any) -> Response:
+            if failures:
+                raise failures.pop()
+            return await send(*args, **kwargs)
+
+        monkeypatch.setattr(client._transport, "send", failing)
+        with pytest.raises(MemoryError):
+            await client.close()
+        await client.close()
+        assert site.left_behind() == []
+        assert client.pending_cleanup == 0
