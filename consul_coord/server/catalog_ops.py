@@ -21,6 +21,7 @@ from consul_coord.server import catalog
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import quote
 from consul_coord.server.records import CheckRecord, NodeRecord, ServiceRecord
+from consul_coord.server.services import is_unspecified
 from consul_coord.server.store import fold, pair
 
 if TYPE_CHECKING:
@@ -163,6 +164,12 @@ def _put_service(store: Store, index: int, service: ServiceRecord, _delay: Delay
     catalog.put_service(store, index, service)
 
 
+def _service_refusal(service: ServiceRecord) -> str | None:
+    if service.id and not service.service:
+        return "Must provide service name with ID"
+    return "Invalid service address" if is_unspecified(service.address) else None
+
+
 def _find_check(store: Store, check: CheckRecord) -> CheckRecord | None:
     return store.checks.get(pair(check.node, check.id))
 
@@ -201,7 +208,7 @@ _SERVICES: Kind[ServiceRecord] = Kind(
     lambda store, index, service, delay: catalog.remove_service(
         store, index, service.node, service.id, delay
     ),
-    lambda service: None if service.service or not service.id else "Must provide service name with ID",
+    _service_refusal,
 )
 _CHECKS: Kind[CheckRecord] = Kind(
     "Check",

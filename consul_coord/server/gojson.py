@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from consul_coord.server.gotext import GoParseError, quote
+from consul_coord.server.gotext import GoParseError, parse_duration, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -138,25 +138,29 @@ def read_object(
     type_name: str,
     where: str = "value",
     strict: bool = False,
+    flat: bool = False,
+    spelled: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the given fields of an object, by the names in ``fields``; absent and null ones are left out.
 
     ``struct`` and ``type_name`` are the Go type's names in errors, ``where`` the place of the object itself,
-    which becomes part of its fields' places; ``strict`` refuses fields that are not listed.
+    which becomes part of its fields' places unless they are ``flat``; ``strict`` refuses fields that are not
+    listed. ``spelled`` has other spellings of the fields' names.
     """
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise wrong(value, where, type_name)
-    members = cast("dict[str, object]", value)
-    by_name = {name.lower(): name for name in fields}
+    given = cast("dict[str, object]", value)
+    by_name = {name.lower(): (name, name) for name in fields}
+    by_name |= {other.lower(): (name, other) for other, name in (spelled or {}).items()}
     path = where.partition(".")[2]
     found: dict[str, Any] = {}
-    for name, member in members.items():
-        known = by_name.get(name.lower())
+    for name, member in given.items():
+        known, shown = by_name.get(name.lower(), (None, ""))
         if known is not None and member is not None:
-            place = f"{path}.{known}" if path else known
-            found[known] = fields[known](member, f"struct field {struct}.{place}")
+            place = path if flat else f"{path}.{shown}" if path else shown
+            found[known] = fields[known](member, where if flat else f"struct field {struct}.{place}")
         elif known is None and strict:
             message = f"json: unknown field {quote(name)}"
             raise GoParseError(message)
@@ -172,16 +176,26 @@ def nulls(value: object, *names: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class ObjectReader:
-    """A strict reader of an object with these fields."""
+    """A reader of an object with these fields, strict unless said otherwise."""
 
     fields: Mapping[str, Reader]
     struct: str
     type_name: str
+    strict: bool = True
+    flat: bool = False
+    spelled: Mapping[str, str] | None = None
 
     def __call__(self, value: object, where: str) -> dict[str, Any]:
         """Read a value that stands at a place."""
         return read_object(
-            value, self.fields, struct=self.struct, type_name=self.type_name, where=where, strict=True
+            value,
+            self.fields,
+            struct=self.struct,
+            type_name=self.type_name,
+            where=where,
+            strict=self.strict,
+            flat=self.flat,
+            spelled=self.spelled,
         )
 
 
@@ -234,6 +248,13 @@ def named(type_name: str, read: Reader) -> NamedReader:
     return NamedReader(type_name, read)
 
 
+def members(value: object, where: str, type_name: str) -> dict[str, object]:
+    """Return an object's members."""
+    if not isinstance(value, dict):
+        raise wrong(value, where, type_name)
+    return cast("dict[str, object]", value)
+
+
 def text(value: object, where: str) -> str:
     """Read a string field."""
     if not isinstance(value, str) or isinstance(value, Number):
@@ -255,10 +276,8 @@ def texts(value: object, where: str) -> tuple[str, ...]:
 
 def text_map(value: object, where: str) -> tuple[tuple[str, str], ...]:
     """Read an object of strings, in order of the keys."""
-    if not isinstance(value, dict):
-        raise wrong(value, where, "map[string]string")
-    members = cast("dict[str, object]", value)
-    return tuple(sorted((key, "" if item is None else text(item, where)) for key, item in members.items()))
+    given = members(value, where, "map[string]string")
+    return tuple(sorted((key, "" if item is None else text(item, where)) for key, item in given.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +296,29 @@ class IntegerReader:
             message = f"json: cannot unmarshal number {value} into Go {where} of type {self.type_name}"
             raise GoParseError(message)
         return int(value)
+
+
+def duration(value: object, where: str) -> int:
+    """Read a duration: a text, or a number of nanoseconds; what is neither counts as none."""
+    if isinstance(value, Number):
+        return truncated(value, where)
+    return parse_duration(value) if isinstance(value, str) else 0
+
+
+def lists_of_texts(value: object, where: str) -> dict[str, tuple[str, ...] | None]:
+    """Read an object of lists of strings, in order of the keys."""
+    given = members(value, where, "map[string][]string")
+    return {key: None if given[key] is None else texts(given[key], where) for key in sorted(given)}
+
+
+def plain(value: object, _where: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Read any value as it is, with numbers that are numbers again."""
+    if isinstance(value, Number):
+        return float(value) if any(mark in value for mark in ".eE") else int(value)
+    if isinstance(value, dict):
+        given = cast("dict[str, object]", value)
+        return {key: plain(given[key], "") for key in sorted(given)}
+    return [plain(item, "") for item in cast("list[object]", value)] if isinstance(value, list) else value
 
 
 def truncated(value: Number, where: str) -> int:

@@ -39,6 +39,19 @@ _ESCAPES = {
     "\\": "\\\\",
     '"': '\\"',
 }
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_BOOLEANS = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
+_ESCAPED = r'\\(?:[abfnrtv\\"]|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8}|[0-7]{3})'
+_QUOTED_ESCAPE = re.compile(_ESCAPED, re.ASCII)
+_QUOTED = re.compile(rf'(?:[^\\"]|{_ESCAPED})*', re.ASCII)
+_NAMED_ESCAPES = {escape[1]: char for char, escape in _ESCAPES.items()}
+_HEX = 16
+_LAST_RUNE = 0x10FFFF
+_LAST_BYTE = 0xFF
+_SURROGATES = range(0xD800, 0xE000)
 
 
 class GoParseError(ValueError):
@@ -113,6 +126,51 @@ def parse_uint(text: str) -> int:
         message = f"strconv.ParseUint: parsing {quote(text)}: value out of range"
         raise GoParseError(message)
     return value
+
+
+def parse_int(text: str) -> int:
+    """Return a signed 64-bit integer."""
+    if not _INTEGER.fullmatch(text):
+        message = f"strconv.ParseInt: parsing {quote(text)}: invalid syntax"
+        raise GoParseError(message)
+    digits = text.lstrip("+-").lstrip("0") or "0"
+    value = int(digits) * (-1 if text[0] == "-" else 1) if len(digits) <= _MOST_DIGITS else _MAX_UINT64
+    if not -_MAX_DURATION - 1 <= value <= _MAX_DURATION:
+        message = f"strconv.ParseInt: parsing {quote(text)}: value out of range"
+        raise GoParseError(message)
+    return value
+
+
+def parse_bool(text: str) -> bool:
+    """Return a truth value."""
+    if text not in _BOOLEANS:
+        message = f"strconv.ParseBool: parsing {quote(text)}: invalid syntax"
+        raise GoParseError(message)
+    return _BOOLEANS[text]
+
+
+def unquote(text: str) -> str:
+    """Return what a quoted string says, in backticks or double quotes."""
+    inside = text[1:-1]
+    if text[0] == "`":
+        return inside.replace("\r", "")
+    if "\n" in inside or not _QUOTED.fullmatch(inside):
+        raise GoParseError("invalid syntax")
+    return _QUOTED_ESCAPE.sub(_unescaped, inside)
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    named = escape[0][1]
+    if named in _NAMED_ESCAPES:
+        return _NAMED_ESCAPES[named]
+    code = int(escape[0][1:], 8) if named.isdigit() else int(escape[0][2:], _HEX)
+    if (
+        code > _LAST_RUNE
+        or (named in "uU" and code in _SURROGATES)
+        or (named.isdigit() and code > _LAST_BYTE)
+    ):
+        raise GoParseError("invalid syntax")
+    return chr(code)
 
 
 def quote(text: str) -> str:

@@ -8,6 +8,7 @@ Rules
   it.
 - A late reply is delivered to the event loop that waits for it, asyncio's or trio's, whichever thread caused
   it.
+- What the agent's own checks ask for is carried out in threads, and reported as if by a request.
 - When thousands of things fall due at once on a clock that moves by itself, they are done in slices, with
   requests served in between: a request may then meet a session that is just about to end.
 """
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import anyio
 
 from consul_coord.clock import SteppedClock
+from consul_coord.server import probes
 from consul_coord.server.loops import running_loop
 from consul_coord.server.wire import Blocked
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.clock import Alarm, Clock
+    from consul_coord.server.localagent import Probe
     from consul_coord.server.loops import Loop
     from consul_coord.server.service import Service
     from consul_coord.server.wire import Reply, Request
@@ -115,12 +118,17 @@ class Host:
         with self._lock:
             self._wakeup.cancel()
 
+    def _probed(self, probe: Probe, status: str, output: str) -> None:
+        self.do(lambda now: self.service.state.local.probed(probe, status, output, now))
+
     def _wake(self) -> None:
         with self._lock:
             self.service.run_timers(self.clock.now(), most=self._slice)
             self._settle()
 
     def _settle(self) -> None:
+        for probe in self.service.state.local.take_due():
+            probes.start(probe, self._probed)
         for ticket, reply in self.service.ready():
             late = self._late.pop(ticket, None)
             if late is not None:

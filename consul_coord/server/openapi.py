@@ -12,7 +12,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from consul_coord.server import gojson
-from consul_coord.server.endpoints import agent, catalog, kv, query, session, txn
+from consul_coord.server.endpoints import agent, catalog, kv, query, registering, session, txn
 from consul_coord.server.routes import ROUTES
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ _BODIES: dict[Handler, Mapping[str, Reader]] = {
     catalog.deregister: catalog.DEREGISTRATION,
     query.create: query.FIELDS,
     query.update: query.FIELDS,
-    agent.register_check: agent.CHECK,
+    registering.register_check: registering.CHECK,
     agent.update_check: agent.UPDATE,
-    agent.register_service: agent.SERVICE,
+    registering.register_service: registering.SERVICE,
 }
 
 _PARAMETERS: dict[Handler, tuple[str, ...]] = {

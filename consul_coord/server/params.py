@@ -41,6 +41,10 @@ class Params:
         """Return the value of a parameter, empty when it is absent."""
         return self._first.get(name, "")
 
+    def all(self, name: str) -> list[str]:
+        """Return every value of a parameter, in order."""
+        return [value for each, value in self.pairs if each == name]
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:

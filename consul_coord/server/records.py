@@ -85,7 +85,11 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """A service instance on a node."""
+    """A service instance on a node.
+
+    ``weights`` are for passing and for warning; ``proxy`` is kept as the JSON text that is shown, empty for
+    none; ``native`` says that the service speaks Connect by itself.
+    """
 
     node: str
     id: str
@@ -94,13 +98,19 @@ class ServiceRecord:
     address: str = ""
     port: int = 0
     meta: tuple[tuple[str, str], ...] | None = None
+    kind: str = ""
+    tagged_addresses: tuple[tuple[str, str, int], ...] = ()
+    weights: tuple[int, int] = (1, 1)
+    enable_tag_override: bool = False
+    proxy: str = ""
+    native: bool = False
     create_index: int = 0
     modify_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRecord:
-    """A health check of a node or of one of its services."""
+    """A health check of a node or of one of its services; ``definition`` is the JSON text that is shown."""
 
     node: str
     id: str
@@ -112,6 +122,7 @@ class CheckRecord:
     service_name: str = ""
     service_tags: tuple[str, ...] = ()
     type: str = ""
+    definition: str = ""
     create_index: int = 0
     modify_index: int = 0
 

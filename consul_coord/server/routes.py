@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
-from consul_coord.server.endpoints import agent, catalog, health, kv, query, session, status, txn
+from consul_coord.server.endpoints import (
+    agent,
+    catalog,
+    health,
+    kv,
+    query,
+    registering,
+    session,
+    status,
+    txn,
+)
 from consul_coord.server.failures import Refusal
 
 if TYPE_CHECKING:
@@ -70,6 +80,11 @@ ROUTES = (
     Route("/v1/catalog/nodes", {"GET": catalog.nodes}),
     Route("/v1/catalog/node/", {"GET": catalog.node}),
     Route("/v1/catalog/services", {"GET": catalog.services}),
+    Route("/v1/catalog/service/", {"GET": catalog.service}),
+    Route("/v1/catalog/connect/", {"GET": catalog.connect}),
+    Route("/v1/catalog/node-services/", {"GET": catalog.node_services}),
+    Route("/v1/health/service/", {"GET": health.service}),
+    Route("/v1/health/connect/", {"GET": health.connect}),
     Route("/v1/health/node/", {"GET": health.of_node}),
     Route("/v1/health/state/", {"GET": health.in_state}),
     Route("/v1/health/checks/", {"GET": health.of_service}),
@@ -80,13 +95,20 @@ ROUTES = (
     _local("/v1/agent/self", "GET", agent.describe_self),
     _local("/v1/agent/checks", "GET", agent.checks),
     _local("/v1/agent/services", "GET", agent.services),
-    _local("/v1/agent/check/register", "PUT", agent.register_check),
+    _local("/v1/agent/members", "GET", agent.members),
+    _local("/v1/agent/service/", "GET", agent.service),
+    _local("/v1/agent/health/service/id/", "GET", agent.health_by_id),
+    _local("/v1/agent/health/service/name/", "GET", agent.health_by_name),
+    _local("/v1/agent/maintenance", "PUT", agent.maintain_node),
+    _local("/v1/agent/service/maintenance/", "PUT", agent.maintain_service),
+    _local("/v1/agent/reload", "PUT", agent.reload),
+    _local("/v1/agent/check/register", "PUT", registering.register_check),
     _local("/v1/agent/check/deregister/", "PUT", agent.deregister_check),
     _local("/v1/agent/check/pass/", "PUT", agent.pass_check),
     _local("/v1/agent/check/warn/", "PUT", agent.warn_check),
     _local("/v1/agent/check/fail/", "PUT", agent.fail_check),
     _local("/v1/agent/check/update/", "PUT", agent.update_check),
-    _local("/v1/agent/service/register", "PUT", agent.register_service),
+    _local("/v1/agent/service/register", "PUT", registering.register_service),
     _local("/v1/agent/service/deregister/", "PUT", agent.deregister_service),
     _local("/v1/agent/leave", "PUT", agent.leave),
 )

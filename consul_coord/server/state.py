@@ -24,7 +24,7 @@ from consul_coord.server.catalog_ops import CatalogOp
 from consul_coord.server.config import ServerConfig
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import quote
-from consul_coord.server.localagent import CHECK_TIMER, LocalAgent
+from consul_coord.server.localagent import CHECK_TIMER, CRITICAL_TIMER, LocalAgent
 from consul_coord.server.lockdelay import LockDelays
 from consul_coord.server.records import PASSING, SERF_CHECK, CheckRecord, NodeRecord, ServiceRecord
 from consul_coord.server.store import TOMBSTONES, Store
@@ -77,7 +77,8 @@ class ConsulState:
         self.local = LocalAgent(node, self, self._timers)
         self._due: dict[str, Callable[[str, float], None]] = {
             SESSION_TIMER: self._expire_session,
-            CHECK_TIMER: self.local.expire_check,
+            CHECK_TIMER: self.local.check_is_due,
+            CRITICAL_TIMER: self.local.has_been_critical,
             _REAPING: self._reap,
         }
         self._marks: list[Mark] = []

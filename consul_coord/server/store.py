@@ -35,6 +35,7 @@ NODES = "nodes"
 SERVICES = "services"
 CHECKS = "checks"
 QUERIES = "prepared-queries"
+EXTINCT = "service_last_extinction"
 
 
 def fold(text: str) -> str:
@@ -116,6 +117,10 @@ class Store:
     def changed(self, table: str, index: int) -> None:
         """Note that ``table`` was changed by the command at ``index``."""
         self.indexes[table] = index
+
+    def forgotten(self, name: str) -> None:
+        """Forget the index of something that there is no more."""
+        self.indexes.pop(name, None)
 
     @contextmanager
     def command(self) -> Generator[int, None, None]:

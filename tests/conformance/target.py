@@ -67,6 +67,11 @@ class Target:
         """Whether it is of the version that every word is known of."""
         return self.version.startswith("1.8.")
 
+    @property
+    def address(self) -> str:
+        """Where it listens, as ``host:port``."""
+        return self._place
+
     def connect(self, timeout: float = TIMEOUT) -> http.client.HTTPConnection:
         """Return a connection of its own."""
         return http.client.HTTPConnection(self._place, timeout=timeout)

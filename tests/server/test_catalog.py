@@ -165,11 +165,52 @@ def test_refusals_and_kindnesses(
     assert (reply.status, reply.text) == (status, text)
 
 
-def test_checks_that_an_agent_would_run_are_refused_loudly(agent: Driver) -> None:
-    body = {"Name": "h", "HTTP": "http://127.0.0.1:1/", "Interval": "10s"}
+@pytest.mark.parametrize("kind", ["GRPC", "AliasService"])
+def test_checks_of_other_kinds_are_refused_loudly(agent: Driver, kind: str) -> None:
+    body = {"Name": "h", kind: "127.0.0.1:1", **({"Interval": "10s"} if kind == "GRPC" else {})}
     reply = agent.ask("PUT", "/v1/agent/check/register", body)
     assert reply.status == 501
-    assert "HTTP" in reply.text
+    assert kind in reply.text
+
+
+def test_sidecars_are_refused_loudly(agent: Driver) -> None:
+    body = {"Name": "h", "Connect": {"sidecar_service": {}}}
+    reply = agent.ask("PUT", "/v1/agent/service/register", body)
+    assert (reply.status, "sidecar" in reply.text) == (501, True)
+
+
+def test_a_service_goes_when_its_check_was_critical_for_too_long(agent: Driver) -> None:
+    check = {"TTL": "10s", "DeregisterCriticalServiceAfter": "90s"}
+    agent.ask("PUT", "/v1/agent/service/register", {"Name": "shop", "Check": check})
+    agent.advance(80)
+    agent.ask("PUT", "/v1/agent/check/pass/service:shop")
+    agent.advance(10 + 89)
+    assert list(agent.ask("GET", "/v1/agent/services").json) == ["shop"]
+    agent.advance(2)
+    assert agent.ask("GET", "/v1/agent/services").json == {}
+    assert agent.ask("GET", "/v1/catalog/service/shop").json == []
+
+
+def test_a_check_changes_after_as_many_results_as_it_wants(agent: Driver) -> None:
+    body = {"Name": "t", "TCP": "127.0.0.1:1", "Interval": "1s"}
+    wanted = {"SuccessBeforePassing": 1, "FailuresBeforeCritical": 2}
+    agent.ask("PUT", "/v1/agent/check/register", {**body, **wanted})
+    agent.advance(0)
+    (probe,) = agent.state.local.take_due()
+    seen = []
+    for status in [
+        "passing",
+        "passing",
+        "critical",
+        "critical",
+        "passing",
+        "critical",
+        "critical",
+        "critical",
+    ]:
+        agent.state.local.probed(probe, status, "", agent.now)
+        seen.append(agent.state.local.checks["t"].record.status)
+    assert seen == ["critical", *["passing"] * 6, "critical"]
 
 
 def test_a_query_is_deleted_with_its_session(agent: Driver) -> None:

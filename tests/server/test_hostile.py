@@ -28,6 +28,13 @@ CONSULS_OWN = re.compile(
         (
             "Must provide (?:node|Node|address if SkipNodeUpdate is not set|service name with ID)",
             "Missing (?:node|check '.*') registration",
+            "Failed to create boolean expression evaluator: .*",
+            "(?:failed inserting service: )?Invalid Service Meta for node .* and serviceID .*: .*",
+            "Invalid service address",
+            r"\d errors? occurred:.*",
+            "Scripts are disabled on this agent from remote calls; .*",
+            "(?:Check|Service)ID missing",
+            "Network segments are not supported in this version of Consul",
             "(?:failed inserting check: )?Missing service registration.*",
             "failed inserting (?:check|service): object missing primary index",
             f"check node {QUOTED} does not match node {QUOTED}",
@@ -53,7 +60,9 @@ CONSULS_OWN = re.compile(
 )
 """The bodies of the 500s that a real agent was seen to give."""
 REFUSED = re.compile(
-    "The reference server (?:does not have /|does not rename nodes: |runs no checks of its own: )", re.DOTALL
+    "The reference server (?:does not have /|does not rename nodes: |runs no such checks: "
+    "|registers no sidecar|lets nobody wait for a service's hash)",
+    re.DOTALL,
 )
 
 

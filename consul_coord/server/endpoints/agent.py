@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import hashlib
+from typing import TYPE_CHECKING
 
-from consul_coord.server import gojson
+from consul_coord.server import fields, gojson
 from consul_coord.server.call import EMPTY
-from consul_coord.server.endpoints import catalog, health
+from consul_coord.server.endpoints import catalog, health, selection
 from consul_coord.server.failures import Refusal, StateError
-from consul_coord.server.gotext import parse_duration, quote
-from consul_coord.server.localagent import TtlCheck
-from consul_coord.server.records import CRITICAL, PASSING, WARNING, CheckRecord
+from consul_coord.server.gotext import GoParseError, parse_bool, quote
+from consul_coord.server.records import CRITICAL, PASSING, WARNING
+from consul_coord.server.wire import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from consul_coord.server.call import Call
-    from consul_coord.server.records import ServiceRecord
+    from consul_coord.server.records import CheckRecord, ServiceRecord
     from consul_coord.server.state import ConsulState
-    from consul_coord.server.wire import Reply
 
 _SERF_PORT = 8301
+_WAN_PORT = 8302
 _ALIVE = 1
+STATUSES = (PASSING, WARNING, CRITICAL)
+_HEALTH = {PASSING: 200, WARNING: 429, CRITICAL: 503}
 
 
 def describe_self(call: Call) -> Reply:
     """Return what the agent says of itself."""
     call.authorizer.require("agent", call.state.node, "read")
     state = call.state
-    member = {
-        "Name": state.node,
-        "Addr": state.address,
-        "Port": _SERF_PORT,
-        "Tags": {
-            "dc": state.datacenter,
-            "id": state.node_id,
-            "role": "consul",
-            "port": state.server_address.rpartition(":")[2],
-        },
-        "Status": _ALIVE,
-        "ProtocolMin": 1,
-        "ProtocolMax": 5,
-        "ProtocolCur": 2,
-        "DelegateMin": 2,
-        "DelegateMax": 5,
-        "DelegateCur": 4,
-    }
     return call.json(
         {
             "Config": {
@@ -65,7 +47,7 @@ def describe_self(call: Call) -> Reply:
                 "HTTPMaxConnsPerClient": state.config.http_max_conns_per_client,
             },
             "Coord": None,
-            "Member": member,
+            "Member": _member(state),
             "Stats": {
                 "consul": {
                     "leader": str(bool(state.leader)).lower(),
@@ -78,32 +60,141 @@ def describe_self(call: Call) -> Reply:
     )
 
 
+def members(call: Call) -> Reply:
+    """Return the members of the cluster: one."""
+    if call.params.get("segment") not in ("", "_all"):
+        raise StateError("Network segments are not supported in this version of Consul")
+    if not call.authorizer.may("node", call.state.node, "read"):
+        return call.json([])
+    return call.json([_member(call.state, wan=bool(call.params.get("wan")))])
+
+
+def _member(state: ConsulState, *, wan: bool = False) -> dict[str, object]:
+    return {
+        "Name": f"{state.node}.{state.datacenter}" if wan else state.node,
+        "Addr": state.address,
+        "Port": _WAN_PORT if wan else _SERF_PORT,
+        "Tags": {
+            "acls": "0" if state.config.acl is None else "1",
+            "build": f"{state.config.version}:",
+            "dc": state.datacenter,
+            "id": state.node_id,
+            "port": state.server_address.rpartition(":")[2],
+            "role": "consul",
+            "segment": "",
+        },
+        "Status": _ALIVE,
+        "ProtocolMin": 1,
+        "ProtocolMax": 5,
+        "ProtocolCur": 2,
+        "DelegateMin": 2,
+        "DelegateMax": 5,
+        "DelegateCur": 4,
+    }
+
+
 def checks(call: Call) -> Reply:
     """Return the agent's own checks, by id."""
     found = call.state.local.checks
-    return call.json({name: health.describe(found[name].record) for name in sorted(found)})
+    shown = [
+        health.describe(found[name].record) for name in sorted(found) if _may_see(call, found[name].record)
+    ]
+    return call.json(
+        {str(check["CheckID"]): check for check in selection.by_filter(call, fields.CHECK)(shown)}
+    )
 
 
 def services(call: Call) -> Reply:
     """Return the agent's own services, by id."""
     found = call.state.local.services
-    return call.json({name: _describe_service(found[name]) for name in sorted(found)})
+    shown = [
+        describe_service(found[name])
+        for name in sorted(found)
+        if call.authorizer.may("service", found[name].service, "read")
+    ]
+    chosen = selection.by_filter(call, fields.SERVICE)(shown)
+    return call.json({str(service["ID"]): service for service in chosen})
 
 
-def register_check(call: Call) -> Reply:
-    """Register a TTL check; the other kinds, which an agent runs itself, are refused."""
-    check = _ttl_check(call.state, catalog.decode_strictly(call, CHECK, "CheckDefinition"))
-    _require_write(call)
-    if (service := check.record.service_id) and service not in call.state.local.services:
-        message = f"ServiceID {quote(service)} does not exist"
-        raise StateError(message)
-    call.state.local.add_check(check, call.now)
-    return EMPTY
+def service(call: Call) -> Reply:
+    """Return one of the agent's own services, with a hash of what it says."""
+    if "hash" in call.params:
+        raise Refusal(
+            501, "The reference server lets nobody wait for a service's hash: use a Consul agent for it"
+        )
+    found = call.state.local.services.get(call.tail)
+    if found is None:
+        raise Refusal(404, f"unknown service ID: {call.tail}")
+    call.authorizer.require("service", found.service, "read")
+    shown = describe_service(found)
+    digest = hashlib.blake2b(gojson.encode(shown), digest_size=8).hexdigest()
+    place = list(shown).index("EnableTagOverride") + 1
+    pairs = list(shown.items())
+    hashed = dict([*pairs[:place], ("ContentHash", digest), *pairs[place:]])
+    reply = call.json(hashed)
+    return Reply(reply.status, reply.body, (*reply.headers, ("X-Consul-Contenthash", digest)))
+
+
+def health_by_id(call: Call) -> Reply:
+    """Return how healthy one of the agent's own services is; the status of the reply says it, too."""
+    found = call.state.local.services.get(call.tail)
+    if not call.tail:
+        raise Refusal(400, "Missing serviceID")
+    if found is not None:
+        call.authorizer.require("service", found.service, "read")
+    shown = _health(call, found) if found else {"AggregatedStatus": CRITICAL, "Service": None, "Checks": None}
+    return _with_status(call, shown, _status(call, found), known=found is not None)
+
+
+def health_by_name(call: Call) -> Reply:
+    """Return how healthy the agent's own instances of a service are; the worst one decides the status."""
+    if not call.tail:
+        raise Refusal(400, "Missing service Name")
+    call.authorizer.require("service", call.tail, "read")
+    found = [each for _, each in sorted(call.state.local.services.items()) if each.service == call.tail]
+    worst = max((_status(call, each) for each in found), key=STATUSES.index, default=CRITICAL)
+    return _with_status(call, [_health(call, each) for each in found], worst, known=bool(found))
+
+
+def _with_status(call: Call, shown: object, worst: str, *, known: bool) -> Reply:
+    status = _HEALTH[worst] if known else 404
+    if call.params.get("format") == "text":
+        reply = Reply(status, worst.encode(), _PLAIN)
+    else:
+        reply = call.json(shown, status=status)
+    return Reply(reply.status, reply.body, (*reply.headers, ("X-Consul-Reason", worst)))
+
+
+def _status(call: Call, service: ServiceRecord | None) -> str:
+    checks = [] if service is None else _checks_of(call, service)
+    worst = max((check.status for check in checks), key=STATUSES.index, default=PASSING)
+    return CRITICAL if service is None else worst
+
+
+def _checks_of(call: Call, service: ServiceRecord) -> list[CheckRecord]:
+    of = call.state.local.checks_of
+    return [*of(service.id).values(), *of("").values()]
+
+
+def _health(call: Call, service: ServiceRecord) -> dict[str, object]:
+    return {
+        "AggregatedStatus": _status(call, service),
+        "Service": describe_service(service),
+        "Checks": [
+            {
+                **health.describe(check),
+                "ServiceTags": list(check.service_tags) or None,
+                "Type": "",
+                "Definition": _NO_DEFINITION,
+            }
+            for check in _checks_of(call, service)
+        ],
+    }
 
 
 def deregister_check(call: Call) -> Reply:
     """Deregister a check; an unknown one is fine."""
-    _require_write(call)
+    _require_of_check(call)
     call.state.local.remove_check(call.tail, call.now)
     return EMPTY
 
@@ -125,34 +216,46 @@ def fail_check(call: Call) -> Reply:
 
 def update_check(call: Call) -> Reply:
     """Report a check's status and output."""
-    fields = catalog.decode_strictly(call, UPDATE, "checkUpdate")
-    status = fields.get("Status", "")
-    if status not in _STATUSES:
+    sent = catalog.decode_strictly(call, UPDATE, "checkUpdate")
+    status = sent.get("Status", "")
+    if status not in STATUSES:
         raise Refusal(400, f"Invalid check status: '{status}'")
-    return _report(call, status, fields.get("Output", ""))
-
-
-def register_service(call: Call) -> Reply:
-    """Register a service with TTL checks."""
-    fields = catalog.decode_strictly(call, SERVICE, "ServiceDefinition")
-    if not fields.get("Name"):
-        raise Refusal(400, "Missing service name")
-    _require_write(call)
-    state = call.state
-    service = catalog.service_record(state.node, {**fields, "Service": fields["Name"]})
-    sent = [*((fields["Check"],) if "Check" in fields else ()), *fields.get("Checks", ())]
-    added = [
-        _service_check(state, service, number, check, of=len(sent)) for number, check in enumerate(sent, 1)
-    ]
-    state.local.add_service(service, added, call.now)
-    return EMPTY
+    return _report(call, status, sent.get("Output", ""))
 
 
 def deregister_service(call: Call) -> Reply:
     """Deregister a service with its checks; an unknown one is fine."""
-    _require_write(call)
+    _require_of_service(call)
     call.state.local.remove_service(call.tail, call.now)
     return EMPTY
+
+
+def maintain_node(call: Call) -> Reply:
+    """Begin or end maintenance of the agent's node."""
+    enable = _enable(call)
+    call.authorizer.require("node", call.state.node, "write")
+    call.state.local.maintain("", enable=enable, reason=call.params.get("reason"), now=call.now)
+    return EMPTY
+
+
+def maintain_service(call: Call) -> Reply:
+    """Begin or end maintenance of one of the agent's services."""
+    if not call.tail:
+        raise Refusal(400, "Missing service ID")
+    enable = _enable(call)
+    _require_of_service(call)
+    call.state.local.maintain(call.tail, enable=enable, reason=call.params.get("reason"), now=call.now)
+    return EMPTY
+
+
+def _enable(call: Call) -> bool:
+    if "enable" not in call.params:
+        raise Refusal(400, "Missing value for enable")
+    given = call.params.get("enable")
+    try:
+        return parse_bool(given)
+    except GoParseError:
+        raise Refusal(400, f"Invalid value for enable: {quote(given)}") from None
 
 
 def leave(call: Call) -> Reply:
@@ -162,113 +265,70 @@ def leave(call: Call) -> Reply:
     return EMPTY
 
 
-def _report(call: Call, status: str, output: str) -> Reply:
-    _require_write(call)
-    call.state.local.update_check(call.tail, status, output, call.now)
+def reload(call: Call) -> Reply:
+    """Read the agent's configuration again: it has no files, so nothing changes."""
+    call.authorizer.require("agent", call.state.node, "write")
     return EMPTY
 
 
-def _require_write(call: Call) -> None:
-    call.authorizer.require("node", call.state.node, "write")
-
-
-def _ttl_check(
-    state: ConsulState, fields: Mapping[str, Any], *, check_id: str = "", name: str = ""
-) -> TtlCheck:
-    name = fields.get("Name") or name
-    if not name:
-        raise Refusal(400, "Missing check name")
-    if active := next((kind for kind in _ACTIVE if fields.get(kind)), None):
-        raise Refusal(501, f"The reference server runs no checks of its own: {active} needs a Consul agent")
-    ttl = fields.get("TTL", 0)
-    if ttl <= 0:
-        raise Refusal(400, "Invalid check: TTL must be > 0 for TTL checks")
-    status = fields.get("Status") or CRITICAL
-    if status not in _STATUSES:
-        raise Refusal(400, "Bad check status")
-    record = CheckRecord(
-        state.node,
-        fields.get("ID") or check_id or name,
-        name,
-        status,
-        fields.get("Notes", ""),
-        service_id=fields.get("ServiceID", ""),
-        type="ttl",
-    )
-    return TtlCheck(record, ttl)
-
-
-def _service_check(
-    state: ConsulState, service: ServiceRecord, number: int, fields: Mapping[str, Any], *, of: int
-) -> TtlCheck:
-    check_id = f"service:{service.id}" if of == 1 else f"service:{service.id}:{number}"
-    check = _ttl_check(
-        state,
-        {**fields, "ID": fields.get("CheckID") or fields.get("ID")},
-        check_id=check_id,
-        name=f"Service '{service.service}' check",
-    )
-    record = replace(
-        check.record, service_id=service.id, service_name=service.service, service_tags=service.tags
-    )
-    return TtlCheck(record, check.ttl)
-
-
-def _describe_service(service: ServiceRecord) -> dict[str, object]:
+def describe_service(service: ServiceRecord) -> dict[str, object]:
+    """Return one of the agent's own services as the agent shows it."""
     return {
+        **({"Kind": service.kind} if service.kind else {}),
         "ID": service.id,
         "Service": service.service,
         "Tags": list(service.tags),
         "Meta": dict(service.meta or ()),
         "Port": service.port,
         "Address": service.address,
-        "Weights": {"Passing": 1, "Warning": 1},
-        "EnableTagOverride": False,
+        **({"TaggedAddresses": catalog.describe_addresses(service)} if service.tagged_addresses else {}),
+        "Weights": catalog.describe_weights(service),
+        "EnableTagOverride": service.enable_tag_override,
+        **({"Proxy": catalog.describe_proxy(service)} if service.kind else {}),
+        **({"Connect": catalog.describe_connect(service)} if service.native else {}),
     }
 
 
-def _duration(value: object, where: str) -> int:
-    if isinstance(value, gojson.Number):
-        return gojson.truncated(value, where)
-    return parse_duration(gojson.text(value, where))
+def _report(call: Call, status: str, output: str) -> Reply:
+    _require_of_check(call)
+    call.state.local.update_check(call.tail, status, output, call.now)
+    return EMPTY
 
 
-_STATUSES = frozenset({PASSING, WARNING, CRITICAL})
-_ACTIVE = ("HTTP", "TCP", "GRPC", "Args", "ScriptArgs", "DockerContainerID", "AliasNode", "AliasService")
+def _require_of_check(call: Call) -> None:
+    known = call.state.local.checks.get(call.tail)
+    require_write(call, known.record.service_name if known else "")
 
-CHECK: dict[str, gojson.Reader] = {
-    "ID": gojson.text,
-    "Name": gojson.text,
-    "Notes": gojson.text,
-    "Status": gojson.text,
-    "ServiceID": gojson.text,
-    "TTL": _duration,
-    "Interval": gojson.anything,
-    "Timeout": gojson.anything,
-    "DeregisterCriticalServiceAfter": gojson.anything,
-    "Token": gojson.text,
-    "Namespace": gojson.text,
-    **dict.fromkeys(_ACTIVE, gojson.anything),
-}
+
+def _require_of_service(call: Call) -> None:
+    known = call.state.local.services.get(call.tail)
+    if known is not None:
+        require_write(call, known.service)
+
+
+def require_write(call: Call, service: str) -> None:
+    """Refuse a token that may not write a service, or the node if there is none."""
+    if service:
+        call.authorizer.require("service", service, "write")
+    else:
+        call.authorizer.require("node", call.state.node, "write")
+
+
+def _may_see(call: Call, check: CheckRecord) -> bool:
+    if check.service_name:
+        return call.authorizer.may("service", check.service_name, "read")
+    return call.authorizer.may("node", check.node, "read")
 
 
 UPDATE: dict[str, gojson.Reader] = {"Status": gojson.text, "Output": gojson.text}
 
-_CHECK_TYPE = gojson.object_of(
-    {**CHECK, "CheckID": gojson.text}, struct="CheckType", type_name="structs.CheckType"
-)
-
-SERVICE: dict[str, gojson.Reader] = {
-    "ID": gojson.text,
-    "Name": gojson.text,
-    "Tags": gojson.texts,
-    "Address": gojson.text,
-    "Port": gojson.int_,
-    "Meta": gojson.text_map,
-    "Check": _CHECK_TYPE,
-    "Checks": gojson.list_of(_CHECK_TYPE, "structs.CheckTypes"),
-    "Token": gojson.text,
-    "Weights": gojson.anything,
-    "EnableTagOverride": gojson.boolean,
-    "Namespace": gojson.text,
+_PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
+_NO_DEFINITION: dict[str, object] = {
+    **dict.fromkeys(("Interval", "Timeout", "DeregisterCriticalServiceAfter"), "0s"),
+    "HTTP": "",
+    "Header": None,
+    "Method": "",
+    "Body": "",
+    "TLSSkipVerify": False,
+    "TCP": "",
 }

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.server import catalog, gojson
+from consul_coord.server import catalog, fields, gojson
 from consul_coord.server.call import Read, Seen
+from consul_coord.server.endpoints import definitions, selection
+from consul_coord.server.endpoints.selection import node_of
 from consul_coord.server.failures import Refusal, StateError
 from consul_coord.server.gotext import GoParseError, quote
-from consul_coord.server.records import CRITICAL, CheckRecord, NodeRecord, ServiceRecord
-from consul_coord.server.store import NODES, SERVICES, fold
+from consul_coord.server.records import NodeRecord
+from consul_coord.server.services import is_unspecified, problem_with_proxy
+from consul_coord.server.store import CHECKS, NODES, SERVICES, fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from consul_coord.server.call import Call
+    from consul_coord.server.records import CheckRecord, ServiceRecord
     from consul_coord.server.state import ConsulState
     from consul_coord.server.store import Store
     from consul_coord.server.wire import Reply
@@ -42,19 +47,67 @@ def describe_node(node: NodeRecord) -> dict[str, object]:
 def describe_service(service: ServiceRecord) -> dict[str, object]:
     """Return a service of a node as the API shows it."""
     return {
+        **({"Kind": service.kind} if service.kind else {}),
         "ID": service.id,
         "Service": service.service,
         "Tags": list(service.tags),
         "Address": service.address,
+        **_tagged("TaggedAddresses", service),
         "Meta": None if service.meta is None else dict(service.meta),
         "Port": service.port,
-        "Weights": {"Passing": 1, "Warning": 1},
-        "EnableTagOverride": False,
-        "Proxy": {"MeshGateway": {}, "Expose": {}},
-        "Connect": {},
+        "Weights": describe_weights(service),
+        "EnableTagOverride": service.enable_tag_override,
+        "Proxy": describe_proxy(service),
+        "Connect": describe_connect(service),
         "CreateIndex": service.create_index,
         "ModifyIndex": service.modify_index,
     }
+
+
+def describe_weights(service: ServiceRecord) -> dict[str, int]:
+    """Return a service's weights as the API shows them."""
+    return dict(zip(("Passing", "Warning"), service.weights, strict=True))
+
+
+def describe_addresses(service: ServiceRecord) -> dict[str, object]:
+    """Return a service's tagged addresses as the API shows them."""
+    return {name: {"Address": address, "Port": port} for name, address, port in service.tagged_addresses}
+
+
+def describe_proxy(service: ServiceRecord) -> object:
+    """Return what a service says of itself as a proxy, as the API shows it."""
+    return json.loads(service.proxy) if service.proxy else {"MeshGateway": {}, "Expose": {}}
+
+
+def describe_connect(service: ServiceRecord) -> dict[str, object]:
+    """Return what a service says of Connect, as the API shows it."""
+    return {"Native": True} if service.native else {}
+
+
+def _describe_instance(node: NodeRecord, service: ServiceRecord) -> dict[str, object]:
+    shown = describe_node(node)
+    return {
+        **{name: shown[name] for name in ("ID", "Node", "Address", "Datacenter", "TaggedAddresses")},
+        "NodeMeta": shown["Meta"],
+        "ServiceKind": service.kind,
+        "ServiceID": service.id,
+        "ServiceName": service.service,
+        "ServiceTags": list(service.tags),
+        "ServiceAddress": service.address,
+        **_tagged("ServiceTaggedAddresses", service),
+        "ServiceWeights": describe_weights(service),
+        "ServiceMeta": dict(service.meta or ()),
+        "ServicePort": service.port,
+        "ServiceEnableTagOverride": service.enable_tag_override,
+        "ServiceProxy": describe_proxy(service),
+        "ServiceConnect": describe_connect(service),
+        "CreateIndex": service.create_index,
+        "ModifyIndex": service.modify_index,
+    }
+
+
+def _tagged(name: str, service: ServiceRecord) -> dict[str, object]:
+    return {name: describe_addresses(service)} if service.tagged_addresses else {}
 
 
 def register(call: Call) -> Reply:
@@ -94,28 +147,44 @@ def datacenters(call: Call) -> Reply:
 
 def nodes(call: Call) -> Read:
     """Read all nodes, in order of their names."""
+    fits, chosen = selection.by_node_meta(call), selection.by_filter(call, fields.NODE)
 
     def look(store: Store) -> Seen:
-        shown = [describe_node(node) for node in store.nodes.sorted() if _readable(call, node.name)]
+        found = [node for node in store.nodes.sorted() if fits(node) and _readable(call, node.name)]
+        shown = chosen(
+            [describe_node(node) for node in selection.nearest(call, found, lambda node: node.name)]
+        )
         return Seen(store.index_of(NODES), call.json(shown), ((NODES,),), effective=True)
 
     return Read(look)
 
 
 def node(call: Call) -> Read:
-    """Read one node with its services; null when there is none."""
+    """Read one node with its services, by their ids; null when there is none."""
+    return _node(call, None, lambda services: {str(each["ID"]): each for each in services})
+
+
+def node_services(call: Call) -> Read:
+    """Read one node with the list of its services."""
+    return _node(call, {"Node": None, "Services": None}, list)
+
+
+def _node(call: Call, none: object, arranged: Callable[[list[dict[str, object]]], object]) -> Read:
     if not (name := call.tail):
         raise Refusal(400, "Missing node name")
+    chosen = selection.by_filter(call, fields.SERVICE)
     marks = ((NODES, fold(name)), (SERVICES, "node", fold(name)))
 
     def look(store: Store) -> Seen:
         found = store.nodes.get(fold(name))
         if found is None or not _readable(call, found.name):
-            return Seen(0, call.json(None), marks, effective=True)
-        services = {
-            service.id: describe_service(service) for service in catalog.services_of_node(store, name)
-        }
-        shown = {"Node": describe_node(found), "Services": services}
+            return Seen(0, call.json(none), marks, effective=True)
+        services = [
+            describe_service(service)
+            for service in catalog.services_of_node(store, name)
+            if call.authorizer.may("service", service.service, "read")
+        ]
+        shown = {"Node": describe_node(found), "Services": arranged(chosen(services))}
         return Seen(store.index_of(NODES, SERVICES), call.json(shown), marks, effective=True)
 
     return Read(look)
@@ -123,53 +192,65 @@ def node(call: Call) -> Read:
 
 def services(call: Call) -> Read:
     """Read the names of all services, with their tags."""
+    fits = selection.by_node_meta(call)
 
     def look(store: Store) -> Seen:
         tags: dict[str, set[str]] = {}
-        for service in store.services:
-            if call.authorizer.may("service", service.service, "read"):
+        for service in store.services.sorted():
+            if call.authorizer.may("service", service.service, "read") and fits(node_of(store, service)):
                 tags.setdefault(service.service, set()).update(service.tags)
         shown = {name: sorted(tags[name]) for name in sorted(tags)}
-        return Seen(store.index_of(SERVICES), call.json(shown), ((SERVICES,),), effective=True)
+        tables = (SERVICES, NODES) if "node-meta" in call.params else (SERVICES,)
+        return Seen(store.index_of(*tables), call.json(shown), tuple((t,) for t in tables), effective=True)
 
     return Read(look)
 
 
-def decode_strictly(call: Call, fields: Fields, of: str) -> dict[str, Any]:
+def service(call: Call) -> Read:
+    """Read the instances of a service, with their nodes."""
+    return _instances(call, connect=False)
+
+
+def connect(call: Call) -> Read:
+    """Read what can be reached of a service through Connect: its proxies, and native instances."""
+    return _instances(call, connect=True)
+
+
+def _instances(call: Call, *, connect: bool) -> Read:
+    name = selection.service_name(call)
+    fits = selection.by_instance(call)
+    chosen = selection.by_filter(call, fields.SERVICE_OF_NODE)
+
+    def look(store: Store) -> Seen:
+        of_name = selection.instances(store, name, connect=connect)
+        found = [each for each in of_name if fits(*each) and _may_see(call, *each)]
+        ordered = selection.nearest(call, found, lambda each: each[0].name)
+        shown = chosen([_describe_instance(*each) for each in ordered])
+        index = selection.index_of(store, name, of_name, NODES, SERVICES, connect=connect)
+        return Seen(index, call.json(shown), ((SERVICES,), (NODES,), (CHECKS,)), effective=True)
+
+    return Read(look)
+
+
+def _may_see(call: Call, node: NodeRecord, service: ServiceRecord) -> bool:
+    return _readable(call, node.name) and call.authorizer.may("service", service.service, "read")
+
+
+def decode_strictly(
+    call: Call, fields: Fields, of: str, *, spelled: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the fields of a body that must be an object with no others; refuse with 400."""
+    reader = gojson.ObjectReader(fields, of, f"structs.{of}", spelled=spelled)
     try:
-        return gojson.read_object(
-            gojson.decode(call.request.body), fields, strict=True, struct=of, type_name=f"structs.{of}"
-        )
+        return reader(gojson.decode(call.request.body), "value")
     except GoParseError as error:
-        raise Refusal(400, f"Request decode failed: {error}") from None
+        raise Refusal(400, f"Request decode failed: {error}{_about_namespaces(call, error)}") from None
 
 
-def service_record(node_name: str, fields: Mapping[str, Any]) -> ServiceRecord:
-    """Return a service from its decoded fields."""
-    name = fields.get("Service", "")
-    return ServiceRecord(
-        node_name,
-        fields.get("ID") or name,
-        name,
-        fields.get("Tags", ()),
-        fields.get("Address", ""),
-        fields.get("Port", 0),
-        fields.get("Meta"),
-    )
-
-
-def check_record(node_name: str, fields: Mapping[str, Any]) -> CheckRecord:
-    """Return a check from its decoded fields; critical unless they say otherwise."""
-    name = fields.get("Name", "")
-    record = CheckRecord(node_name, fields.get("CheckID") or name, name, fields.get("Status") or CRITICAL)
-    return replace(
-        record,
-        notes=fields.get("Notes", ""),
-        output=fields.get("Output", ""),
-        service_id=fields.get("ServiceID", ""),
-        type=fields.get("Type", ""),
-    )
+def _about_namespaces(call: Call, error: GoParseError) -> str:
+    """Return what Consul's catalog adds when a namespace was named."""
+    of_catalog = call.request.path.startswith("/v1/catalog/")
+    return definitions.NO_NAMESPACES if of_catalog and 'unknown field "Namespace"' in str(error) else ""
 
 
 def refuse_renaming(state: ConsulState, name: str, node_id: str) -> None:
@@ -195,18 +276,27 @@ def _decode(call: Call, fields: Fields) -> dict[str, Any]:
 
 
 def _registration(call: Call, name: str, fields: Mapping[str, Any]) -> catalog.Registration:
-    service = service_record(name, fields["Service"]) if "Service" in fields else None
-    if service is not None and not service.service:
-        raise StateError("Must provide service name with ID")
+    service = _service(name, fields["Service"]) if "Service" in fields else None
     sent = [*((fields["Check"],) if "Check" in fields else ()), *fields.get("Checks", ())]
     checks = tuple(_check(name, check) for check in sent)
     known = call.state.store.nodes.get(fold(name))
     if known is not None and fields.get("SkipNodeUpdate"):
         return catalog.Registration(name, None, service, checks)
-    return catalog.Registration(name, _node(call, name, fields), service, checks)
+    return catalog.Registration(name, _node_record(call, name, fields), service, checks)
 
 
-def _node(call: Call, name: str, fields: Mapping[str, Any]) -> NodeRecord:
+def _service(node: str, fields: Mapping[str, Any]) -> ServiceRecord:
+    service = definitions.service_record(node, fields)
+    if why := problem_with_proxy(service):
+        raise StateError(why)
+    if not service.service:
+        raise StateError("Must provide service name with ID")
+    if is_unspecified(service.address):
+        raise StateError("Invalid service address")
+    return service
+
+
+def _node_record(call: Call, name: str, fields: Mapping[str, Any]) -> NodeRecord:
     node_id = fields.get("ID", "").lower()
     refuse_renaming(call.state, name, node_id)
     return NodeRecord(
@@ -224,44 +314,11 @@ def _check(node_name: str, fields: Mapping[str, Any]) -> CheckRecord:
     if given and fold(given) != fold(node_name):
         message = f"check node {quote(given)} does not match node {quote(node_name)}"
         raise StateError(message)
-    return check_record(node_name, fields)
+    record = definitions.check_record(node_name, fields)
+    return replace(record, type=record.type or definitions.type_of(fields.get("Definition", {})))
 
 
-SERVICE: Fields = {
-    "ID": gojson.text,
-    "Service": gojson.text,
-    "Tags": gojson.texts,
-    "Address": gojson.text,
-    "Port": gojson.int_,
-    "Meta": gojson.text_map,
-    "Weights": gojson.anything,
-    "EnableTagOverride": gojson.boolean,
-    "Namespace": gojson.text,
-    "TaggedAddresses": gojson.anything,
-    "Proxy": gojson.anything,
-    "Connect": gojson.anything,
-    "CreateIndex": gojson.anything,
-    "ModifyIndex": gojson.anything,
-}
-
-CHECK: Fields = {
-    "Node": gojson.text,
-    "CheckID": gojson.text,
-    "Name": gojson.text,
-    "Status": gojson.text,
-    "Notes": gojson.text,
-    "Output": gojson.text,
-    "ServiceID": gojson.text,
-    "ServiceName": gojson.text,
-    "ServiceTags": gojson.texts,
-    "Type": gojson.text,
-    "Definition": gojson.anything,
-    "Namespace": gojson.text,
-    "CreateIndex": gojson.anything,
-    "ModifyIndex": gojson.anything,
-}
-
-_HEALTH_CHECK = gojson.object_of(CHECK, struct="HealthCheck", type_name="structs.HealthCheck")
+_HEALTH_CHECK = gojson.object_of(definitions.CHECK, struct="HealthCheck", type_name="structs.HealthCheck")
 
 REGISTRATION: Fields = {
     "Datacenter": gojson.text,
@@ -270,10 +327,13 @@ REGISTRATION: Fields = {
     "Address": gojson.text,
     "TaggedAddresses": gojson.text_map,
     "NodeMeta": gojson.text_map,
-    "Service": gojson.object_of(SERVICE, struct="NodeService", type_name="structs.NodeService"),
+    "Service": gojson.object_of(definitions.SERVICE, struct="NodeService", type_name="structs.NodeService"),
     "Check": _HEALTH_CHECK,
     "Checks": gojson.list_of(_HEALTH_CHECK, "structs.HealthChecks"),
     "SkipNodeUpdate": gojson.boolean,
+    "Token": gojson.text,
+    "CreateIndex": gojson.uint64,
+    "ModifyIndex": gojson.uint64,
 }
 
 DEREGISTRATION: Fields = {
@@ -282,5 +342,5 @@ DEREGISTRATION: Fields = {
     "Address": gojson.text,
     "CheckID": gojson.text,
     "ServiceID": gojson.text,
-    "Namespace": gojson.text,
+    "Token": gojson.text,
 }

@@ -1,18 +1,24 @@
-"""/v1/health/: the checks of a node, of a service, or in a state."""
+"""/v1/health/: the checks of a node, of a service, or in a state, and a service's instances with theirs."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
-from consul_coord.server import catalog
+from consul_coord.server import catalog, fields
 from consul_coord.server.call import Read, Seen
+from consul_coord.server.endpoints import selection
+from consul_coord.server.endpoints.catalog import describe_node, describe_service
 from consul_coord.server.failures import Refusal
-from consul_coord.server.store import CHECKS, fold
+from consul_coord.server.gotext import GoParseError, parse_bool
+from consul_coord.server.records import PASSING
+from consul_coord.server.store import CHECKS, NODES, SERVICES, fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from consul_coord.server.call import Call
+    from consul_coord.server.endpoints.selection import Instance
     from consul_coord.server.records import CheckRecord
     from consul_coord.server.store import Store
     from consul_coord.server.tables import Mark
@@ -33,9 +39,29 @@ def describe(check: CheckRecord) -> dict[str, object]:
         "ServiceName": check.service_name,
         "ServiceTags": list(check.service_tags),
         "Type": check.type,
-        "Definition": {},
+        "Definition": json.loads(check.definition) if check.definition else {},
         "CreateIndex": check.create_index,
         "ModifyIndex": check.modify_index,
+    }
+
+
+def checks_of(store: Store, instance: Instance) -> list[CheckRecord]:
+    """Return what tells of an instance's health: its node's own checks first, then its own."""
+    node, service = instance
+    checks = catalog.checks_of_node(store, node.name)
+    return [
+        *(check for check in checks if not check.service_id),
+        *(check for check in checks if check.service_id == service.id),
+    ]
+
+
+def describe_instance(store: Store, instance: Instance) -> dict[str, object]:
+    """Return an instance with its node and its checks as the API shows them."""
+    node, service = instance
+    return {
+        "Node": describe_node(node),
+        "Service": describe_service(service),
+        "Checks": [describe(check) for check in checks_of(store, instance)],
     }
 
 
@@ -49,7 +75,10 @@ def in_state(call: Call) -> Read:
     """Read the checks in a state, or in any."""
     wanted = _required(call, "Missing check state")
     return _reading(
-        call, lambda store: (c for c in store.checks.sorted() if wanted in (_ANY, c.status)), (CHECKS,)
+        call,
+        lambda store: (c for c in store.checks.sorted() if wanted in (_ANY, c.status)),
+        (CHECKS,),
+        by_node=True,
     )
 
 
@@ -60,15 +89,72 @@ def of_service(call: Call) -> Read:
         call,
         lambda store: (c for c in store.checks.sorted() if c.service_name == name),
         (CHECKS, "service", name),
+        by_node=True,
     )
 
 
-def _reading(call: Call, select: Callable[[Store], Iterable[CheckRecord]], mark: Mark) -> Read:
+def service(call: Call) -> Read:
+    """Read the instances of a service, with their nodes and checks."""
+    return _instances(call, connect=False)
+
+
+def connect(call: Call) -> Read:
+    """Read what can be reached of a service through Connect, with nodes and checks."""
+    return _instances(call, connect=True)
+
+
+def _instances(call: Call, *, connect: bool) -> Read:
+    name = selection.service_name(call)
+    fits, healthy = selection.by_instance(call), _healthy(call)
+    chosen = selection.by_filter(call, fields.HEALTHY_SERVICE)
+
     def look(store: Store) -> Seen:
-        shown = [
-            describe(check) for check in select(store) if call.authorizer.may("node", check.node, "read")
+        of_name = selection.instances(store, name, connect=connect)
+        found = [each for each in of_name if fits(*each) and _may_see(call, each) and healthy(store, each)]
+        ordered = selection.nearest(call, found, lambda each: each[0].name)
+        shown = chosen([describe_instance(store, each) for each in ordered])
+        index = selection.index_of(store, name, of_name, NODES, SERVICES, CHECKS, connect=connect)
+        return Seen(index, call.json(shown), ((SERVICES,), (NODES,), (CHECKS,)), effective=True)
+
+    return Read(look)
+
+
+def _healthy(call: Call) -> Callable[[Store, Instance], bool]:
+    """Return what tells whether an instance may be shown: with ``?passing``, only if all its checks pass."""
+    try:
+        wanted = "passing" in call.params and parse_bool(call.params.get("passing") or "true")
+    except GoParseError:
+        raise Refusal(400, "Invalid value for ?passing") from None
+    if not wanted:
+        return lambda _store, _instance: True
+    return lambda store, instance: all(check.status == PASSING for check in checks_of(store, instance))
+
+
+def _may_see(call: Call, instance: Instance) -> bool:
+    node, service = instance
+    return call.authorizer.may("node", node.name, "read") and call.authorizer.may(
+        "service", service.service, "read"
+    )
+
+
+def _reading(
+    call: Call, select: Callable[[Store], Iterable[CheckRecord]], mark: Mark, *, by_node: bool = False
+) -> Read:
+    fits, chosen = selection.by_node_meta(call), selection.by_filter(call, fields.CHECK)
+    by_meta = by_node and "node-meta" in call.params
+    tables = (CHECKS, NODES) if by_meta else (CHECKS,)
+    marks = (mark, (NODES,)) if by_meta else (mark,)
+
+    def look(store: Store) -> Seen:
+        found = [
+            check
+            for check in select(store)
+            if call.authorizer.may("node", check.node, "read")
+            and not (by_meta and not fits(store.nodes.rows[fold(check.node)]))
         ]
-        return Seen(store.index_of(CHECKS), call.json(shown), (mark,), effective=True)
+        ordered = selection.nearest(call, found, lambda check: check.node)
+        shown = chosen([describe(check) for check in ordered])
+        return Seen(store.index_of(*tables), call.json(shown), marks, effective=True)
 
     return Read(look)
 

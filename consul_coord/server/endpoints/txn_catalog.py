@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord.server import gojson
 from consul_coord.server.catalog_ops import CatalogOp
-from consul_coord.server.endpoints import catalog, health
+from consul_coord.server.endpoints import catalog, definitions, health
 from consul_coord.server.records import CheckRecord, NodeRecord, ServiceRecord
 
 if TYPE_CHECKING:
@@ -28,13 +28,8 @@ _NODE: dict[str, gojson.Reader] = {
     "Meta": gojson.text_map,
     **_INDEXES,
 }
-_SERVICE: dict[str, gojson.Reader] = {
-    **catalog.SERVICE,
-    "Kind": gojson.text,
-    "ContentHash": gojson.text,
-    **_INDEXES,
-}
-_CHECK: dict[str, gojson.Reader] = {**catalog.CHECK, **_INDEXES}
+_LOST = frozenset({"Kind", "TaggedAddresses", "Proxy", "Connect"})
+"""What of a service Consul takes in a transaction and then leaves out."""
 
 _NAMING = frozenset({"set", "cas"})
 
@@ -50,10 +45,12 @@ FIELDS: dict[str, gojson.Reader] = {
     "Node": _operation("Node", gojson.object_of(_NODE, struct="Node", type_name="api.Node")),
     "Service": _operation(
         "Service",
-        gojson.object_of(_SERVICE, struct="AgentService", type_name="api.AgentService"),
+        gojson.object_of(definitions.SERVICE_IN_TXN, struct="AgentService", type_name="api.AgentService"),
         Node=gojson.text,
     ),
-    "Check": _operation("Check", gojson.object_of(_CHECK, struct="HealthCheck", type_name="api.HealthCheck")),
+    "Check": _operation(
+        "Check", gojson.object_of(definitions.CHECK_IN_TXN, struct="HealthCheck", type_name="api.HealthCheck")
+    ),
 }
 """The fields of an operation that are about the catalog, in the order in which they count."""
 
@@ -102,12 +99,13 @@ def _node(state: ConsulState, _: Mapping[str, Any], sent: Mapping[str, Any]) -> 
 
 
 def _service(_: ConsulState, fields: Mapping[str, Any], sent: Mapping[str, Any]) -> ServiceRecord:
-    service = catalog.service_record(fields.get("Node", ""), sent)
+    kept = {name: value for name, value in sent.items() if name not in _LOST}
+    service = definitions.service_record(fields.get("Node", ""), kept)
     return replace(service, modify_index=sent.get("ModifyIndex", 0))
 
 
 def _check(_: ConsulState, _fields: Mapping[str, Any], sent: Mapping[str, Any]) -> CheckRecord:
-    check = catalog.check_record(sent.get("Node", ""), sent)
+    check = definitions.check_record(sent.get("Node", ""), sent)
     return replace(
         check,
         service_name=sent.get("ServiceName", ""),
