@@ -58,9 +58,18 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests, but for the long ones; arguments after ``--`` go to pytest."""
+    """Run the tests, except searches and long ones; arguments after ``--`` go to pytest."""
     _install_dev(session)
     session.run(_python(session), "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def search(session: nox.Session) -> None:
+    """Search for faults in random runs, other ones each time; ``-- --hypothesis-seed=N`` repeats some."""
+    _install_dev(session)
+    session.run(
+        _python(session), "-m", "pytest", "-m", "search", "--hypothesis-profile=random", *session.posargs
+    )
 
 
 @nox.session

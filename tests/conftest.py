@@ -6,6 +6,8 @@ Rules
 - Every test is searched for tokens in what it says: see ``tests/tokens/search.py``.
 - Tests send signals to programs that they start, and to themselves. A pytest that was started in the
   background may ignore some, which children inherit: `pytest_configure` takes that back.
+- There are three tiers, and a test is in one of them: without a marker, what a person runs; ``search``, which
+  looks for faults among very many runs, from where ``search_seed`` says; ``long``.
 - No Consul binary means skipped tests, with the reason; under CONSUL_COORD_REQUIRE_AGENT=1 it means failed
   ones, so that a build can't pass without them.
 """
@@ -13,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import os
+import random
 import signal
 from typing import TYPE_CHECKING
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.tokens.search"]
 
 # How long an example takes depends on what else the machine does: that is no finding. One commit has one
-# result: other examples are tried with `--hypothesis-profile=random`, which `nox -s long` uses.
+# result: other examples are tried with `--hypothesis-profile=random`, and `--hypothesis-seed` says which.
 settings.register_profile(
     "consul_coord", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
@@ -53,6 +56,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and not _AGENT_FIXTURES.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.agent)
+
+
+@pytest.fixture(scope="session")
+def search_seed(request: pytest.FixtureRequest) -> int:
+    """Return the number that chooses the portion of all random runs that a search takes.
+
+    It is that of ``--hypothesis-seed``; without one it is 0, or any under ``--hypothesis-profile=random``.
+    """
+    if (given := request.config.getoption("--hypothesis-seed")) is not None:
+        return int(given)
+    return 0 if settings().derandomize else random.SystemRandom().randrange(2**32)
 
 
 @pytest.fixture(scope="session")

@@ -45,10 +45,14 @@ def kinds_of_harm(records: list[Record]) -> Counter[str]:
     return Counter(record.detail for record in records if record.kind == "fault")
 
 
+@pytest.mark.search
 @pytest.mark.cluster
 @pytest.mark.timeout(240)
-def test_nothing_goes_wrong_in_a_minute_of_harm(consul_binary: Path, tmp_path: Path) -> None:
-    code, out, records = run(tmp_path, consul_binary, "--seconds=60", "--seed=11", timeout=220)
+def test_nothing_goes_wrong_in_a_minute_of_harm(
+    consul_binary: Path, tmp_path: Path, search_seed: int
+) -> None:
+    seed = f"--seed={11 + search_seed}"
+    code, out, records = run(tmp_path, consul_binary, "--seconds=60", seed, timeout=220)
     assert code == 0, out
     kinds = Counter(record.kind for record in records)
     assert kinds["acquired"] > 100

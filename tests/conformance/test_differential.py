@@ -3,16 +3,14 @@
 Each part has an agent of its own, that nobody else writes to: sessions that other tests leave behind, and
 that end by themselves a little later, move the very indexes that are compared here.
 
-The seed is printed, and each build takes the same ones; CONSUL_COORD_SEED gives another one, and
-``--hypothesis-profile=random`` any. Hypothesis shrinks what fails. A failure that does
-not come again when Hypothesis replays it is told together with what both were asked until then.
+The seed is printed, and CONSUL_COORD_SEED begins with it again. Hypothesis shrinks what fails. A failure that
+does not come again when Hypothesis replays it is told together with what both were asked until then.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import random
 import sys
 import time
 from contextlib import closing
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 
 PARTS = 8
 """Small enough to be shared out among the processes of pytest-xdist."""
+LONG_PARTS = 20
 LAST_SAID = 200
 PLANTED_SEED = 2  # with which all of them are found soon
 
@@ -74,11 +73,12 @@ SETTINGS = hypothesis.settings(
 )
 
 
-def seed_of(part: int) -> int:
-    """Return where a part begins: parts of one build must not meet, at a thousand batches each."""
+@pytest.fixture
+def begin(search_seed: int, part: int) -> int:
+    """Return where a part begins: parts of one portion must not meet, at a thousand batches each."""
     if named := os.environ.get("CONSUL_COORD_SEED"):
         return int(named)
-    return part * 1_000 if SETTINGS.derandomize else random.SystemRandom().randrange(2**32)
+    return (search_seed * (PARTS + LONG_PARTS) + part) * 1_000
 
 
 def run(address: str, at_least: int, seed: int, settings: hypothesis.settings = SETTINGS) -> None:
@@ -101,10 +101,11 @@ def run(address: str, at_least: int, seed: int, settings: hypothesis.settings = 
     )
 
 
+@pytest.mark.search
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_random_operations(own_agent: RealAgent, part: int) -> None:
-    run(own_agent.address, 10_000 // PARTS, seed_of(part))
+def test_random_operations(own_agent: RealAgent, begin: int) -> None:
+    run(own_agent.address, 10_000 // PARTS, begin)
 
 
 def keep_lock_index(store: Store, index: int, entry: Entry) -> Entry:
@@ -126,6 +127,7 @@ PLANTED: dict[str, tuple[object, str, object]] = {
 }
 
 
+@pytest.mark.search
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_difference_is_found(own_agent: RealAgent, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +159,6 @@ def test_a_difference_at_the_very_end_leaves_no_connection_open(monkeypatch: pyt
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("part", range(20))
-def test_many_random_operations(own_agent: RealAgent, part: int) -> None:
-    run(own_agent.address, 10_000, seed_of(PARTS + part))
+@pytest.mark.parametrize("part", range(PARTS, PARTS + LONG_PARTS))
+def test_many_random_operations(own_agent: RealAgent, begin: int) -> None:
+    run(own_agent.address, 10_000, begin)

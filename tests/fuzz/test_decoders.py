@@ -77,8 +77,9 @@ def check(tally: Tally) -> None:
     assert set(tally.refused) == set(TARGETS) - _NO_REFUSALS
 
 
-def test_changed_replies() -> None:
-    check(fuzz(TARGETS, _FEW, seed=1))
+@pytest.mark.search
+def test_changed_replies(search_seed: int) -> None:
+    check(fuzz(TARGETS, _FEW, seed=search_seed))
 
 
 @pytest.mark.long
@@ -98,6 +99,7 @@ def test_the_seeds_are_read(name: str) -> None:
     TARGETS[name].read(TARGETS[name].seeds[0])
 
 
+@pytest.mark.search
 @settings(max_examples=2_000)
 @given(name=st.sampled_from(sorted(TARGETS)), head=st.binary(max_size=2), body=_json.map(json.dumps))
 def test_any_json(name: str, head: bytes, body: str) -> None:
@@ -106,6 +108,7 @@ def test_any_json(name: str, head: bytes, body: str) -> None:
     assert tally.findings == []
 
 
+@pytest.mark.search
 @settings(max_examples=2_000)
 @given(name=st.sampled_from(sorted(TARGETS)), data=st.binary(max_size=200))
 def test_any_bytes(name: str, data: bytes) -> None:

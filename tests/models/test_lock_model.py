@@ -117,6 +117,7 @@ WITHOUT: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", SMALL)
 def test_the_rules_hold_in_every_state(name: str) -> None:
     explored = explored_once(name)
@@ -131,10 +132,12 @@ def test_the_rules_hold_in_every_state_of_larger_worlds(name: str) -> None:
     assert explored.broken == "", str(explored)
 
 
+@pytest.mark.search
 def test_the_worlds_reach_what_they_are_for() -> None:
     assert explored_once("two clients, twice each, a fault").names >= HAPPENS
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", WITHOUT)
 def test_no_rule_can_be_left_out(name: str) -> None:
     rule, changes = WITHOUT[name]

@@ -141,6 +141,7 @@ def attack(seed: int) -> None:
 SEEDS = st.integers(0, 2**63)
 
 
+@pytest.mark.search
 @settings(max_examples=15, deadline=None)
 @given(seed=SEEDS)
 def test_hostile_requests(seed: int) -> None:

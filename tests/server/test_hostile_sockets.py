@@ -187,6 +187,7 @@ async def attack(seed: int, visits: int) -> int:
     return site.replies
 
 
+@pytest.mark.search
 @pytest.mark.timeout(180)
 def test_hostile_clients_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     seeds = st.integers(0, 2**32)

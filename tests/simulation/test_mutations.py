@@ -15,7 +15,8 @@ SEEDS = 2_000
 
 # Those that take long are looked for where there is time.
 CASES = [
-    pytest.param(each, id=each.name, marks=[pytest.mark.long] if each.rare else []) for each in MUTATIONS
+    pytest.param(each, id=each.name, marks=pytest.mark.long if each.rare else pytest.mark.search)
+    for each in MUTATIONS
 ]
 
 
