@@ -1,102 +1,17 @@
 """Locks, leader election and semaphores on Consul, for blocking and async code.
 
-The async names are loaded when first used: with them comes an event loop, which blocking programs may never
-need.
+Each name is loaded when it is first used. A program pays for what it needs: a blocking one for no event loop,
+and one that only names an error for little more than that error.
+
+Rule: a new name goes into the imports for type checkers, into the table below them, and into ``__all__``.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from consul_coord._version import __version__
-from consul_coord.clock import Clock, SystemClock
-from consul_coord.config import TLSConfig
-from consul_coord.errors import (
-    AcquireCancelled,
-    AcquireTimeout,
-    AlreadyHeld,
-    BrokenReply,
-    CertificateRefused,
-    ClientClosed,
-    ConfigError,
-    ConnectFailed,
-    ConsulCoordError,
-    CoordinationError,
-    DecodeError,
-    InvalidArgument,
-    InvalidKey,
-    InvalidRequest,
-    KeyConflict,
-    LeadershipLost,
-    LockLost,
-    NoLeader,
-    NotFound,
-    NotHeld,
-    PayloadTooLarge,
-    PermissionDenied,
-    RateLimited,
-    RequestTimeout,
-    ResponseError,
-    SemaphoreLimitConflict,
-    ServerError,
-    SessionCheckFailed,
-    SessionNotFound,
-    TransportError,
-    TxnFailed,
-    UnsafeSession,
-    ValueTooLarge,
-)
-from consul_coord.events import Event, Observer
-from consul_coord.models import (
-    LOCK_FLAGS,
-    SEMAPHORE_FLAGS,
-    AgentInfo,
-    Behavior,
-    Blocker,
-    BlockerKind,
-    CatalogNode,
-    CheckSpec,
-    CheckStatus,
-    Consistency,
-    Contender,
-    FailureKind,
-    HealthCheck,
-    HealthState,
-    Holder,
-    HoldState,
-    KVPair,
-    LeaderInfo,
-    LossReason,
-    Node,
-    PreparedQuery,
-    ReadOptions,
-    Registration,
-    ReleaseOutcome,
-    Result,
-    Sequencer,
-    Service,
-    Session,
-    SessionSettings,
-    SessionSpec,
-    Stats,
-    TxnFailure,
-    TxnOp,
-    TxnResult,
-    Verb,
-    WriteOptions,
-    failover_bound,
-)
-from consul_coord.sync.client import Client
-from consul_coord.sync.election import LeaderElection, leader, observe
-from consul_coord.sync.hold import Hold, LossEvent
-from consul_coord.sync.leadership import Leadership
-from consul_coord.sync.lock import Lock, ReentrantLock
-from consul_coord.sync.multilock import MultiLock
-from consul_coord.sync.rwlock import ReadWriteLock
-from consul_coord.sync.semaphore import Permit, Semaphore
-from consul_coord.sync.session import KeptSession
-from consul_coord.sync.watch import Watch
+from consul_coord.lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from consul_coord.aio.client import AsyncClient
@@ -109,32 +24,137 @@ if TYPE_CHECKING:
     from consul_coord.aio.semaphore import AsyncPermit, AsyncSemaphore
     from consul_coord.aio.session import AsyncKeptSession
     from consul_coord.aio.watch import AsyncWatch
-
-_ASYNC = {
-    "AsyncClient": "consul_coord.aio.client",
-    "AsyncHold": "consul_coord.aio.hold",
-    "AsyncLeaderElection": "consul_coord.aio.election",
-    "AsyncLeadership": "consul_coord.aio.leadership",
-    "AsyncLossEvent": "consul_coord.aio.hold",
-    "AsyncLock": "consul_coord.aio.lock",
-    "AsyncReentrantLock": "consul_coord.aio.lock",
-    "AsyncMultiLock": "consul_coord.aio.multilock",
-    "AsyncReadWriteLock": "consul_coord.aio.rwlock",
-    "AsyncPermit": "consul_coord.aio.semaphore",
-    "AsyncSemaphore": "consul_coord.aio.semaphore",
-    "AsyncKeptSession": "consul_coord.aio.session",
-    "AsyncWatch": "consul_coord.aio.watch",
-    "async_leader": "consul_coord.aio.election",
-    "async_observe": "consul_coord.aio.election",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name in _ASYNC:
-        return getattr(import_module(_ASYNC[name]), name)
-    message = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(message)
-
+    from consul_coord.clock import Clock, SystemClock
+    from consul_coord.config import TLSConfig
+    from consul_coord.errors import (
+        AcquireCancelled,
+        AcquireTimeout,
+        AlreadyHeld,
+        BrokenReply,
+        CertificateRefused,
+        ClientClosed,
+        ConfigError,
+        ConnectFailed,
+        ConsulCoordError,
+        CoordinationError,
+        DecodeError,
+        InvalidArgument,
+        InvalidKey,
+        InvalidRequest,
+        KeyConflict,
+        LeadershipLost,
+        LockLost,
+        NoLeader,
+        NotFound,
+        NotHeld,
+        PayloadTooLarge,
+        PermissionDenied,
+        RateLimited,
+        RequestTimeout,
+        ResponseError,
+        SemaphoreLimitConflict,
+        ServerError,
+        SessionCheckFailed,
+        SessionNotFound,
+        TransportError,
+        TxnFailed,
+        UnsafeSession,
+        ValueTooLarge,
+    )
+    from consul_coord.events import Event, Observer
+    from consul_coord.models import (
+        LOCK_FLAGS,
+        SEMAPHORE_FLAGS,
+        AgentInfo,
+        Behavior,
+        Blocker,
+        BlockerKind,
+        CatalogNode,
+        CheckSpec,
+        CheckStatus,
+        Consistency,
+        Contender,
+        FailureKind,
+        HealthCheck,
+        HealthState,
+        Holder,
+        HoldState,
+        KVPair,
+        LeaderInfo,
+        LossReason,
+        Node,
+        PreparedQuery,
+        ReadOptions,
+        Registration,
+        ReleaseOutcome,
+        Result,
+        Sequencer,
+        Service,
+        Session,
+        SessionSettings,
+        SessionSpec,
+        Stats,
+        TxnFailure,
+        TxnOp,
+        TxnResult,
+        Verb,
+        WriteOptions,
+        failover_bound,
+    )
+    from consul_coord.sync.client import Client
+    from consul_coord.sync.election import LeaderElection, leader, observe
+    from consul_coord.sync.hold import Hold, LossEvent
+    from consul_coord.sync.leadership import Leadership
+    from consul_coord.sync.lock import Lock, ReentrantLock
+    from consul_coord.sync.multilock import MultiLock
+    from consul_coord.sync.rwlock import ReadWriteLock
+    from consul_coord.sync.semaphore import Permit, Semaphore
+    from consul_coord.sync.session import KeptSession
+    from consul_coord.sync.watch import Watch
+else:  # type checkers know the names above, and report every other one
+    __getattr__, __dir__ = _lazily(
+        __name__,
+        {
+            "aio.client": "AsyncClient",
+            "aio.election": "AsyncLeaderElection async_leader async_observe",
+            "aio.hold": "AsyncHold AsyncLossEvent",
+            "aio.leadership": "AsyncLeadership",
+            "aio.lock": "AsyncLock AsyncReentrantLock",
+            "aio.multilock": "AsyncMultiLock",
+            "aio.rwlock": "AsyncReadWriteLock",
+            "aio.semaphore": "AsyncPermit AsyncSemaphore",
+            "aio.session": "AsyncKeptSession",
+            "aio.watch": "AsyncWatch",
+            "clock": "Clock SystemClock",
+            "config": "TLSConfig",
+            "errors": """
+                AcquireCancelled AcquireTimeout AlreadyHeld BrokenReply CertificateRefused ClientClosed
+                ConfigError ConnectFailed ConsulCoordError CoordinationError DecodeError InvalidArgument
+                InvalidKey InvalidRequest KeyConflict LeadershipLost LockLost NoLeader NotFound NotHeld
+                PayloadTooLarge PermissionDenied RateLimited RequestTimeout ResponseError
+                SemaphoreLimitConflict ServerError SessionCheckFailed SessionNotFound TransportError
+                TxnFailed UnsafeSession ValueTooLarge
+            """,
+            "events": "Event Observer",
+            "models": """
+                LOCK_FLAGS SEMAPHORE_FLAGS AgentInfo Behavior Blocker BlockerKind CatalogNode CheckSpec
+                CheckStatus Consistency Contender FailureKind HealthCheck HealthState Holder HoldState
+                KVPair LeaderInfo LossReason Node PreparedQuery ReadOptions Registration ReleaseOutcome
+                Result Sequencer Service Session SessionSettings SessionSpec Stats TxnFailure TxnOp
+                TxnResult Verb WriteOptions failover_bound
+            """,
+            "sync.client": "Client",
+            "sync.election": "LeaderElection leader observe",
+            "sync.hold": "Hold LossEvent",
+            "sync.leadership": "Leadership",
+            "sync.lock": "Lock ReentrantLock",
+            "sync.multilock": "MultiLock",
+            "sync.rwlock": "ReadWriteLock",
+            "sync.semaphore": "Permit Semaphore",
+            "sync.session": "KeptSession",
+            "sync.watch": "Watch",
+        },
+    )
 
 __all__ = [
     "LOCK_FLAGS",

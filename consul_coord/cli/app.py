@@ -1,4 +1,7 @@
-"""The verbs put together, and what an error of theirs becomes: one line on stderr and an exit code."""
+"""The verbs put together, and what an error of theirs becomes: one line on stderr and an exit code.
+
+A verb's module is imported when that verb runs, because start-up time is most of what a short command costs.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,14 @@ import errno
 import os
 import signal
 import sys
-import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from consul_coord import __version__
-from consul_coord.cli.breaking import break_
 from consul_coord.cli.codes import MEANINGS, SIGNALLED, ExitCode
-from consul_coord.cli.demo import demo
-from consul_coord.cli.doctor import doctor
-from consul_coord.cli.elect import elect
 from consul_coord.cli.extras import report
-from consul_coord.cli.holders import holders
-from consul_coord.cli.leader import leader
-from consul_coord.cli.lock import lock
-from consul_coord.cli.semaphore import semaphore
-from consul_coord.cli.serve import serve
-from consul_coord.cli.sessions import sessions
-from consul_coord.cli.simulate import simulate
-from consul_coord.cli.top import top
 from consul_coord.extras import MissingExtra
 
 if TYPE_CHECKING:
@@ -38,16 +28,50 @@ _WIDTH = max(len(code) for code, _ in MEANINGS)
 EPILOG = "\n".join(("\b", "Exit codes:", *(f"  {code:<{_WIDTH}}  {text}" for code, text in MEANINGS)))
 
 
+VERBS = {
+    "lock": "lock.lock",
+    "semaphore": "semaphore.semaphore",
+    "elect": "elect.elect",
+    "leader": "leader.leader",
+    "holders": "holders.holders",
+    "top": "top.top",
+    "break": "breaking.break_",
+    "sessions": "sessions.sessions",
+    "doctor": "doctor.doctor",
+    "serve": "serve.serve",
+    "demo": "demo.demo",
+    "simulate": "simulate.simulate",
+}
+"""By name, in the order of the help: the module below ``consul_coord.cli``, and the command in it."""
+
+
+class _Verbs(click.Group):
+    """The group of all verbs, of which each is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as click calls it
+        return verb(cmd_name) if cmd_name in VERBS else None
+
+
+def verb(name: str) -> click.Command:
+    """Return one of ``VERBS``."""
+    module, _, attribute = VERBS[name].partition(".")
+    home = f"consul_coord.cli.{module}"
+    __import__(home)  # not by importlib: ``python -X importtime`` does not see that
+    command: click.Command = getattr(sys.modules[home], attribute)
+    return command
+
+
 @click.group(
-    epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_Verbs,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="consul-coord", message="%(prog)s %(version)s")
 def app() -> None:
     """Coordinate programs through Consul."""
-
-
-for verb in (lock, semaphore, elect, leader, holders, top, break_, sessions, doctor, serve, demo, simulate):
-    app.add_command(verb)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +90,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             click.echo(f"consul-coord: can't write: {error.strerror}", err=True)
             _drop_output()
             return ExitCode.CONFIG
+        import traceback
+
         click.echo(
             f"consul-coord {__version__}: this is a bug in consul-coord; please report it with these lines:\n"
             f"{traceback.format_exc()}",

@@ -13,8 +13,7 @@ Rules
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from consul_coord import HoldState, LossReason
 from consul_coord.cli.acquire import ENDING
@@ -42,16 +41,14 @@ _WANTS_TERMINAL = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 _SUSPENDS = _WANTS_TERMINAL | {signal.SIGTSTP}
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How a supervised command ended. ``stopped`` says that it was stopped because of the hold."""
 
     code: int
     stopped: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Grace:
+class Grace(NamedTuple):
     """Seconds from TERM to KILL."""
 
     lease: float

@@ -9,31 +9,23 @@ Rules
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from consul_coord.extras import needs
+from consul_coord.lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from consul_coord.events import Event, Observer
     from consul_coord.observability.otel import OpenTelemetryObserver
     from consul_coord.observability.prometheus import PrometheusObserver
+else:
+    __getattr__, __dir__ = _lazily(
+        __name__,
+        {"otel": "OpenTelemetryObserver", "prometheus": "PrometheusObserver"},
+        loading=lambda name: needs(name.rpartition(".")[2]),
+    )
 
 __all__ = ["Observers", "OpenTelemetryObserver", "PrometheusObserver"]
-
-_LAZY = {
-    "OpenTelemetryObserver": ("consul_coord.observability.otel", "otel"),
-    "PrometheusObserver": ("consul_coord.observability.prometheus", "prometheus"),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    module, extra = _LAZY[name]
-    with needs(extra):
-        return getattr(import_module(module), name)
 
 
 class Observers:

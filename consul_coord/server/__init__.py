@@ -12,12 +12,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.extras import needs
+from consul_coord.lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from consul_coord.server.acl import AclConfig, Rule, Token
     from consul_coord.server.config import ServerConfig
     from consul_coord.server.faults import Effect, Fault, FaultHandle
     from consul_coord.server.reference import ReferenceServer
+else:
+    __getattr__, __dir__ = _lazily(
+        __name__,
+        {
+            "acl": "AclConfig Rule Token",
+            "config": "ServerConfig",
+            "faults": "Effect Fault FaultHandle",
+            "reference": "ReferenceServer",
+        },
+        loading=lambda _: needs("server"),
+    )
 
 __all__ = [
     "AclConfig",
@@ -29,25 +41,3 @@ __all__ = [
     "ServerConfig",
     "Token",
 ]
-
-_HOMES = {
-    "AclConfig": "consul_coord.server.acl",
-    "Effect": "consul_coord.server.faults",
-    "Fault": "consul_coord.server.faults",
-    "FaultHandle": "consul_coord.server.faults",
-    "Rule": "consul_coord.server.acl",
-    "Token": "consul_coord.server.acl",
-    "ReferenceServer": "consul_coord.server.reference",
-    "ServerConfig": "consul_coord.server.config",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Load an exported name from its module when it is first asked for."""
-    if name not in _HOMES:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    from importlib import import_module
-
-    with needs("server"):
-        return getattr(import_module(_HOMES[name]), name)

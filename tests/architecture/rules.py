@@ -22,12 +22,13 @@ PACKAGE: Final = "consul_coord"
 _BASE: Final = frozenset({"errors", "models", "clock", "events", "config", "_version"})
 _PROGRAMS: Final = _BASE | {"io", "http", "recipes"}
 _WORLDS: Final = _PROGRAMS | {"host", "base_client", "sync", "aio"}
-_TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "extras", "(facade)"}
+_TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "extras", "lazy", "(facade)"}
 
 MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "_version": frozenset(),
+    "lazy": frozenset(),
     "errors": frozenset(),
-    "models": frozenset({"errors"}),
+    "models": frozenset({"errors", "lazy"}),
     "clock": frozenset(),
     "config": frozenset({"errors"}),
     "extras": frozenset(),
@@ -40,12 +41,12 @@ MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "base_client": _PROGRAMS,
     "aio": _PROGRAMS | {"host", "base_client"},
     "sync": _WORLDS - {"sync"},
-    "server": frozenset({"models", "errors", "clock", "extras"}),
+    "server": frozenset({"models", "errors", "clock", "extras", "lazy"}),
     "cli": _TOP,  # one of its commands runs the simulator
     "testing": _TOP - {"cli"},
-    "observability": frozenset({"events", "models", "extras", "_version"}),
+    "observability": frozenset({"events", "models", "extras", "lazy", "_version"}),
     "__main__": frozenset({"cli"}),
-    "(facade)": _WORLDS - {"http", "recipes", "host", "base_client"},
+    "(facade)": (_WORLDS | {"lazy"}) - {"http", "recipes", "host", "base_client"},
 }
 """By layer: a folder or module right below the package. A layer may always import itself."""
 

@@ -41,11 +41,6 @@ def _is_ours(value: object) -> bool:
     return getattr(value, "__module__", "").startswith("consul_coord.")
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'AsyncNonsense'"):
-        _ = consul_coord.AsyncNonsense
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_heavy_modules_wait_until_they_are_needed(name: str) -> None:
     script = f"{CASES[name]}; {PRINT_LOADED}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from consul_coord.cli.app import app
+from consul_coord.cli import app
 from tests.docs.blocks import ROOT, documents
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ COMMANDS = [
 def parse(arguments: list[str]) -> None:
     """Parse a command line. Raises click.ClickException for one that the program would refuse."""
     verb, *rest = arguments
-    command = app.commands.get(verb)
+    command = app.verb(verb) if verb in app.VERBS else None
     if command is None:
         raise click.UsageError(f"no such verb: {verb}")
     command.make_context(verb, rest)

@@ -59,10 +59,3 @@ def test_libraries_wait_until_they_are_asked_for_and_a_missing_one_is_told(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_an_unknown_name_is_no_attribute() -> None:
-    import consul_coord.observability
-
-    with pytest.raises(AttributeError, match="nonsense"):
-        _ = consul_coord.observability.nonsense

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from consul_coord import models
 from consul_coord.http.endpoints import _json
-from consul_coord.models import HealthCheck
+
+if TYPE_CHECKING:
+    from consul_coord.models import HealthCheck
 
 
 def check(what: str, value: object) -> HealthCheck:
     """Read one health check."""
     fields = _json.Fields.of(what, value)
-    return HealthCheck(
+    return models.HealthCheck(
         fields.get("CheckID", _json.text),
         name=fields.get("Name", _json.text, ""),
         node=fields.get("Node", _json.text, ""),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from functools import lru_cache
 
 NANOSECONDS = 10**9
@@ -45,10 +44,17 @@ def to_seconds(text: str) -> float:
     if len(text) > _LONGEST_TEXT or not parts or "".join(number + unit for number, unit in parts) != digits:
         message = f"not a duration: {text[:_LONGEST_TEXT]!r}"
         raise ValueError(message)
-    nanoseconds = sum(
-        Fraction(f"0{number}0" if "." in number else number) * _UNITS[unit] for number, unit in parts
-    )
-    if nanoseconds > _LONGEST_NANOSECONDS:
+    # Exact, in whole numbers: each is an integer over this power of ten.
+    scale: int = 10 ** max(len(number.partition(".")[2]) for number, _ in parts)
+    nanoseconds = sum(_scaled(number, scale) * _UNITS[unit] for number, unit in parts)
+    if nanoseconds > _LONGEST_NANOSECONDS * scale:
         message = f"a duration too long: {text!r}"
         raise ValueError(message)
-    return float(nanoseconds / NANOSECONDS) * (-1 if text.startswith("-") else 1)
+    return nanoseconds / (scale * NANOSECONDS) * (-1 if text.startswith("-") else 1)
+
+
+def _scaled(number: str, scale: int) -> int:
+    """Return a decimal number times a power of ten that makes it an integer."""
+    whole, _, part = number.partition(".")
+    divisor: int = 10 ** len(part)
+    return int(whole + part) * scale // divisor

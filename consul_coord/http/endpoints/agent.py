@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
+from consul_coord import models
 from consul_coord.http.endpoints import _call, _checks, _durations, _json, _keys
 from consul_coord.http.messages import Retry
-from consul_coord.models import AgentInfo, CheckStatus
 from consul_coord.models._validate import choice
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call
-    from consul_coord.models import CheckSpec, HealthCheck, ReadOptions, Result, WriteOptions
+    from consul_coord.models import (
+        AgentInfo,
+        CheckSpec,
+        CheckStatus,
+        HealthCheck,
+        ReadOptions,
+        Result,
+        WriteOptions,
+    )
 
 _CHECK = "/v1/agent/check/"
 _WRITE = ("node:write on the agent's own node, or service:write on the check's service",)
@@ -22,7 +30,7 @@ _WRITE = ("node:write on the agent's own node, or service:write on the check's s
 
 def _info(what: str, value: object) -> AgentInfo:
     config = _json.Fields.of(what, value).get("Config", _json.Fields.of)
-    return AgentInfo(
+    return models.AgentInfo(
         config.get("NodeName", _json.text),
         datacenter=config.get("Datacenter", _json.text, ""),
         node_id=config.get("NodeID", _json.text, ""),
@@ -97,7 +105,7 @@ def update_check(
     id: str, status: CheckStatus, *, output: str = "", options: WriteOptions | None = None
 ) -> Call[None]:
     """Set a TTL check's state and output."""
-    body = _json.dump({"Status": choice("status", status, get_args(CheckStatus)), "Output": output})
+    body = _json.dump({"Status": choice("status", status, get_args(models.CheckStatus)), "Output": output})
     return _write(_keys.path(_CHECK + "update/", _keys.check_id("check", id)), options, body=body)
 
 

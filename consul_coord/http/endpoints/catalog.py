@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consul_coord import models
 from consul_coord.http.endpoints import _call, _json, _keys
 from consul_coord.http.messages import Retry
-from consul_coord.models import CatalogNode, HealthCheck, Node, Registration, Service
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call
-    from consul_coord.models import ReadOptions, Result, WriteOptions
+    from consul_coord.models import (
+        CatalogNode,
+        HealthCheck,
+        Node,
+        ReadOptions,
+        Registration,
+        Result,
+        Service,
+        WriteOptions,
+    )
 
 _ROOT = "/v1/catalog/"
 _LARGEST_PORT = 65_535
@@ -18,7 +27,7 @@ _LARGEST_PORT = 65_535
 
 def _node(what: str, value: object) -> Node:
     fields = _json.Fields.of(what, value)
-    return Node(
+    return models.Node(
         fields.get("Node", _json.text),
         address=fields.get("Address", _json.text, ""),
         id=fields.get("ID", _json.text, ""),
@@ -39,7 +48,7 @@ def _port(what: str, value: object) -> int:
 
 def _service(what: str, value: object) -> Service:
     fields = _json.Fields.of(what, value)
-    return Service(
+    return models.Service(
         fields.get("Service", _json.text),
         id=fields.get("ID", _json.text, ""),
         address=fields.get("Address", _json.text, ""),
@@ -57,7 +66,7 @@ def _catalog_node(what: str, value: object) -> CatalogNode | None:
     if value is None:
         return None
     fields = _json.Fields.of(what, value)
-    return CatalogNode(fields.get("Node", _node), services=fields.get("Services", _services, ()))
+    return models.CatalogNode(fields.get("Node", _node), services=fields.get("Services", _services, ()))
 
 
 def nodes(*, options: ReadOptions | None = None) -> Call[Result[tuple[Node, ...]]]:

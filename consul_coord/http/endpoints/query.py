@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consul_coord import models
 from consul_coord.http.endpoints import _call, _json, _keys
 from consul_coord.http.messages import Retry
-from consul_coord.models import PreparedQuery
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call, Response
-    from consul_coord.models import ReadOptions, Result, WriteOptions
+    from consul_coord.models import PreparedQuery, ReadOptions, Result, WriteOptions
 
 _ROOT = "/v1/query"
 _NONE = b"Query not found"
@@ -19,7 +19,7 @@ _NONE = b"Query not found"
 def _query(what: str, value: object) -> PreparedQuery:
     fields = _json.Fields.of(what, value)
     service = fields.get("Service", _json.Fields.of)
-    return PreparedQuery(
+    return models.PreparedQuery(
         service=service.get("Service", _json.text),
         name=fields.get("Name", _json.text, ""),
         session=fields.get("Session", _json.text, ""),
