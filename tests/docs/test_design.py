@@ -12,7 +12,7 @@ TEXT = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 NAMED = sorted(
     {
         *re.findall(r"`(tests/\w+)`", TEXT),
-        *re.findall(r"`(recipes/\w+\.py|http/\w+(?:/\w+)*(?:\.py)?)`", TEXT),
+        *re.findall(r"`(recipes/\w+(?:/\w+)*\.py|http/\w+(?:/\w+)*(?:\.py)?)`", TEXT),
     }
 )
 

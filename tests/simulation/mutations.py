@@ -196,7 +196,9 @@ MUTATIONS = (
         "if ending.outcome is ReleaseOutcome.UNKNOWN:",
         "if hold.key == '':",
     ),
-    Mutation("threads do not queue", Tickets, "join", "if queue[0] is turn:", "if True:", breaks="exclusion"),
+    Mutation(
+        "threads do not queue", Tickets, "join", "if queue[0] is ticket:", "if True:", breaks="exclusion"
+    ),
     Mutation(
         "guard by the session alone",
         Grant,
@@ -205,9 +207,7 @@ MUTATIONS = (
         "",
         breaks="guard",
     ),
-    Mutation(
-        "a forgotten hold is kept", ClientState, "_forgotten", "hold.tenure.abandon(self, hold)", "pass"
-    ),
+    Mutation("a forgotten hold is kept", ClientState, "_forgotten", "hold.kind.abandon(self, hold)", "pass"),
     Mutation(
         "closing destroys no session", coordinator, "close_late", "if kept.ours_to_destroy:", "if False:"
     ),
@@ -323,8 +323,8 @@ MUTATIONS = (
         "an unlock forgets the flags",
         Attempt,
         "_granted",
-        "flags=plan.flags,\n        turn=",
-        "flags=0,\n        turn=",
+        "flags=plan.flags,\n        ticket=",
+        "flags=0,\n        ticket=",
         breaks="no bugs",
     ),
     Mutation(

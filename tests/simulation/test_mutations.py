@@ -28,5 +28,13 @@ def test_a_planted_fault_is_found(mutation: Mutation) -> None:
         assert any(found.rule == (mutation.breaks or found.rule) for found in violations if found is not None)
 
 
+@pytest.mark.parametrize("mutation", [pytest.param(each, id=each.name) for each in MUTATIONS])
+def test_a_fault_can_be_planted(mutation: Mutation) -> None:
+    was = getattr(mutation.home, mutation.function)
+    with mutation.planted():
+        assert getattr(mutation.home, mutation.function) != was
+    assert getattr(mutation.home, mutation.function) == was
+
+
 def test_each_rule_is_broken_by_a_planted_fault() -> None:
     assert {mutation.breaks for mutation in MUTATIONS} - {None} == set(get_args(Rule))
