@@ -1,0 +1,218 @@
+"""What candidates are told, in which order, and who is elected next and when."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from consul_coord import LOCK_FLAGS, Client, LeaderElection, Lock
+from consul_coord.clock import VirtualClock
+from consul_coord.events import logger
+from consul_coord.recipes.election.notes import HONOURED
+from tests.promises.conftest import SPEC, TTL
+from tests.support.proxy import Fault, Lose
+from tests.support.sites import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from consul_coord.clock import SystemClock
+    from consul_coord.server import ReferenceServer
+    from tests.promises.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+    from tests.support.sites import Operator
+
+QUICK: Final = (0.01, 0.02)
+"""Seconds that a candidate rests after a leadership."""
+PATIENCE: Final = 15.0
+SOON: Final = HONOURED / 2
+"""Seconds within which an heir that was woken leads; one that was not leads after the others' patience."""
+
+
+def stand(client: Client, key: str, **settings: Any) -> LeaderElection:
+    """Start a candidate."""
+    election = LeaderElection(client, key, retry_wait=QUICK, **settings)
+    election.start()
+    return election
+
+
+# -- heirs
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_an_heir_at_any_place_leads_next_and_at_once(make_client: MakeClient, key: str, place: int) -> None:
+    leading = stand(make_client(), key)
+    me = leading.wait_for_leadership(timeout=PATIENCE)
+    waiting = []
+    for number in range(4):
+        waiting.append(stand(make_client(), key, value=f"candidate {number}"))
+        eventually(lambda count=number + 1: len(leading.candidates()) == count)  # type: ignore[misc]
+    heir = waiting[place]
+    leading.transfer_to(leading.candidates()[place].session)
+    began = time.monotonic()
+    term = heir.wait_for_leadership(timeout=PATIENCE).term
+    assert time.monotonic() - began < SOON, "nobody woke the heir"
+    assert term > me.term
+    assert [each.term for each in waiting if each is not heir] == [None] * 3, "somebody led before"
+    for election in (leading, *waiting):
+        election.stop()
+
+
+def test_an_heir_that_never_comes_is_not_waited_for_beyond_its_time(
+    make_client: MakeClient, operator: Operator, key: str
+) -> None:
+    leading, second = stand(make_client(), key), None
+    leading.wait_for_leadership(timeout=PATIENCE)
+    second = stand(make_client(), key)
+    eventually(lambda: len(leading.candidates()) == 1)
+    # It queues, it lives for ten minutes, and it never does anything.
+    idle = operator.create(ttl="600s")
+    assert operator.put(f"{key}/.wait/{idle}", b"", acquire=idle, flags=LOCK_FLAGS)
+    eventually(lambda: len(leading.candidates()) == 2)
+    leading.transfer_to(idle)
+    began = time.monotonic()
+    second.wait_for_leadership(timeout=HONOURED + PATIENCE)
+    assert time.monotonic() - began < HONOURED + 1.5
+    assert operator.exists(idle)
+    for election in (leading, second):
+        election.stop()
+
+
+# -- callbacks
+
+
+class Told:
+    """What callbacks are told, and when the candidate's owner has had its word."""
+
+    def __init__(self) -> None:
+        self.news: list[str] = []
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "on_elected": lambda _: self.news.append("elected"),
+            "on_lost": lambda _: self.news.append("lost"),
+        }
+
+
+class Slow(logging.Handler):
+    """A log handler that takes its time, in which something happens: what logs stands still meanwhile."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act = act
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._act()
+
+    def __enter__(self) -> Self:
+        self._level = logger.level
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        logger.removeHandler(self)
+        logger.setLevel(self._level)
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_nobody_is_elected_once_the_stop_was_called(
+    server: ReferenceServer[SystemClock], client: Client, key: str, step: int
+) -> None:
+    told, steps, led = Told(), itertools.count(), list[bool]()
+    election = LeaderElection(client, key, retry_wait=QUICK, **told.settings())
+
+    def act() -> None:
+        if next(steps) == step and not led:
+            led.append(election.is_leader)
+            election.stop(timeout=0.0)
+
+    with Slow(act):
+        election.start()
+        eventually(lambda: led or told.news == ["elected"])
+        led.append(True)  # where it takes fewer steps
+        election.stop()
+    time.sleep(0.05)  # for what comes too late, if anything does
+    assert told.news == (["elected", "lost"] if led[0] else [])
+    assert not election.is_leader
+    assert key not in server.state.kv or not server.state.kv[key].session
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.002, 0.004, 0.006, 0.01, 0.02, 0.05])
+def test_in_blocking_code_nobody_is_told_of_an_election_after_the_stop(
+    client: Client, key: str, wait: float
+) -> None:
+    told = Told()
+    election = stand(client, key, **told.settings())
+    time.sleep(wait)
+    election.stop()
+    assert not election.is_leader
+    at_the_stop = told.news.count("elected")
+    time.sleep(0.1)  # for what comes too late, if anything does
+    assert told.news.count("elected") == at_the_stop
+    assert told.news in ([], ["elected", "lost"])
+
+
+def test_a_leadership_that_is_over_as_it_begins_is_told_in_order(
+    server: ReferenceServer[SystemClock], key: str
+) -> None:
+    clock, told, expired = VirtualClock(), Told(), list[bool]()
+    with Client(address=server.address, session=SPEC, clock=clock) as client:
+        election = LeaderElection(client, key, retry_wait=QUICK, **told.settings())
+
+        def expire() -> None:
+            if not expired and election.is_leader:
+                expired.append(True)
+                clock.advance(2 * TTL)
+                assert not election.is_leader
+
+        with Slow(expire):
+            election.start()
+            eventually(lambda: expired and len(told.news) >= 2)
+        election.stop()
+    assert told.news[:2] == ["elected", "lost"]
+
+
+@pytest.mark.parametrize("fate", [Lose.REPLY, Lose.REQUEST])
+def test_a_loss_just_after_the_election_is_told_after_it(
+    proxy: FaultProxy, client: Client, operator: Operator, key: str, fate: Lose
+) -> None:
+    told = Told()
+    proxy.add(Fault(lose=fate, method="PUT", path="/v1/txn", containing=b"lock"))
+    with LeaderElection(client, key, retry_wait=QUICK, **told.settings()) as election:
+        for _ in range(3):
+            me = election.wait_for_leadership(timeout=PATIENCE)
+            operator.put(key, b"", release=me.session, flags=LOCK_FLAGS)
+            assert me.lost.wait(PATIENCE)
+    eventually(lambda: told.news[-1] == "lost")
+    assert told.news == ["elected", "lost"] * (len(told.news) // 2)
+
+
+# -- low priority
+
+
+@pytest.mark.parametrize("before", ["the key was held before", "the key was never there"])
+def test_a_short_leadership_within_the_delay_starts_it_afresh(
+    make_client: MakeClient, key: str, before: str
+) -> None:
+    delay = 1.0
+    other = Lock(make_client(), key)
+    if before == "the key was held before":
+        other.acquire(timeout=PATIENCE).release()
+    low = stand(make_client(), key, priority_delay=delay)
+    time.sleep(0.6 * delay)
+    other.acquire(timeout=PATIENCE).release()
+    vacant_since = time.monotonic()
+    assert low.term is None, "elected before its delay was over"
+    low.wait_for_leadership(timeout=PATIENCE)
+    waited = time.monotonic() - vacant_since
+    assert waited > delay - 0.05, f"elected {waited:.2f} s after a leadership"
+    low.stop()

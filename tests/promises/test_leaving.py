@@ -1,0 +1,284 @@
+"""What is cancelled stops, what is not cancelled is left alone, and what is to be cleaned up is."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import pytest
+
+from consul_coord import AcquireCancelled, AcquireTimeout, AsyncClient, AsyncLock, Lock, SessionSpec
+from consul_coord.config import Settings
+from consul_coord.errors import ConsulCoordError
+from consul_coord.http.endpoints import kv
+from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.io import Signal
+from consul_coord.recipes.cleanup.reaper import Reaper
+from consul_coord.recipes.client import ClientState
+from consul_coord.testing.simulation.dice import Dice
+from consul_coord.testing.simulation.program import SimTask
+from consul_coord.testing.simulation.scheduler import Scheduler
+from tests.promises.conftest import SPEC
+from tests.promises.waiting import settled
+from tests.support.fake_io import FakeIO
+from tests.support.proxy import Fault, Lose
+from tests.support.sites import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord import Client
+    from consul_coord.clock import SystemClock
+    from consul_coord.http.transport.base import Cancellation
+    from consul_coord.io import IO
+    from consul_coord.server import ReferenceServer
+    from consul_coord.testing.simulation.scheduler import Event
+    from tests.promises.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+
+PATIENCE: Final = 10.0
+
+
+# -- a cancellation hits what it is meant for
+
+
+def test_cancelling_a_waiter_breaks_no_request_of_others_over_the_same_connection(
+    proxy: FaultProxy, make_client: MakeClient, key: str
+) -> None:
+    held = Lock(make_client(), key).acquire(timeout=PATIENCE)
+    client = make_client()
+    lock = Lock(client, key)
+    ended: list[BaseException | None] = []
+
+    def wait() -> None:
+        try:
+            lock.acquire()
+        except AcquireCancelled as error:
+            ended.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    # It has sent what it had to send by now, and its connection is free for others.
+    eventually(lambda: any("index=" in each.path for each in list(proxy.requests)))
+    slow = proxy.add(Fault(lose=Lose.TIME, method="PUT", path=f"/v1/kv/{key}/other"))
+    written: list[object] = []
+
+    def write() -> None:
+        try:
+            # Bound to an index: it can't be sent again by the client if its connection breaks.
+            written.append(client.kv.put(f"{key}/other", b"x", cas=0))
+        except Exception as error:  # noqa: BLE001 - looked at below
+            written.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert slow.hit.wait(PATIENCE)
+    lock.cancel()
+    waiter.join(PATIENCE)
+    assert ended, "the waiter was not cancelled"
+    slow.let_go()
+    writer.join(PATIENCE)
+    assert written == [True]
+    assert held.is_held
+
+
+def test_many_cancellations_break_no_request_of_others(make_client: MakeClient, key: str) -> None:
+    held = Lock(make_client(), key).acquire(timeout=PATIENCE)
+    client = make_client()
+    failed: list[BaseException] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            name = f"{key}/{threading.get_ident()}/{number}"
+            try:
+                assert client.kv.put(name, b"x", cas=0)
+            except Exception as error:  # noqa: BLE001 - looked at below
+                failed.append(error)
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    for number in range(60):
+        lock = Lock(client, key)
+
+        def wait(lock: Lock = lock) -> None:
+            with pytest.raises(AcquireCancelled):
+                lock.acquire()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        while waiter.is_alive():
+            lock.cancel()
+            waiter.join(0.0002 * number)
+    stop.set()
+    for writer in writers:
+        writer.join(PATIENCE)
+    assert failed == []
+    assert held.is_held
+
+
+def test_a_cancellation_at_the_very_end_of_a_request_does_not_hit_the_next_one(
+    proxy: FaultProxy, key: str
+) -> None:
+    transport = DirectTransport(Settings.resolve(address=proxy.address, environ={}))
+    slow = proxy.add(Fault(lose=Lose.TIME, method="PUT", path=f"/v1/kv/{key}/second"))
+    second: list[int] = []
+
+    def write(name: str, cancel: Cancellation | None = None) -> int:
+        request = kv.put(f"{key}/{name}", b"x", cas=0).request
+        return transport.send(request, timeout=PATIENCE, cancel=cancel).status
+
+    def write_second() -> None:
+        with suppress(ConsulCoordError):
+            second.append(write("second"))
+
+    class AtTheEnd(Signal):
+        """Is set when others have the first request's connection, and it is still listened to."""
+
+        def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
+            def unsubscribe() -> None:
+                writer.start()
+                assert slow.hit.wait(PATIENCE)
+                callback()
+
+            return unsubscribe
+
+    writer = threading.Thread(target=write_second)
+    assert write("first", AtTheEnd()) == 200
+    slow.let_go()
+    writer.join(PATIENCE)
+    assert second == [200]
+    transport.close()
+
+
+@pytest.mark.anyio
+async def test_cancelled_tasks_break_no_request_of_others(
+    server: ReferenceServer[SystemClock], key: str
+) -> None:
+    async with AsyncClient(address=server.address, session=SPEC) as client:
+        await client.kv.put(f"{key}/warm", b"x")
+        for number in range(40):
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.kv.put, f"{key}/doomed", b"x")
+                with anyio.move_on_after(0.0002 * number):
+                    await anyio.sleep_forever()
+                group.cancel_scope.cancel()
+            assert await client.kv.put(f"{key}/{number}", b"x", cas=0)
+        async with AsyncLock(client, key) as hold:
+            assert hold.is_held
+
+
+# -- a cancellation before the start
+
+
+def test_a_program_that_is_cancelled_before_its_start_sends_nothing(
+    proxy: FaultProxy, client: Client
+) -> None:
+    host, done = client.core.host, list[Signal]()
+
+    async def ask(io: IO) -> None:
+        await io.changed(kv.get("never").request)
+
+    async def begin(io: IO) -> None:
+        task = io.spawn(ask, name="late")
+        task.cancel()
+        done.append(task.done)
+
+    host.spawn(begin, name="early")
+    eventually(lambda: done and done[0].is_set())
+    assert [each.path for each in proxy.requests] == []
+
+
+def test_a_program_that_is_cancelled_before_its_start_does_nothing_in_a_simulation() -> None:
+    ran: list[object] = []
+
+    class Runner:
+        crashed = False
+
+        def __init__(self) -> None:
+            self.scheduler = Scheduler(Dice(0, "order"))
+
+        def soon(self, action: Callable[[], object]) -> Event:
+            return self.scheduler.after(0.0, action)
+
+    runner = Runner()
+    task = SimTask(runner, "late", on_failure=lambda *_: None)
+
+    async def run() -> None:
+        await task.suspend()
+        ran.append("ran")
+
+    task.start(run())
+    task.cancel()
+    while runner.scheduler.step(1.0):
+        pass
+    assert task.done.is_set()
+    assert ran == []
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.0005, 0.002])
+def test_calls_that_end_as_they_begin_leave_no_query_with_the_agent(
+    server: ReferenceServer[SystemClock], make_client: MakeClient, key: str, pause: float
+) -> None:
+    straight = {"address": server.address}
+    held = Lock(make_client(**straight), key).acquire(timeout=PATIENCE)
+    client = make_client(**straight)
+    quiet = settled(lambda: server.state.blocked)
+    for number in range(30):
+        with pytest.raises(AcquireTimeout):
+            Lock(client, key).acquire(timeout=0.001 + pause * number)
+    eventually(lambda: server.state.blocked <= quiet, within=2.0)
+    assert held.is_held
+
+
+# -- clean-up that comes while the reaper thinks
+
+
+class Interrupting(FakeIO):
+    """An ``IO`` in which another thread does something amid the n-th look at the clock."""
+
+    def __init__(self, act: Callable[[], object], *, at: int) -> None:
+        super().__init__()
+        self._act = act
+        self._left = at
+
+    def now(self) -> float:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+        return super().now()
+
+
+class Task:
+    """Something to clean up, which notes when it was done."""
+
+    def __init__(self) -> None:
+        self.done_at: list[float] = []
+
+    async def step(self, io: IO, core: ClientState, *, deadline: float) -> float | None:
+        self.done_at.append(io.now())
+        return None
+
+
+@pytest.mark.parametrize("moment", range(1, 7))
+def test_what_comes_while_the_reaper_looks_at_the_clock_is_done_at_once(moment: int) -> None:
+    urgent, later = Task(), Task()
+    added_at: list[float] = []
+
+    def add() -> None:
+        if not added_at:
+            added_at.append(io.time)
+            reaper.add(urgent)
+
+    io = Interrupting(add, at=moment)
+    reaper = Reaper(ClientState(io, spec=SessionSpec(), timeout=10.0))
+    reaper.add(later, after=50.0)
+    io.run_spawned("reaper")
+    if added_at:
+        assert urgent.done_at == added_at, "it was done with the next thing that was due"
+    assert later.done_at == [1050.0]
