@@ -16,10 +16,10 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from consul_coord.events import Event
@@ -110,6 +110,17 @@ class Interrupt:
             error = self._error.value
             if error is not None:
                 raise error()
+
+
+def run(program: Coroutine[Any, Any, T]) -> T:
+    """Drive a program that never suspends to its end."""
+    try:
+        program.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    message = f"{program!r} awaited something other than its IO"
+    raise RuntimeError(message)
 
 
 class Task(Protocol):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from consul_coord.host import BaseHost
     from consul_coord.http.messages import Request, Response
-    from consul_coord.http.transport.base import AsyncTransport
+    from consul_coord.http.transport.base import AsyncTransport, Transport
     from consul_coord.io import IO, Interrupt
 
 LONGEST_TIMER = 3600.0
@@ -215,8 +215,12 @@ class BackgroundTask:
 class Supervisor:
     """The task that all background programs of one loop are children of."""
 
-    def __init__(self, host: BaseHost, transport: AsyncTransport) -> None:
+    def __init__(
+        self, host: BaseHost, transport: AsyncTransport, *, foreground: Transport | None = None
+    ) -> None:
         self._host = host
+        self._transport = transport
+        self._foreground = foreground
         self._io = AsyncIO(host, transport)
         self._wake = backend.current_waker()
         self._pending: deque[tuple[BackgroundTask, Callable[[IO], Awaitable[object]], str]] = deque()
@@ -238,6 +242,7 @@ class Supervisor:
         """
         try:
             async with anyio.create_task_group() as group:
+                group.start_soon(self._sweep, name="idle connections")
                 self._ready.set()
                 if on_ready is not None:
                     on_ready()
@@ -253,6 +258,15 @@ class Supervisor:
             self._stopping = True
             self._ended.set()
             self._drop_pending()
+
+    async def _sweep(self) -> None:
+        """Close connections soon after their last use, also those of a client that does nothing any more."""
+        wait = 0.0
+        while wait < math.inf:
+            await anyio.sleep(wait)
+            wait = await self._transport.sweep()
+            if self._foreground is not None:
+                wait = min(wait, self._foreground.sweep())
 
     async def _run(self, task: BackgroundTask, program: Callable[[IO], Awaitable[object]], name: str) -> None:
         _runs_this.set(self)

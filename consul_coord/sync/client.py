@@ -19,13 +19,13 @@ from consul_coord.errors import ConfigError
 from consul_coord.http.endpoints import kv, session, txn
 from consul_coord.http.retry import perform
 from consul_coord.http.transport.build import async_transport, sync_transport
-from consul_coord.io import Interrupt
+from consul_coord.io import Interrupt, run
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.session import handling as session_ops
 from consul_coord.recipes.watch.follow import Follower
 from consul_coord.sync import endpoints, green, lifetime
-from consul_coord.sync.driver import BlockingIO, ThreadHost, run
+from consul_coord.sync.driver import BlockingIO, ThreadHost
 from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
 
@@ -182,7 +182,12 @@ class Client(BaseClient):
 
     def _begin(self) -> None:
         """Start afresh, at first and in a forked child."""
-        self._host = ThreadHost(clock=self.clock, observer=self._observer, background=self._make_background)
+        self._host = ThreadHost(
+            clock=self.clock,
+            observer=self._observer,
+            background=self._make_background,
+            foreground=self._transport,
+        )
         self.core = ClientState(self._host, spec=self._spec, timeout=self._settings.timeout)
         self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
         self._closed_by: dict[None, object] = {}

@@ -1,8 +1,8 @@
 """Running programs on the caller's thread: the blocking ``IO``, and the client's one loop thread.
 
 Rules
-- A program over ``BlockingIO`` never suspends: ``run`` drives it to its end with one ``send(None)``, on the
-  caller's stack.
+- A program over ``BlockingIO`` never suspends: ``io.run`` drives it to its end with one ``send(None)``, on
+  the caller's stack.
 - Short requests are made on the caller's thread. Whatever may take long (blocking queries) or goes on by
   itself (renewals, clean-up) runs on the loop thread, and the caller waits for a signal: so it can be
   cancelled, and time out exactly.
@@ -17,7 +17,7 @@ import math
 import queue
 import threading
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from consul_coord.clock import SteppedClock
 from consul_coord.errors import RequestTimeout
@@ -28,7 +28,7 @@ from consul_coord.io import Signal
 from consul_coord.sync import lifetime
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -48,17 +48,6 @@ SIGNAL_SLICE = 0.2
 One that arrives just before the system call blocks interrupts nothing: Ctrl-C would have to wait with it.
 """
 START_TIMEOUT = 10.0
-
-
-def run(program: Coroutine[Any, Any, T]) -> T:
-    """Drive a program that never suspends to its end."""
-    try:
-        program.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    message = f"{program!r} awaited something other than its IO"
-    raise RuntimeError(message)
 
 
 class BlockingIO(HostedIO):
@@ -199,10 +188,16 @@ class ThreadHost(BaseHost):
     """The host of a sync client: one loop thread and one callback thread, each started when first needed."""
 
     def __init__(
-        self, *, clock: Clock, observer: Observer | None, background: Callable[[], AsyncTransport]
+        self,
+        *,
+        clock: Clock,
+        observer: Observer | None,
+        background: Callable[[], AsyncTransport],
+        foreground: Transport | None = None,
     ) -> None:
         super().__init__(clock=clock, observer=observer)
         self._background = background
+        self._foreground = foreground
         # Re-entrant, since the garbage collector may hand over a forgotten hold at any moment.
         self._starting = threading.RLock()
         self._loop: _LoopThread | None = None
@@ -222,7 +217,7 @@ class ThreadHost(BaseHost):
                     return _Ended()
                 if self._loop is None:
                     lifetime.prepare_end()
-                    self._loop = _LoopThread(self, self._background())
+                    self._loop = _LoopThread(self, self._background(), self._foreground)
                 loop = self._loop
         return loop.supervisor.spawn(program, name=name)
 
@@ -267,24 +262,24 @@ class _LoopThread:
 
     supervisor: Supervisor
 
-    def __init__(self, host: ThreadHost, transport: AsyncTransport) -> None:
+    def __init__(self, host: ThreadHost, transport: AsyncTransport, foreground: Transport | None) -> None:
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(
-            target=self._run, args=(host, transport), name="consul-coord-loop", daemon=True
+            target=self._run, args=(host, transport, foreground), name="consul-coord-loop", daemon=True
         )
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT) or self._error is not None:
             message = "the client's background thread could not be started"
             raise RuntimeError(message) from self._error
 
-    def _run(self, host: ThreadHost, transport: AsyncTransport) -> None:
+    def _run(self, host: ThreadHost, transport: AsyncTransport, foreground: Transport | None) -> None:
         import anyio
 
         from consul_coord.aio.driver import Supervisor
 
         async def main() -> None:
-            self.supervisor = Supervisor(host, transport)
+            self.supervisor = Supervisor(host, transport, foreground=foreground)
             try:
                 await self.supervisor.supervise(self._ready.set)
             finally:

@@ -195,6 +195,10 @@ class Interrupting:
     def close(self) -> None:
         self._inner.close()
 
+    def sweep(self) -> float:
+        wait: float = self._inner.sweep()
+        return wait
+
     def forget(self) -> None:
         self._inner.forget()
 

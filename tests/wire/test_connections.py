@@ -19,7 +19,8 @@ from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import dial
 from consul_coord.http.transport.base import SendCancelled
 from consul_coord.http.transport.build import sync_transport
-from consul_coord.http.transport.direct import MAX_IDLE, DirectTransport
+from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.exchange import KEEP, MAX_IDLE
 from tests.wire.servers import OK, PATIENCE, always, answering
 from tests.wire.test_time import black_hole
 
@@ -225,6 +226,33 @@ def test_idle_connections_are_bounded(serve: Serve) -> None:
     assert not transport._open
 
 
+def test_a_connection_is_closed_soon_after_its_last_use(serve: Serve) -> None:
+    server = serve(always(OK))
+    transport = DirectTransport(settings_for(server))
+    transport.send(GET, timeout=1.0)
+    assert 0 < transport.sweep() <= KEEP
+    transport.send(GET, timeout=1.0)
+    assert server.connections == 1
+    (link,) = transport._open
+    link.idle_since -= KEEP
+    assert transport.sweep() == KEEP
+    assert not transport._open
+    server.wait_until_idle()
+    transport.close()
+
+
+def test_a_connection_that_was_not_swept_is_not_used_too_late(serve: Serve) -> None:
+    server = serve(always(OK))
+    transport = DirectTransport(settings_for(server))
+    transport.send(GET, timeout=1.0)
+    (link,) = transport._open
+    link.idle_since -= KEEP
+    transport.send(GET, timeout=1.0)
+    assert server.connections == 2
+    assert len(transport._open) == 1
+    transport.close()
+
+
 def test_a_close_meanwhile_closes_the_connection_in_use(serve: Serve) -> None:
     arrived, released = threading.Event(), threading.Event()
 
@@ -260,6 +288,8 @@ class Flag:
 
     def subscribe(self, callback: Callable[[], object], /) -> Callable[[], object]:
         self._callbacks.append(callback)
+        if self.is_set():
+            callback()
         return lambda: self._callbacks.remove(callback)
 
     def set(self) -> None:
@@ -317,13 +347,13 @@ def test_a_waiting_send_is_cancelled_at_once(
 
 
 def test_a_connect_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    connecting, wait = threading.Event(), dial._wait_until_writable
+    connecting, pause = threading.Event(), dial._pause
 
-    def tell_and_wait(*args: Any) -> None:
+    def tell_and_pause(*args: Any) -> bool:
         connecting.set()
-        wait(*args)
+        return pause(*args)
 
-    monkeypatch.setattr(dial, "_wait_until_writable", tell_and_wait)
+    monkeypatch.setattr(dial, "_pause", tell_and_pause)
     with black_hole() as address:
         cancelled, took = cancelled_send(DirectTransport(settings_for(address)), CAS, when=connecting)
     assert took < 0.1

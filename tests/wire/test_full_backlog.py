@@ -6,7 +6,7 @@ import errno
 import socket
 import threading
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from consul_coord.http.transport.brake import Brake
 
 CAS = Request("PUT", "/v1/kv/a", params=(("cas", "7"),), body=b"v", retry=Retry.NEVER)
 
@@ -60,13 +59,13 @@ def test_a_listener_that_becomes_free_is_reached(
     crowd: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener, waiting = crowd
-    refused, pause = threading.Event(), dial._until_the_next_try
+    refused, pause = threading.Event(), dial._pause
 
-    def tell_and_pause(deadline: float, brake: Brake | None) -> None:
+    def tell_and_pause(*args: Any) -> bool:
         refused.set()
-        pause(deadline, brake)
+        return pause(*args)
 
-    monkeypatch.setattr(dial, "_until_the_next_try", tell_and_pause)
+    monkeypatch.setattr(dial, "_pause", tell_and_pause)
 
     def serve() -> None:
         assert refused.wait(PATIENCE)

@@ -12,7 +12,8 @@ import pytest
 from consul_coord.config import Settings
 from consul_coord.errors import ClientClosed, RequestTimeout
 from consul_coord.http.messages import Request, Retry
-from consul_coord.http.transport.streams import MAX_SHORT, StreamTransport
+from consul_coord.http.transport.exchange import KEEP
+from consul_coord.http.transport.streams import KEEP_URGENT, MAX_SHORT, StreamTransport
 from tests.wire.servers import OK, PATIENCE, always
 
 if TYPE_CHECKING:
@@ -195,5 +196,27 @@ def test_no_turn_is_lost_to_a_request_that_is_cancelled(serve: Serve, backend: s
 
     async def send_one(transport: StreamTransport) -> None:
         assert (await transport.send(WRITE, timeout=PATIENCE)).body == b"true"
+
+    run(backend, server, scenario)
+
+
+def test_idle_connections_are_closed_and_that_of_renewals_later(serve: Serve, backend: str) -> None:
+    server = serve(always(OK))
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        for request in (WRITE, RENEW, WATCH):
+            await transport.send(request, timeout=PATIENCE)
+        assert 0 < await transport.sweep() <= KEEP
+        assert len(transport._open) == 3
+        for link in transport._open:
+            link.idle_since -= KEEP
+        await transport.sweep()
+        assert len(transport._open) == 1
+        await transport.send(RENEW, timeout=PATIENCE)
+        assert server.connections == 3
+        for link in transport._open:
+            link.idle_since -= KEEP_URGENT
+        assert await transport.sweep() == KEEP
+        assert not transport._open
 
     run(backend, server, scenario)

@@ -139,6 +139,50 @@ def test_a_client_that_hangs_is_left_behind() -> None:
     assert raised.value.outcome_unknown is True
 
 
+def test_requests_one_after_the_other_start_no_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def note(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note)
+    threads = set()
+
+    def handle(_: httpx.Request) -> httpx.Response:
+        threads.add(threading.get_ident())
+        return httpx.Response(200)
+
+    with httpx.Client(transport=httpx.MockTransport(handle)) as client:
+        transport = sync_transport(HERE, http_client=client)
+        for _ in range(20):
+            transport.send(GET, timeout=PATIENCE)
+    assert started.count("consul-coord-call") <= 1
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_a_call_left_behind_keeps_its_thread_from_the_next_ones() -> None:
+    released, hang = threading.Event(), [True]
+
+    def handle(_: httpx.Request) -> httpx.Response:
+        if hang.pop():
+            released.wait(PATIENCE)
+        hang.append(False)
+        return httpx.Response(200)
+
+    with httpx.Client(transport=httpx.MockTransport(handle)) as client:
+        transport = sync_transport(HERE, http_client=client)
+        try:
+            with pytest.raises(RequestTimeout):
+                transport.send(GET, timeout=0.1)
+            hang.append(False)
+            assert transport.send(GET, timeout=PATIENCE).status == 200
+        finally:
+            released.set()
+
+
 def test_the_client_is_never_closed(serve: Serve) -> None:
     server = serve(always(OK))
     here = Settings.resolve(address=server.address, environ={})

@@ -3,8 +3,10 @@
 - ``base``: what every transport offers, and the limits they keep
 - ``outgoing``, ``incoming``, ``attempt``: pure rules that all share, for what is sent, for what comes, and
   for what is known when it goes wrong
-- ``dial``, ``tls``, ``bounded``, ``brake``: how a blocking connection is opened, and stopped
-- ``direct``: blocking, on plain sockets. ``streams``: on an event loop, through anyio
+- ``exchange``: what both engines share: which connection carries a request, and which ones are kept
+- ``direct``: the blocking engine, on plain sockets; ``dial``, ``tls``, ``bounded``, ``brake``: how its
+  connections are opened, and stopped
+- ``streams``: the engine on an event loop, through anyio
 - ``user_clients``: over a client of httpx that the user brings
 - ``build``: picks one
 

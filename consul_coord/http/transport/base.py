@@ -39,12 +39,11 @@ class SendCancelled(Exception):
 class Cancellation(Protocol):
     """Something that may be set once, by any thread."""
 
-    def is_set(self) -> bool:
-        """Return whether it has been set."""
-        ...
-
     def subscribe(self, callback: Callable[[], object], /) -> Callable[[], object]:
-        """Have ``callback`` called once it is set, by the thread that sets it; return how to unsubscribe."""
+        """Have ``callback`` called once it is set, by the thread that sets it, or at once if it is set.
+
+        Returns how to unsubscribe.
+        """
         ...
 
 
@@ -56,6 +55,13 @@ class Transport(Protocol):
 
         ``timeout``: seconds for the whole exchange. Raises ``ConnectFailed``, ``RequestTimeout``,
         ``BrokenReply``, ``ClientClosed``, and ``SendCancelled`` within 100 ms of ``cancel`` being set.
+        """
+        ...
+
+    def sweep(self) -> float:
+        """Close connections that lie idle too long, from any thread.
+
+        Returns the seconds until there may be more, ``math.inf`` for never.
         """
         ...
 
@@ -76,6 +82,13 @@ class AsyncTransport(Protocol):
 
         ``timeout``: seconds for the whole exchange. Raises ``ConnectFailed``, ``RequestTimeout``,
         ``BrokenReply`` and ``ClientClosed``. A cancelled call closes its connection.
+        """
+        ...
+
+    async def sweep(self) -> float:
+        """Close connections that lie idle too long.
+
+        Returns the seconds until there may be more, ``math.inf`` for never.
         """
         ...
 

@@ -1,27 +1,35 @@
 """Run a blocking call that can't be interrupted, and leave it behind when time is up.
 
-The call runs on a daemon thread of its own, with the caller's context variables. Who gives up on it does
-not wait for it; its late result is dropped.
+Rules
+- The call runs on a daemon thread, with the caller's context variables. Who gives up on it does not wait for
+  it; its late result is dropped.
+- A thread that has done its call waits a few seconds for the next one, so that calls which follow each other
+  start no thread each.
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
+import os
+import queue
 import threading
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from consul_coord.http.transport.attempt import Abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Never
+    from typing import Any, Never
 
     from consul_coord.http.transport.base import Cancellation
 
 T = TypeVar("T")
 
-
-class Abandoned(Exception):
-    """The cancellation was set before the call came back."""
+PATIENCE = 4.0
+"""How long a thread waits for the next call, in seconds."""
 
 
 def call_bounded(function: Callable[[], T], *, timeout: float, cancel: Cancellation | None = None) -> T:
@@ -29,52 +37,84 @@ def call_bounded(function: Callable[[], T], *, timeout: float, cancel: Cancellat
 
     Raises ``TimeoutError``, or ``Abandoned`` when ``cancel`` is set first.
     """
-    call = _Call(function)
-    unsubscribe = cancel.subscribe(call.wake.set) if cancel is not None else None
-    if cancel is not None and cancel.is_set():
-        call.wake.set()
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(call.run,), name="consul-coord-call", daemon=True)
+    call = _Call(functools.partial(contextvars.copy_context().run, function))
+    unsubscribe = cancel.subscribe(call.cancel) if cancel is not None else None
     try:
-        _start(thread, call.run)
-        call.wake.wait(timeout)
+        _hand_over(call)
+        call.latch.acquire(timeout=timeout)
     finally:
         if unsubscribe is not None:
             unsubscribe()
     if call.outcome is not None:
         return call.outcome()
-    if cancel is not None and cancel.is_set():
-        raise Abandoned
-    raise TimeoutError
-
-
-def _start(thread: threading.Thread, otherwise: Callable[[], object]) -> None:
-    """Start the thread, or, when none can be had (an interpreter that is going down has none), do without."""
-    try:
-        thread.start()
-    except RuntimeError:
-        otherwise()
+    raise Abandoned if call.cancelled else TimeoutError
 
 
 class _Call(Generic[T]):
-    """One call on its thread."""
+    """One call, and the latch that its caller waits at."""
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self.wake = threading.Event()
+        self.latch = threading.Lock()
+        self.latch.acquire()
         self.outcome: Callable[[], T] | None = None
         """Returns or raises what the function did, as soon as it has."""
+        self.cancelled = False
         self._function = function
 
     def run(self) -> None:
-        """Call the function, note its outcome, and wake the caller if it still waits."""
         try:
             result = self._function()
         except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, whatever it is
             self.outcome = functools.partial(_raise, error)
         else:
             self.outcome = lambda: result
-        self.wake.set()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the caller if it still waits."""
+        with suppress(RuntimeError):  # done before
+            self.latch.release()
+
+
+_idle: deque[queue.SimpleQueue[_Call[Any]]] = deque()
+"""The inboxes of threads that wait for a call; whoever takes one out has that thread."""
+
+
+def _hand_over(call: _Call[Any]) -> None:
+    """Give a call to a thread, or, when none can be had (an interpreter that ends has none), do it here."""
+    with suppress(IndexError):
+        _idle.pop().put(call)
+        return
+    try:
+        threading.Thread(target=_work, args=(call,), name="consul-coord-call", daemon=True).start()
+    except RuntimeError:
+        call.run()
+        call.wake()
+
+
+def _work(call: _Call[Any] | None) -> None:
+    inbox: queue.SimpleQueue[_Call[Any]] = queue.SimpleQueue()
+    while call is not None:
+        call.run()
+        # Before the caller is woken: its next call finds this thread then.
+        _idle.append(inbox)
+        call.wake()
+        call = None
+        with suppress(queue.Empty):
+            call = inbox.get(timeout=PATIENCE)
+            continue
+        try:
+            _idle.remove(inbox)
+        except ValueError:  # taken out this very moment
+            call = inbox.get()
 
 
 def _raise(error: BaseException) -> Never:
     raise error
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)

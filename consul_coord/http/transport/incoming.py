@@ -1,9 +1,9 @@
 """What comes back: an HTTP/1.x reply, read piece by piece with h11. Pure: bytes in, a ``Response`` out.
 
 Rules
-- h11 reads the reply. What h11 tolerates, but another reader could read differently, is refused before h11
-  sees it, or right after: another version, a bare line feed, a folded header, a length beside chunks, chunks
-  in HTTP/1.0. All of that is ``Garbled``, and the connection is closed.
+- h11 reads the head, and a body unless the head tells its length. What h11 tolerates, but another could read
+  differently, is refused before h11 sees it, or right after: another version, a bare line feed, a folded
+  header, a length beside chunks, chunks in HTTP/1.0. That is ``Garbled``, and the connection is closed.
 - Everything is bounded: head, number of headers, interim replies, chunk lines, trailers, body.
 - We ask for no compression, so a compressed reply is garbled too: nothing is ever inflated.
 - A connection may be used again only after a whole reply with nothing behind it.
@@ -32,14 +32,10 @@ _HEAD = re.compile(
     rb"(?:[^ \t\r\n][^\r\n]*\r\n)*\r\n"  # headers, none of them folded
 )
 _MAX_INTERIM_REPLIES = 8
+_BODILESS = frozenset({204, 304})
 _TOO_EARLY = "the connection ended before the reply did"
-_NOTHING = (b"", False)
-"""What follows a reply: no more data, and no end."""
 _NO_RESPONSE = Response(0)
-_REQUESTS = {
-    method: h11.Request(method=method, target="/", headers=[("Host", "")]) for method in ("GET", "HEAD")
-}
-"""What h11 is told of requests, where that makes a difference: it writes none of them."""
+_REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "")])
 
 
 class Garbled(Exception):
@@ -77,14 +73,17 @@ class ReplyReader:
 
     __slots__ = (
         "_body",
+        "_buffer",
+        "_chunked",
         "_end",
-        "_head",
         "_headers",
         "_interim",
         "_limit",
         "_limits",
+        "_method",
         "_parser",
         "_status",
+        "_wanted",
         "response",
         "reusable",
     )
@@ -93,104 +92,124 @@ class ReplyReader:
         self.response = _NO_RESPONSE
         self.reusable = False
         """Whether the connection may carry another exchange."""
+        self._method = method
         self._limits = limits
         self._parser = h11.Connection(h11.CLIENT, limits.max_head)
-        if method == "HEAD":
-            self._parser.send(_REQUESTS["HEAD"])
-        self._head = bytearray()
-        """What has come of a head that is not whole yet."""
         self._interim = 0
+        self._buffer = bytearray()
+        """What has come and is not read: of the head at first, then a body of known length."""
         self._status = 0
         """Zero until the head is whole."""
         self._headers: dict[str, str] = {}
         self._limit = BodyLimit(0, limits)
+        self._wanted: int | None = None
+        """The length of the body, where the head tells it."""
+        self._chunked = False
         self._body = bytearray()
+        """What h11 has read of another body."""
         self._end = b""
-        """The last bytes of a chunked reply."""
+        """The last bytes that h11 got."""
 
     def feed(self, data: bytes) -> bool:
         """Take the next bytes, or ``b""`` for the end of the stream; return whether the reply is whole.
 
         Raises ``Garbled``.
         """
-        try:
-            if self._status:
-                self._give(data)
-            elif not self._read_head(data):
-                return False
-            return self._read_body()
-        except h11.RemoteProtocolError as error:
-            raise Garbled(str(error) if data else _TOO_EARLY) from error
-
-    def _give(self, data: bytes) -> None:
-        """Have h11 take a piece of the body."""
-        self._parser.receive_data(data)
-        self._end = (self._end + data)[-len(_HEAD_END) :]
-
-    def _read_head(self, data: bytes) -> bool:
-        """Take more of the head, and what follows it; return whether the head is whole."""
+        if self._status and self._wanted is None:
+            return self._read_on(data)
         if not data:
             raise Garbled(_TOO_EARLY)
-        head, seen = self._head, max(0, len(self._head) - len(_HEAD_END))
-        head += data
+        buffer = self._buffer
+        buffer += data
+        if not (self._status or self._read_head(max(0, len(buffer) - len(data) - len(_HEAD_END)))):
+            return False
+        if self._wanted is None:
+            return bool(buffer) and self._read_on(bytes(buffer))
+        return len(buffer) >= self._wanted and self._finish(
+            bytes(buffer[: self._wanted]), reusable=self.reusable and len(buffer) == self._wanted
+        )
+
+    def _finish(self, body: bytes, *, reusable: bool) -> bool:
+        self.response = Response(self._status, self._headers, body)
+        self.reusable = reusable
+        return True
+
+    def _read_head(self, seen: int) -> bool:
+        """Return whether the head is whole. What is before ``seen`` was searched for its end."""
+        buffer = self._buffer
         while not self._status:
-            if not head.startswith(_BEGINNING[: len(head)]):
+            if not buffer.startswith(_BEGINNING[: len(buffer)]):
                 raise Garbled("this is not HTTP/1")
-            end = head.find(_HEAD_END, seen)
-            if (len(head) if end < 0 else end) > self._limits.max_head:
+            end = buffer.find(_HEAD_END, seen)
+            if (len(buffer) if end < 0 else end) > self._limits.max_head:
                 raise Garbled(f"more than {self._limits.max_head} bytes of headers")
             if end < 0:
                 return False
-            self._take_head(bytes(head[: end + len(_HEAD_END)]))
-            del head[: end + len(_HEAD_END)]
+            head = bytes(buffer[: end + len(_HEAD_END)])
+            del buffer[: len(head)]
+            if not _HEAD.fullmatch(head):
+                raise Garbled("this is no head of a reply in HTTP/1")
+            if head.count(b"\n") - len(("status line", "empty line")) > self._limits.max_headers:
+                raise Garbled(f"more than {self._limits.max_headers} headers")
+            self._take_head(head)
             seen = 0
-        if head:
-            self._give(bytes(head))
         return True
 
     def _take_head(self, head: bytes) -> None:
         """Have h11 read a whole head, of the reply or of an interim one before it."""
-        if not _HEAD.fullmatch(head):
-            raise Garbled("this is no head of a reply in HTTP/1")
-        if head.count(b"\n") - len((b"status line", b"empty line")) > self._limits.max_headers:
-            raise Garbled(f"more than {self._limits.max_headers} headers")
-        self._parser.receive_data(head)
-        if head.startswith(_INTERIM, len(_BEGINNING)):
-            self._skip_interim()
-            return
-        event = self._parser.next_event()
-        if not isinstance(event, h11.Response):
-            raise Garbled(f"{event} in place of a reply")
+        interim = head.startswith(_INTERIM, len(_BEGINNING))
+        if interim and not self._interim:
+            self._parser.send(_REQUEST)  # h11 expects no interim reply before a request
+        event = self._next_event(head)
+        if interim:
+            self._interim += 1
+            if self._interim > _MAX_INTERIM_REPLIES:
+                raise Garbled(f"more than {_MAX_INTERIM_REPLIES} interim replies")
+        elif isinstance(event, h11.Response):
+            self._take_headers(event)
+
+    def _take_headers(self, head: h11.Response) -> None:
         headers = self._headers
-        for name, value in event.headers.raw_items():
+        for name, value in head.headers.raw_items():
             key, text = name.decode("latin-1").lower(), value.decode("latin-1")
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
         refuse_compression(headers)
-        if "transfer-encoding" in headers and ("content-length" in headers or event.http_version != b"1.1"):
-            raise Garbled("a reply whose end can't be told")
-        self._status = event.status_code
+        self._status = head.status_code
         self._limit = BodyLimit(self._status, self._limits)
+        modern = head.http_version == b"1.1"
+        self.reusable = modern and "close" not in headers.get("connection", "").lower()
+        self._chunked = "transfer-encoding" in headers
+        if self._method == "HEAD" or self._status in _BODILESS:
+            self._wanted = 0
+        elif self._chunked and ("content-length" in headers or not modern):
+            raise Garbled("a reply whose end can't be told")
+        elif not self._chunked and "content-length" in headers:
+            self._wanted = int(headers["content-length"])
+            if self._limit.passed_by(self._wanted):
+                self._wanted = self._limit.size
+                self.reusable = False
 
-    def _skip_interim(self) -> None:
-        if self._parser.our_state is h11.IDLE:
-            self._parser.send(_REQUESTS["GET"])  # h11 expects none before a request
-        self._parser.next_event()
-        self._interim += 1
-        if self._interim > _MAX_INTERIM_REPLIES:
-            raise Garbled(f"more than {_MAX_INTERIM_REPLIES} interim replies")
+    def _read_on(self, data: bytes) -> bool:
+        """Have h11 take more of the body, ``b""`` for the end; return whether no more is wanted."""
+        if not data and self._chunked:
+            raise Garbled(_TOO_EARLY)
+        self._end = (self._end + data)[-len(_HEAD_END) :]
+        event = self._next_event(data)
+        while isinstance(event, h11.Data):
+            self._body += event.data
+            if self._limit.passed_by(len(self._body)):
+                return self._finish(self._limit.cut(self._body), reusable=False)
+            event = self._next_event()
+        # h11 lets a bare line feed follow the last chunk; others may wait for more then.
+        sound = (
+            self._chunked and self.reusable and self._end == _HEAD_END and not self._parser.trailing_data[0]
+        )
+        return event is not h11.NEED_DATA and self._finish(bytes(self._body), reusable=sound)
 
-    def _read_body(self) -> bool:
-        """Take from h11 what it has of the body; return whether no more is wanted."""
-        parser, body, limit = self._parser, self._body, self._limit
-        while (event := parser.next_event()) is not h11.NEED_DATA:
-            if type(event) is h11.Data:  # isinstance takes longer: these classes are abstract ones' children
-                body += event.data
-                if not limit.passed_by(len(body)):
-                    continue
-            else:
-                # h11 lets a bare line feed follow the last chunk; others may wait for more then.
-                sound = "transfer-encoding" not in self._headers or self._end == _HEAD_END
-                self.reusable = sound and parser.their_state is h11.DONE and parser.trailing_data == _NOTHING
-            self.response = Response(self._status, self._headers, limit.cut(body))
-            return True
-        return False
+    def _next_event(self, data: bytes | None = None) -> object:
+        try:
+            if data is not None:
+                self._parser.receive_data(data)
+            return self._parser.next_event()
+        except h11.RemoteProtocolError as error:
+            raise Garbled(str(error)) from error

@@ -6,26 +6,28 @@ Rules
 - The client stays the user's: it is never closed here, and its headers, proxies and hooks apply. The address,
   the token and the default parameters are ours; its ``base_url`` and ``follow_redirects`` are not used.
 - httpx bounds single reads and writes. So that the whole exchange is bounded, and can be cancelled, a sync
-  one runs on a thread of its own, which is left behind when time is up, and ends with the single read it is
-  in.
+  one runs on another thread (see ``bounded``), which is left behind when time is up, and ends with the single
+  read it is in.
 - Nothing was sent only if httpx failed to connect, or says that it is still connecting.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from consul_coord.errors import ClientClosed, TransportError
 from consul_coord.http.messages import Response
-from consul_coord.http.transport.attempt import Attempt, reason
+from consul_coord.http.transport.attempt import Abandoned, Attempt
 from consul_coord.http.transport.base import DEFAULT_LIMITS
-from consul_coord.http.transport.bounded import Abandoned, call_bounded
+from consul_coord.http.transport.bounded import call_bounded
+from consul_coord.http.transport.exchange import READ_SIZE
 from consul_coord.http.transport.incoming import BodyLimit, Garbled, refuse_compression
 from consul_coord.http.transport.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     import httpx
 
@@ -33,42 +35,74 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Request
     from consul_coord.http.transport.base import Cancellation, Limits
 
-READ_SIZE = 64 * 1024
+
+C = TypeVar("C", "httpx.Client", "httpx.AsyncClient")
 
 
-class UserClientTransport:
-    """Sends over a user's ``httpx.Client``, from any thread."""
+class _OverClient(Generic[C]):
+    """What both have in common: our requests as httpx takes them, and its errors as ours."""
 
-    def __init__(self, settings: Settings, client: httpx.Client, *, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._requests = _Requests(settings)
-        self._client = client
+    def __init__(self, settings: Settings, client: C, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._outgoing = Outgoing(settings)
+        self._address = settings.address
+        self._root = f"{settings.scheme}://{settings.authority}"
+        self._client: C = client
         self._limits = limits
         self._closed = False
 
+    def forget(self) -> None:
+        """Do nothing: in a forked child, the client's sockets are its owner's to care for."""
+
+    def _begin(self, request: Request, timeout: float) -> Attempt:
+        if self._closed or self._client.is_closed:
+            raise ClientClosed("the client is closed")
+        return Attempt(request, address=self._address, timeout=timeout)
+
+    def _build(self, attempt: Attempt, trace: Callable[..., object]) -> httpx.Request:
+        request = attempt.request
+        return self._client.build_request(
+            request.method,
+            _url(self._root + self._outgoing.target(request)),
+            headers=self._outgoing.headers(attempt.began),
+            # Empty content makes httpx say "Content-Length: 0" on a PUT.
+            content=request.body or b"",
+            timeout=attempt.deadline - attempt.began,
+            extensions={"trace": trace},
+        )
+
+
+@lru_cache(maxsize=64)
+def _url(text: str) -> httpx.URL:
+    """Parse a URL: that takes httpx longer than all else about a request."""
+    import httpx
+
+    return httpx.URL(text)
+
+
+class UserClientTransport(_OverClient["httpx.Client"]):
+    """Sends over a user's ``httpx.Client``, from any thread."""
+
     def send(self, request: Request, *, timeout: float, cancel: Cancellation | None = None) -> Response:
         """Return the whole reply; see ``Transport.send``."""
-        _check_open(self._closed or self._client.is_closed)
-        attempt = self._requests.attempt(request, timeout)
-        arguments = self._requests.arguments(attempt, _Progress(attempt).note)
+        attempt = self._begin(request, timeout)
         try:
-            return call_bounded(lambda: self._fetch(arguments, attempt), timeout=timeout, cancel=cancel)
+            return call_bounded(lambda: self._fetch(attempt), timeout=timeout, cancel=cancel)
         except TransportError:
             raise
-        except Abandoned as error:
-            raise attempt.cancelled() from error
-        except TimeoutError as error:
-            raise attempt.timed_out() from error
+        except (Abandoned, TimeoutError) as error:
+            raise attempt.failed(error) from error
+
+    def sweep(self) -> float:
+        """Do nothing: the client's connections are its owner's."""
+        return math.inf
 
     def close(self) -> None:
         """Send no more. The client stays open."""
         self._closed = True
 
-    def forget(self) -> None:
-        """Do nothing: in a forked child, the client's sockets are its owner's to care for."""
-
-    def _fetch(self, arguments: dict[str, Any], attempt: Attempt) -> Response:
+    def _fetch(self, attempt: Attempt) -> Response:
         try:
-            outgoing = self._client.build_request(**arguments)
+            outgoing = self._build(attempt, _Progress(attempt).note)
             incoming = self._client.send(outgoing, stream=True, follow_redirects=False)
             try:
                 body = _Body(incoming, self._limits)
@@ -85,42 +119,33 @@ class UserClientTransport:
             raise ours from error
 
 
-class AsyncUserClientTransport:
+class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
     """Sends over a user's ``httpx.AsyncClient``."""
-
-    def __init__(
-        self, settings: Settings, client: httpx.AsyncClient, *, limits: Limits = DEFAULT_LIMITS
-    ) -> None:
-        self._requests = _Requests(settings)
-        self._client = client
-        self._limits = limits
-        self._closed = False
 
     async def send(self, request: Request, *, timeout: float) -> Response:
         """Return the whole reply; see ``AsyncTransport.send``."""
         import anyio
 
-        _check_open(self._closed or self._client.is_closed)
-        attempt = self._requests.attempt(request, timeout)
-        arguments = self._requests.arguments(attempt, _Progress(attempt).anote)
+        attempt = self._begin(request, timeout)
         with anyio.move_on_after(timeout):
             try:
-                return await self._fetch(arguments)
+                return await self._fetch(attempt)
             except Exception as error:
                 if (ours := _translated(error, attempt)) is None:
                     raise
                 raise ours from error
-        raise attempt.timed_out()
+        raise attempt.failed(TimeoutError())
+
+    async def sweep(self) -> float:
+        """Do nothing: the client's connections are its owner's."""
+        return math.inf
 
     async def aclose(self) -> None:
         """Send no more. The client stays open."""
         self._closed = True
 
-    def forget(self) -> None:
-        """Do nothing: in a forked child, the client's sockets are its owner's to care for."""
-
-    async def _fetch(self, arguments: dict[str, Any]) -> Response:
-        outgoing = self._client.build_request(**arguments)
+    async def _fetch(self, attempt: Attempt) -> Response:
+        outgoing = self._build(attempt, _Progress(attempt).anote)
         incoming = await self._client.send(outgoing, stream=True, follow_redirects=False)
         try:
             body = _Body(incoming, self._limits)
@@ -130,33 +155,6 @@ class AsyncUserClientTransport:
             return body.response()
         finally:
             await incoming.aclose()
-
-
-class _Requests:
-    """Writes our requests as httpx takes them."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._outgoing = Outgoing(settings)
-        self._address = settings.address
-        self._root = f"{settings.scheme}://{settings.authority}"
-
-    def attempt(self, request: Request, timeout: float) -> Attempt:
-        attempt = Attempt(request, address=self._address, timeout=timeout)
-        attempt.require_time()
-        return attempt
-
-    def arguments(self, attempt: Attempt, trace: Callable[..., object]) -> dict[str, Any]:
-        """Return the keyword arguments of ``build_request``."""
-        request = attempt.request
-        return {
-            "method": request.method,
-            "url": self._root + self._outgoing.target(request),
-            "headers": self._outgoing.headers(attempt.began),
-            # Empty content makes httpx say "Content-Length: 0" on a PUT.
-            "content": request.body or b"",
-            "timeout": attempt.deadline - attempt.began,
-            "extensions": {"trace": trace},
-        }
 
 
 class _Progress:
@@ -195,12 +193,7 @@ class _Body:
         return Response(self._status, self._headers, self._limit.cut(self._content))
 
 
-def _check_open(closed: bool) -> None:  # noqa: FBT001 - it is the question itself
-    if closed:
-        raise ClientClosed("the client is closed")
-
-
-def _translated(error: Exception, attempt: Attempt) -> TransportError | None:
+def _translated(error: Exception, attempt: Attempt) -> Exception | None:
     """Return our error for one of httpx's, or None for what is the user's own, from a hook say."""
     import httpx
 
@@ -209,9 +202,8 @@ def _translated(error: Exception, attempt: Attempt) -> TransportError | None:
         return attempt.unreachable(error)
     if isinstance(error, (httpx.ConnectTimeout, httpx.PoolTimeout)):
         attempt.sent = False
-    if isinstance(error, (httpx.TimeoutException, TimeoutError)):
-        return attempt.timed_out()
+    if isinstance(error, httpx.TimeoutException):
+        return attempt.failed(TimeoutError())
     # A transport of the user's own, such as one over an ASGI app, may let a broken connection through.
-    if isinstance(error, (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, Garbled, ConnectionError)):
-        return attempt.broken(reason(error))
-    return None
+    broken = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, Garbled, ConnectionError, TimeoutError)
+    return attempt.failed(error) if isinstance(error, broken) else None

@@ -17,6 +17,7 @@ What is not shown: a process that is paused while the others go on, and code tha
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -349,6 +350,10 @@ class _Transport:
 
     async def aclose(self) -> None:
         """Do nothing: there are no connections."""
+
+    async def sweep(self) -> float:
+        """Do nothing, likewise."""
+        return math.inf
 
     def forget(self) -> None:
         """Do nothing, likewise."""

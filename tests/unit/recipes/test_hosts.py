@@ -12,7 +12,8 @@ import pytest
 from consul_coord import events
 from consul_coord.clock import SystemClock
 from consul_coord.events import Failed
-from consul_coord.sync.driver import BlockingIO, ThreadHost, run, wait_for_any
+from consul_coord.io import run
+from consul_coord.sync.driver import BlockingIO, ThreadHost, wait_for_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
