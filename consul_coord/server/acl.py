@@ -18,7 +18,7 @@ from consul_coord.server.failures import LeadersRefusal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Resource = Literal["agent", "key", "node", "query", "service", "session"]
+Resource = Literal["agent", "event", "key", "node", "query", "service", "session"]
 Policy = Literal["deny", "read", "write"]
 
 DENIED: Final = "Permission denied"

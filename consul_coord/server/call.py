@@ -52,13 +52,17 @@ class Call:
 class Seen:
     """One answer to a question: the reply, its index, and what to watch for the next.
 
-    ``effective`` adds the header in which catalog, health and queries tell how consistent the answer is.
+    ``effective`` adds the header in which catalog, health and queries tell how consistent the answer is;
+    ``local`` says that it is the agent's own, and tells nothing of a leader; without ``waits`` it is given at
+    once, whatever index was named.
     """
 
     index: int
     reply: Reply
     marks: tuple[Mark, ...]
     effective: bool = False
+    local: bool = False
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ class ServerConfig:
     ``default_wait`` and ``max_wait`` rule blocking queries, ``leaderless_hold`` is how long a request waits
     for a leader before it is refused. ``spurious_wakeups`` makes watches of absent keys answer early on any
     KV write, as Consul sometimes does. ``http_max_conns_per_client`` closes further connections of one
-    address (0: no limit). ``control`` opens the control endpoint, ``acl`` switches ACLs on, ``allow_remote``
-    permits listening on an address other than loopback. ``tls_cert`` and ``tls_key`` name PEM files and make
-    it HTTPS; with ``tls_client_ca``, a PEM file too, clients must show a certificate that it vouches for.
+    address (0: no limit). ``enable_script_checks`` lets clients register checks that run a program here.
+    ``control`` opens the control endpoint, ``acl`` switches ACLs on, ``allow_remote`` permits listening on an
+    address other than loopback. ``tls_cert`` and ``tls_key`` name PEM files and make it HTTPS; with
+    ``tls_client_ca``, a PEM file too, clients must show a certificate that it vouches for.
     ``hops`` is how far from the leader the agent is: 0 the leader itself, 1 a follower, 2 a client agent that
     talks to a follower. So often does the text of the leader's errors begin with
     ``rpc error making call: ``.
@@ -45,6 +46,7 @@ class ServerConfig:
     tombstone_granularity: float = 30.0
     spurious_wakeups: bool = False
     http_max_conns_per_client: int = 200
+    enable_script_checks: bool = False
     gzip: bool = True
     pretty: bool = False
     version: str = "1.8.7"

@@ -15,15 +15,15 @@ Source: https://developer.hashicorp.com/consul/api-docs/features/filtering
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
+from consul_coord.server import regexps
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import GoParseError, parse_bool, parse_int, quote
 from consul_coord.server.peg import Both, Not, parse
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Container, Mapping
 
     from consul_coord.server.fields import Field
@@ -104,26 +104,13 @@ def _coerced(match: Match, field: Field, shown: str) -> object:
         raise GoParseError(message) from None
 
 
-@lru_cache(maxsize=64)
 def _regexp(text: str) -> re.Pattern[str]:
     try:
-        return re.compile(text)
-    except re.error as error:
-        problem, of_all = _REGEXP_PROBLEMS.get(error.msg, (error.msg, False))
-        at = text if of_all or error.pos is None else text[error.pos : error.pos + 1]
-        message = (
-            f"Failed to compile regular expression {quote(text)}: error parsing regexp: {problem}: `{at}`"
-        )
+        return regexps.compiled(text)
+    except GoParseError as error:
+        message = f"Failed to compile regular expression {quote(text)}: {error}"
         raise GoParseError(message) from None
 
-
-_REGEXP_PROBLEMS: Final = {
-    "nothing to repeat": ("missing argument to repetition operator", False),
-    "missing ), unterminated subpattern": ("missing closing )", True),
-    "unbalanced parenthesis": ("unexpected )", True),
-    "unterminated character set": ("missing closing ]", True),
-}
-"""What Go says for what Python says, and whether it shows all of the pattern with it."""
 
 _COERCIONS: Final[dict[str, Callable[[str], object]]] = {"int": parse_int, "bool": parse_bool}
 

@@ -24,6 +24,11 @@ def lookup_key(text: str) -> str:
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
+def is_uuid(text: str) -> bool:
+    """Tell whether a text has the form of a UUID."""
+    return _WELL_FORMED.fullmatch(text.lower()) is not None
+
+
 def _problem(text: str) -> str | None:
     if len(text.encode("utf-8", "surrogateescape")) != _LENGTH:
         return "UUID must be 36 characters"

@@ -57,8 +57,9 @@ class Probe:
     """What an agent does to learn how something is; ``timeout`` in seconds."""
 
     check: str
-    kind: Literal["http", "tcp"]
-    target: str
+    kind: Literal["http", "script", "tcp"]
+    target: str = ""
+    command: tuple[str, ...] = ()
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = ()
     body: str = ""

@@ -12,7 +12,18 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from consul_coord.server import gojson
-from consul_coord.server.endpoints import agent, catalog, kv, query, registering, session, txn
+from consul_coord.server.endpoints import (
+    agent,
+    catalog,
+    coordinate,
+    event,
+    health,
+    kv,
+    query,
+    registering,
+    session,
+    txn,
+)
 from consul_coord.server.routes import ROUTES
 
 if TYPE_CHECKING:
@@ -39,6 +50,7 @@ _BODIES: dict[Handler, Mapping[str, Reader]] = {
     session.create: session.FIELDS,
     catalog.register: catalog.REGISTRATION,
     catalog.deregister: catalog.DEREGISTRATION,
+    coordinate.update: coordinate.FIELDS,
     query.create: query.FIELDS,
     query.update: query.FIELDS,
     registering.register_check: registering.CHECK,
@@ -46,7 +58,28 @@ _BODIES: dict[Handler, Mapping[str, Reader]] = {
     registering.register_service: registering.SERVICE,
 }
 
+_OF_LISTS = ("filter", "node-meta", "near")
 _PARAMETERS: dict[Handler, tuple[str, ...]] = {
+    catalog.nodes: _OF_LISTS,
+    catalog.node: ("filter",),
+    catalog.node_services: ("filter",),
+    catalog.services: ("node-meta",),
+    catalog.service: ("tag", *_OF_LISTS),
+    catalog.connect: ("tag", *_OF_LISTS),
+    health.service: ("tag", "passing", *_OF_LISTS),
+    health.connect: ("tag", "passing", *_OF_LISTS),
+    health.of_node: ("filter",),
+    health.of_service: _OF_LISTS,
+    health.in_state: _OF_LISTS,
+    agent.checks: ("filter",),
+    agent.services: ("filter",),
+    agent.members: ("wan", "segment"),
+    agent.maintain_node: ("enable", "reason"),
+    agent.maintain_service: ("enable", "reason"),
+    registering.register_service: ("replace-existing-checks",),
+    event.fire: ("node", "service", "tag"),
+    event.list_all: ("name",),
+    query.read: ("limit", "near", "connect"),
     kv.read: ("recurse", "keys", "raw", "separator"),
     kv.write: ("flags", "cas", "acquire", "release"),
     kv.delete: ("recurse", "cas"),

@@ -1,4 +1,4 @@
-"""Carrying out an agent's HTTP and TCP checks: the only part of the server that calls out.
+"""Carrying out an agent's HTTP, TCP and script checks: the only part of the server that calls out.
 
 Each runs in a thread of its own, which ends with its timeout at the latest, and tells what came of it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+import subprocess
 import threading
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     Report = Callable[[Probe, str, str], object]
 
 _TOO_MANY = 429
+_EXITS = {0: PASSING, 1: WARNING}
 _AGENT = "Consul Health Check"
 _MOST_BODY = 64 * 1024
 
@@ -33,10 +35,22 @@ def start(probe: Probe, report: Report) -> None:
 
 def _run(probe: Probe, report: Report) -> None:
     try:
-        status, output = _http(probe) if probe.kind == "http" else _tcp(probe)
-    except (OSError, ValueError, http.client.HTTPException) as error:
+        status, output = _WAYS[probe.kind](probe)
+    except (OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as error:
         status, output = CRITICAL, str(error)
     report(probe, status, output)
+
+
+def _script(probe: Probe) -> tuple[str, str]:
+    done = subprocess.run(  # noqa: S603 - what whoever may register checks was permitted to run
+        probe.command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=probe.timeout,
+        check=False,
+    )
+    return _EXITS.get(done.returncode, CRITICAL), done.stdout.decode(errors="replace")
 
 
 def _tcp(probe: Probe) -> tuple[str, str]:
@@ -73,3 +87,6 @@ def _connection(scheme: str, place: str, probe: Probe) -> http.client.HTTPConnec
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return http.client.HTTPSConnection(place, timeout=probe.timeout, context=context)
+
+
+_WAYS: dict[str, Callable[[Probe], tuple[str, str]]] = {"http": _http, "script": _script, "tcp": _tcp}

@@ -1,8 +1,9 @@
-"""Prepared queries, as far as sessions need them: stored, looked up by id, deleted with their session.
+"""Prepared queries: stored, looked up by id or name, deleted with their session.
 
 Rules
 - A query has a name of its own or belongs to a session; the session must exist. Names are unique.
-- They cannot be executed here: that is about services, not about locks.
+- A text that is no id is taken for a name, in whatever case. A template answers for every name that begins
+  with its own, and for no id.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from consul_coord.server import templates
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import quote
-from consul_coord.server.ids import lookup_key
-from consul_coord.server.store import QUERIES
+from consul_coord.server.ids import is_uuid, lookup_key
+from consul_coord.server.store import QUERIES, fold
 
 if TYPE_CHECKING:
     from consul_coord.server.records import QueryRecord
@@ -29,14 +31,32 @@ def find(store: Store, query: str) -> QueryRecord | None:
         raise StateError(message) from None
 
 
+def resolve(store: Store, query: str) -> QueryRecord | None:
+    """Return the query of an id or a name; a template is rendered for the name."""
+    if is_uuid(query) and (found := store.queries.get(fold(query))) is not None:
+        if found.template_type:
+            raise StateError("prepared query templates can only be resolved up by name, not by ID")
+        return found
+    name = fold(query)
+    named = {fold(each.name): each for each in store.queries if each.name or each.template_type}
+    if (exact := named.get(name)) is not None and not exact.template_type:
+        return exact
+    fitting = [each for each in named if named[each].template_type and name.startswith(each)]
+    return templates.rendered(named[max(fitting, key=len)], query) if fitting else None
+
+
 def put(store: Store, index: int, query: QueryRecord) -> None:
     """Add or replace a query."""
     existing = store.queries.get(query.id)
-    if query.name and any(other.name == query.name and other.id != query.id for other in store.queries):
+    others = [other for other in store.queries if other.id != query.id]
+    if query.name and any(fold(other.name) == fold(query.name) for other in others):
         message = f"name '{query.name}' aliases an existing query name"
         raise StateError(message)
+    if not query.name and query.template_type and any(o.template_type and not o.name for o in others):
+        raise StateError("a query template with an empty name already exists")
     if query.session:
         _check_session(store, query.session)
+    templates.check(query)
     created = existing.create_index if existing else index
     store.queries.put(query.id, replace(query, create_index=created, modify_index=index))
     store.changed(QUERIES, index)

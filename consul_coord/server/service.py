@@ -156,13 +156,13 @@ class Service:
 
     def _ask(self, call: Call, read: Read, until: float, now: float) -> Reply | Waiter:
         stale = call.options.stale
-        if not self.state.leader and not stale:
-            return text_reply(500, f"{_HOP * max(1, self.state.config.hops)}EOF")
         contact = self._contact(now)
         seen = self._look(call, read)
+        if not contact.leader and not stale and not (isinstance(seen, Seen) and seen.local):
+            return text_reply(500, f"{_HOP * max(1, self.state.config.hops)}EOF")
         if isinstance(seen, Reply):
             return seen
-        if not 0 < max(seen.index, 1) <= call.options.index:
+        if not seen.waits or not 0 < max(seen.index, 1) <= call.options.index:
             return self._with_meta(seen, call, contact)
         marks = (*seen.marks, CAUGHT_UP if stale else LEADER)
         return Waiter(
@@ -191,6 +191,7 @@ class Service:
 
     def _with_meta(self, seen: Seen, call: Call, contact: Contact) -> Reply:
         reply, meta = seen.reply, _meta(seen.index, contact)
+        meta = meta[:1] if seen.local else meta
         if seen.effective:
             meta = (("X-Consul-Effective-Consistency", _consistency(call)), *meta)
         return Reply(reply.status, reply.body, (*reply.headers, *meta))

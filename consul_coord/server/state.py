@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from consul_coord.server import catalog, kv, queries, sessions, snapshot, txn
 from consul_coord.server.catalog_ops import CatalogOp
 from consul_coord.server.config import ServerConfig
+from consul_coord.server.events import EVENTS, Event, Events
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import quote
 from consul_coord.server.localagent import CHECK_TIMER, CRITICAL_TIMER, LocalAgent
@@ -75,6 +76,8 @@ class ConsulState:
         self._timers: TimerQueue[Timer] = TimerQueue()
         self._ttls = SessionTtls(self._timers, self.config)
         self.local = LocalAgent(node, self, self._timers)
+        self.events = Events(node)
+        self.coordinates: dict[str, dict[str, object]] = {}
         self._due: dict[str, Callable[[str, float], None]] = {
             SESSION_TIMER: self._expire_session,
             CHECK_TIMER: self.local.check_is_due,
@@ -204,26 +207,39 @@ class ConsulState:
         """Take the agent's own node out of the catalog, as the leader does when an agent leaves."""
         self.deregister(self.node, now)
 
+    # What the agent keeps by itself
+
+    def fire(self, name: str, payload: bytes, node: str, service: str, tag: str) -> Event:
+        """Fire a user event; it is kept if it concerns this agent."""
+        event = Event(self._new_id(), name, payload, node, service, tag)
+        if self.events.fire(event, self.local.services.values()):
+            self._marks.append(EVENTS)
+        return event
+
     # Prepared queries
 
     def put_query(self, query: QueryRecord) -> str:
         """Create a prepared query, or replace the one whose id is given; return its id."""
-        if query.id and queries.find(self.store, query.id) is None:
-            raise _no_query(query.id)
         stored = query if query.id else replace(query, id=self._new_id())
         with self.store.command() as index:
             queries.put(self.store, index, stored)
         return stored.id
 
-    def delete_query(self, query: str) -> None:
-        """Delete a prepared query."""
+    def require_query(self, query: str) -> QueryRecord:
+        """Return a prepared query that is to be changed; refuse an unknown one."""
         try:
             found = queries.find(self.store, query)
         except StateError as error:
             message = f"Prepared Query lookup failed: {error}"
             raise StateError(message) from None
         if found is None:
-            raise _no_query(query)
+            message = f"Cannot modify non-existent prepared query: '{query}'"
+            raise StateError(message)
+        return found
+
+    def delete_query(self, query: str) -> None:
+        """Delete a prepared query."""
+        found = self.require_query(query)
         with self.store.command() as index:
             queries.delete(self.store, index, found)
 
@@ -311,10 +327,6 @@ class ConsulState:
     def session_deadline(self, session: str) -> float | None:
         """Return when a session expires unless renewed; None when it has no TTL or is unknown."""
         return self._ttls.deadline(session)
-
-
-def _no_query(query: str) -> StateError:
-    return StateError(f"Cannot modify non-existent prepared query: '{query}'")
 
 
 def _no_delay(_key: str, _nanoseconds: int) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
+from consul_coord.server import ReferenceServer, ServerConfig
 from tests.server.driver import Driver
+from tests.support.sites import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,6 +180,17 @@ def test_sidecars_are_refused_loudly(agent: Driver) -> None:
     body = {"Name": "h", "Connect": {"sidecar_service": {}}}
     reply = agent.ask("PUT", "/v1/agent/service/register", body)
     assert (reply.status, "sidecar" in reply.text) == (501, True)
+
+
+def test_scripts_run_where_that_is_permitted() -> None:
+    body = {"Name": "s", "Args": ["sh", "-c", "echo said; exit 1"], "Interval": "60s"}
+    with (
+        ReferenceServer(config=ServerConfig(enable_script_checks=True)) as server,
+        httpx.Client(base_url=server.address) as client,
+    ):
+        assert client.put("/v1/agent/check/register", json=body).status_code == 200
+        eventually(lambda: client.get("/v1/agent/checks").json()["s"]["Status"] == "warning")
+        assert client.get("/v1/agent/checks").json()["s"]["Output"] == "said\n"
 
 
 def test_a_service_goes_when_its_check_was_critical_for_too_long(agent: Driver) -> None:

@@ -34,6 +34,13 @@ CONSULS_OWN = re.compile(
             r"\d errors? occurred:.*",
             "Scripts are disabled on this agent from remote calls; .*",
             "(?:Check|Service)ID missing",
+            "Invalid (?:node|service|tag) filter: .*",
+            "Cannot provide tag filter without service filter",
+            "failed compiling template: .*",
+            "prepared query templates can only be resolved up by name, not by ID",
+            "a query template with an empty name already exists",
+            "Bad limit: strconv.Atoi: .*",
+            "incompatible coordinate",
             "Network segments are not supported in this version of Consul",
             "(?:failed inserting check: )?Missing service registration.*",
             "failed inserting (?:check|service): object missing primary index",
@@ -61,7 +68,7 @@ CONSULS_OWN = re.compile(
 """The bodies of the 500s that a real agent was seen to give."""
 REFUSED = re.compile(
     "The reference server (?:does not have /|does not rename nodes: |runs no such checks: "
-    "|registers no sidecar|lets nobody wait for a service's hash)",
+    "|does not compute |registers no sidecar|lets nobody wait for a service's hash)",
     re.DOTALL,
 )
 

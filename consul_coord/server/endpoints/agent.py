@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from consul_coord.server import fields, gojson
 from consul_coord.server.call import EMPTY
@@ -284,9 +284,17 @@ def describe_service(service: ServiceRecord) -> dict[str, object]:
         **({"TaggedAddresses": catalog.describe_addresses(service)} if service.tagged_addresses else {}),
         "Weights": catalog.describe_weights(service),
         "EnableTagOverride": service.enable_tag_override,
-        **({"Proxy": catalog.describe_proxy(service)} if service.kind else {}),
+        **({"Proxy": _describe_proxy(service)} if service.kind else {}),
         **({"Connect": catalog.describe_connect(service)} if service.native else {}),
     }
+
+
+def _describe_proxy(service: ServiceRecord) -> dict[str, Any]:
+    shown = catalog.describe_proxy(service)
+    for upstream in shown.get("Upstreams", ()):
+        for name in [name for name in ("Datacenter", "Config") if not upstream[name]]:
+            del upstream[name]
+    return shown
 
 
 def _report(call: Call, status: str, output: str) -> Reply:

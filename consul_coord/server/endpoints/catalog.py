@@ -74,9 +74,10 @@ def describe_addresses(service: ServiceRecord) -> dict[str, object]:
     return {name: {"Address": address, "Port": port} for name, address, port in service.tagged_addresses}
 
 
-def describe_proxy(service: ServiceRecord) -> object:
+def describe_proxy(service: ServiceRecord) -> dict[str, Any]:
     """Return what a service says of itself as a proxy, as the API shows it."""
-    return json.loads(service.proxy) if service.proxy else {"MeshGateway": {}, "Expose": {}}
+    shown: dict[str, Any] = json.loads(service.proxy or "{}")
+    return shown or {"MeshGateway": {}, "Expose": {}}
 
 
 def describe_connect(service: ServiceRecord) -> dict[str, object]:

@@ -103,6 +103,17 @@ def connect(call: Call) -> Read:
     return _instances(call, connect=True)
 
 
+def ingress(call: Call) -> Read:
+    """Read the ingress gateways of a service: there are none, as none can be configured here."""
+    selection.service_name(call)
+
+    def look(store: Store) -> Seen:
+        selection.by_filter(call, fields.HEALTHY_SERVICE)([])
+        return Seen(store.index_of(SERVICES), call.json([]), ((SERVICES,),), effective=True)
+
+    return Read(look)
+
+
 def _instances(call: Call, *, connect: bool) -> Read:
     name = selection.service_name(call)
     fits, healthy = selection.by_instance(call), _healthy(call)
@@ -110,7 +121,7 @@ def _instances(call: Call, *, connect: bool) -> Read:
 
     def look(store: Store) -> Seen:
         of_name = selection.instances(store, name, connect=connect)
-        found = [each for each in of_name if fits(*each) and _may_see(call, each) and healthy(store, each)]
+        found = [each for each in of_name if fits(*each) and may_see(call, each) and healthy(store, each)]
         ordered = selection.nearest(call, found, lambda each: each[0].name)
         shown = chosen([describe_instance(store, each) for each in ordered])
         index = selection.index_of(store, name, of_name, NODES, SERVICES, CHECKS, connect=connect)
@@ -130,7 +141,8 @@ def _healthy(call: Call) -> Callable[[Store, Instance], bool]:
     return lambda store, instance: all(check.status == PASSING for check in checks_of(store, instance))
 
 
-def _may_see(call: Call, instance: Instance) -> bool:
+def may_see(call: Call, instance: Instance) -> bool:
+    """Tell whether a token may see an instance: its node and its service."""
     node, service = instance
     return call.authorizer.may("node", node.name, "read") and call.authorizer.may(
         "service", service.service, "read"

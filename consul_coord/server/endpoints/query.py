@@ -1,4 +1,10 @@
-"""/v1/query: prepared queries, created, read, changed and deleted, not executed."""
+"""/v1/query: prepared queries, created, read, changed, deleted, executed and explained.
+
+Rules
+- Executing answers with the instances of the service that have no critical check, those aside that are to be
+  ignored, nor a warning if only passing ones are wanted; in the catalog's order, where Consul shuffles.
+- There is one datacenter: where others are named to fail over to, they are not reached.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 from consul_coord.server import gojson, queries
 from consul_coord.server.acl import DENIED
 from consul_coord.server.call import EMPTY, Read, Seen
+from consul_coord.server.endpoints import health, selection
 from consul_coord.server.endpoints.catalog import decode_strictly
 from consul_coord.server.failures import LeadersRefusal, Refusal, StateError
-from consul_coord.server.records import QueryRecord
-from consul_coord.server.store import QUERIES
+from consul_coord.server.gotext import GoParseError, parse_duration, parse_int, quote
+from consul_coord.server.records import CRITICAL, WARNING, QueryRecord
+from consul_coord.server.store import QUERIES, fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.server.call import Call
+    from consul_coord.server.endpoints.selection import Instance
     from consul_coord.server.store import Store
     from consul_coord.server.wire import Reply
 
@@ -48,7 +57,9 @@ def create(call: Call) -> Reply:
 
 def update(call: Call) -> Reply:
     """Replace a query."""
-    call.state.put_query(_decode(call, _id(call)))
+    name = _id(call)
+    call.state.require_query(name)
+    call.state.put_query(_decode(call, name))
     return EMPTY
 
 
@@ -59,8 +70,11 @@ def delete(call: Call) -> Reply:
 
 
 def read(call: Call) -> Read:
-    """Read one query, as a list."""
-    name = _id(call)
+    """Read one query, as a list; or execute or explain it."""
+    for ending, answer in (("/execute", _executed), ("/explain", _explained)):
+        if call.tail.endswith(ending):
+            return answer(call, call.tail.removesuffix(ending))
+    name = call.tail
 
     def look(store: Store) -> Seen:
         found = queries.find(store, name)
@@ -69,6 +83,94 @@ def read(call: Call) -> Read:
         return _seen(call, store, [found])
 
     return Read(look)
+
+
+def _executed(call: Call, name: str) -> Read:
+    limit = _limit(call)
+    connected = "connect" in call.params and call.params.get("connect") != "false"
+
+    def look(store: Store) -> Seen:
+        query = _resolved(store, name)
+        wanted: dict[str, Any] = json.loads(query.service)
+        found = [
+            each
+            for each in selection.instances(store, wanted["Service"], connect=wanted["Connect"] or connected)
+            if _fits(store, wanted, each) and health.may_see(call, each)
+        ]
+        near = call.params.get("near") or wanted["Near"]
+        ordered = selection.nearest_to(call, near, found, lambda each: each[0].name)
+        shown = [_with_nulls(health.describe_instance(store, each)) for each in ordered[: limit or None]]
+        body = {
+            "Service": wanted["Service"],
+            "Nodes": shown,
+            "DNS": {"TTL": query.dns_ttl},
+            "Datacenter": call.state.datacenter,
+            "Failovers": 0,
+        }
+        return _unindexed(call, body)
+
+    return Read(look)
+
+
+def _with_nulls(instance: dict[str, Any]) -> dict[str, Any]:
+    """Return an instance as an execution shows it: other than elsewhere, what is empty is null."""
+    service, checks = instance["Service"], instance["Checks"]
+    return {
+        **instance,
+        "Service": {**service, "Tags": service["Tags"] or None},
+        "Checks": [{**check, "ServiceTags": check["ServiceTags"] or None} for check in checks] or None,
+    }
+
+
+def _explained(call: Call, name: str) -> Read:
+    def look(store: Store) -> Seen:
+        query = _resolved(store, name)
+        if not _permitted(call, query, write=False):
+            raise LeadersRefusal(403, DENIED)
+        return _unindexed(call, {"Query": describe(query)})
+
+    return Read(look)
+
+
+def _resolved(store: Store, name: str) -> QueryRecord:
+    query = queries.resolve(store, name)
+    if query is None:
+        raise LeadersRefusal(404, "Query not found")
+    return query
+
+
+def _unindexed(call: Call, body: dict[str, object]) -> Seen:
+    """Return an answer that no index is told of, so that nobody waits for the next."""
+    level = "stale" if call.options.stale else "consistent" if call.options.consistent else "leader"
+    told = {"Index": 0, "LastContact": 0, "KnownLeader": True, "ConsistencyLevel": level}
+    return Seen(0, call.json({**body, **told}), (), effective=True, waits=False)
+
+
+def _fits(store: Store, wanted: dict[str, Any], instance: Instance) -> bool:
+    node, service = instance
+    bad = {CRITICAL, WARNING} if wanted["OnlyPassing"] else {CRITICAL}
+    ignored = set(wanted["IgnoreCheckIDs"] or ())
+    if any(check.status in bad and check.id not in ignored for check in health.checks_of(store, instance)):
+        return False
+    tags = set(map(fold, service.tags))
+    return (
+        set((wanted["NodeMeta"] or {}).items()) <= set(node.meta or ())
+        and set((wanted["ServiceMeta"] or {}).items()) <= set(service.meta or ())
+        and all(
+            (fold(tag.removeprefix("!")) in tags) != tag.startswith("!")
+            for tag in wanted["Tags"] or ()
+            if tag
+        )
+    )
+
+
+def _limit(call: Call) -> int:
+    if not (given := call.params.get("limit")):
+        return 0
+    try:
+        return max(0, parse_int(given))
+    except GoParseError:
+        raise Refusal(500, f"Bad limit: strconv.Atoi: parsing {quote(given)}: invalid syntax") from None
 
 
 def list_all(call: Call) -> Read:
@@ -87,14 +189,12 @@ def _permitted(call: Call, query: QueryRecord, *, write: bool) -> bool:
 
 def _id(call: Call) -> str:
     if call.tail.endswith(("/execute", "/explain")):
-        raise Refusal(
-            501, f"The reference server does not have /v1/query/{call.tail}: use a Consul agent for it"
-        )
+        raise Refusal(405, f"method {call.request.method} not allowed", (("Allow", "OPTIONS,GET"),))
     return call.tail
 
 
 def _decode(call: Call, query_id: str) -> QueryRecord:
-    fields = decode_strictly(call, FIELDS, "PreparedQuery")
+    fields = decode_strictly(call, FIELDS, "PreparedQuery") if call.request.body or not query_id else {}
     if fields.get("ID") and not query_id:
         raise StateError("ID must be empty when creating a new prepared query")
     template: dict[str, Any] = fields.get("Template", {})
@@ -103,12 +203,16 @@ def _decode(call: Call, query_id: str) -> QueryRecord:
         raise StateError("Invalid prepared query: Must be bound to a session")
     if not service.get("Service"):
         raise StateError("Invalid prepared query: Must provide a Service name to query")
+    if (nearest := service.get("Failover", {}).get("NearestN", 0)) < 0:
+        message = f"Invalid prepared query: Bad NearestN '{nearest}', must be >= 0"
+        raise StateError(message)
+    _check_ttl(fields.get("DNS", {}).get("TTL", ""))
     query = QueryRecord(
         query_id,
         fields.get("Name", ""),
         fields.get("Session", ""),
         fields.get("Token", ""),
-        json.dumps(_SERVICE_DEFAULTS | service),
+        json.dumps(_SERVICE_DEFAULTS | service | {"Failover": _NO_FAILOVER | service.get("Failover", {})}),
         fields.get("DNS", {}).get("TTL", ""),
         template.get("Type", ""),
         template.get("Regexp", ""),
@@ -119,9 +223,23 @@ def _decode(call: Call, query_id: str) -> QueryRecord:
     return query
 
 
+def _check_ttl(ttl: str) -> None:
+    if not ttl:
+        return
+    try:
+        nanoseconds = parse_duration(ttl)
+    except GoParseError as error:
+        message = f"Invalid prepared query: Bad DNS TTL '{ttl}': {error}"
+        raise StateError(message) from None
+    if nanoseconds < 0:
+        message = f"Invalid prepared query: DNS TTL '{nanoseconds}', must be >=0"
+        raise StateError(message)
+
+
+_NO_FAILOVER: dict[str, Any] = {"NearestN": 0, "Datacenters": None}
 _SERVICE_DEFAULTS: dict[str, Any] = {
     "Service": "",
-    "Failover": {"NearestN": 0, "Datacenters": None},
+    "Failover": _NO_FAILOVER,
     "OnlyPassing": False,
     "IgnoreCheckIDs": None,
     "Near": "",
@@ -149,7 +267,6 @@ _SERVICE: dict[str, gojson.Reader] = {
     "NodeMeta": _text_dict,
     "ServiceMeta": _text_dict,
     "Connect": gojson.boolean,
-    "Namespace": gojson.text,
 }
 _TEMPLATE: dict[str, gojson.Reader] = {
     "Type": gojson.text,

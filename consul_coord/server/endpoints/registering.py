@@ -1,8 +1,8 @@
 """/v1/agent/check/register and /v1/agent/service/register: what an agent is given to look after.
 
 Rules
-- TTL, HTTP and TCP checks are carried out. Those that need more (scripts, containers, gRPC, aliases) are
-  refused: scripts in Consul's words, as an agent refuses them that was not told to permit them.
+- TTL, HTTP and TCP checks are carried out, scripts where the settings permit it: else they are refused in
+  Consul's words. Those that need more (containers, gRPC, aliases) are refused.
 - A check that is empty is none, where a service has one; in a list of checks it is a mistake.
 """
 
@@ -51,7 +51,7 @@ def register_check(call: Call) -> Reply:
         raise Refusal(400, "Missing check name")
     if (status := sent.get("Status") or CRITICAL) not in STATUSES:
         raise Refusal(400, "Bad check status")
-    _refuse(sent)
+    _refuse(call, sent)
     bound = sent.get("ServiceID", "")
     service = call.state.local.services.get(bound)
     require_write(call, service.service if service else "")
@@ -74,6 +74,8 @@ def register_service(call: Call) -> Reply:
         raise Refusal(400, "Invalid service address")
     _refuse_weights(sent)
     named = {**sent, "Service": sent["Name"], "Meta": sent.get("Meta", ())}
+    for upstream in sent.get("Proxy", {}).get("Upstreams", ()):
+        upstream.setdefault("DestinationType", "service")
     service = definitions.service_record(call.state.node, named)
     if why := problem_with_meta(service.meta or ()):
         raise Refusal(400, f"Invalid Service Meta: {why}")
@@ -81,7 +83,7 @@ def register_service(call: Call) -> Reply:
         raise Refusal(400, why)
     given = [*([sent["Check"]] if any(sent.get("Check", {}).values()) else ()), *sent.get("Checks", ())]
     for check in given:
-        _refuse(check)
+        _refuse(call, check)
         if (check.get("Status") or CRITICAL) not in STATUSES:
             raise Refusal(400, "Status for checks must 'passing', 'warning', 'critical'")
     require_write(call, service.service)
@@ -131,10 +133,10 @@ def _of_service(service: ServiceRecord, number: int, sent: Mapping[str, Any], *,
     return _check(record, sent)
 
 
-def _refuse(sent: Mapping[str, Any]) -> None:
+def _refuse(call: Call, sent: Mapping[str, Any]) -> None:
     if why := _invalid(sent):
         raise Refusal(400, f"Invalid check: {why}")
-    if sent.get("ScriptArgs"):
+    if sent.get("ScriptArgs") and not call.state.config.enable_script_checks:
         raise StateError(_NO_SCRIPTS)
     if kind := next((name for name in _ELSEWHERE if sent.get(name)), None):
         raise Refusal(501, f"The reference server runs no such checks: {kind} needs a Consul agent")
@@ -171,6 +173,8 @@ def _check(record: CheckRecord, sent: Mapping[str, Any]) -> LocalCheck:
 
 def _probe(check: str, sent: Mapping[str, Any]) -> Probe:
     timeout = seconds(sent.get("Timeout", 0)) or _TIMEOUT
+    if command := sent.get("ScriptArgs"):
+        return Probe(check=check, kind="script", command=command, timeout=timeout)
     if not sent.get("HTTP"):
         return Probe(check=check, kind="tcp", target=sent["TCP"], timeout=timeout)
     return Probe(

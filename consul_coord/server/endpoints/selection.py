@@ -84,7 +84,11 @@ def node_of(store: Store, service: ServiceRecord) -> NodeRecord:
 
 def nearest(call: Call, rows: Sequence[R], node: Callable[[R], str]) -> list[R]:
     """Return rows in order of their distance from the node that ``?near=`` names."""
-    near = call.params.get("near")
+    return nearest_to(call, call.params.get("near"), rows, node)
+
+
+def nearest_to(call: Call, near: str, rows: Sequence[R], node: Callable[[R], str]) -> list[R]:
+    """Return rows in order of their distance from a node."""
     if near not in (_HERE, call.state.node):
         return list(rows)
     return sorted(rows, key=lambda row: node(row) != call.state.node)
