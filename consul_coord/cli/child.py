@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consul_coord.cli.codes import SIGNALLED, ExitCode
-from consul_coord.cli.guard import Guard
 from consul_coord.cli.inbox import ChildEnded, ChildStopped
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
+    from consul_coord.cli.guard import Guard, Limits
     from consul_coord.cli.inbox import Inbox
     from consul_coord.cli.terminal import Terminal
 
@@ -54,7 +54,14 @@ class Child:
     """A running command; it has the terminal if it talks to that. Raises CannotStart."""
 
     def __init__(
-        self, command: Sequence[str], *, environ: Mapping[str, str], inbox: Inbox, terminal: Terminal
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        guard: Guard,
+        limits: Limits,
+        inbox: Inbox,
+        terminal: Terminal,
     ) -> None:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
@@ -62,15 +69,12 @@ class Child:
             )
         except OSError as error:
             raise CannotStart(command[0], error) from error
+        self._guard = guard
+        self.is_guarded = self.limit(limits)
+        """Whether the guard was there to be told."""
         self._inbox = inbox
         if terminal.is_interactive:
             terminal.lend(self.group)
-        try:
-            self._guard = Guard(self.group)
-        except BaseException:
-            self._process.kill()
-            self._process.wait()
-            raise
         self.is_stopped = False
         """Whether it was stopped, and not continued since."""
         threading.Thread(target=self._watch, name="consul-coord-child", daemon=True).start()
@@ -79,6 +83,10 @@ class Child:
     def group(self) -> int:
         """The id of the process group, which is the leader's process id."""
         return self._process.pid
+
+    def limit(self, limits: Limits) -> bool:
+        """Have the guard end the command at these times; returns False when the guard is gone."""
+        return self._guard.watch(self.group, limits)
 
     def send(self, number: int) -> bool:
         """Send a signal to the whole group; returns False when that is not permitted."""
@@ -107,13 +115,16 @@ class Child:
         self.is_stopped = False
         self.send(signal.SIGCONT)
 
-    def finish(self) -> int:
-        """Kill what is left of the group, wait for the leader, and return its exit code."""
+    def finish(self) -> tuple[int, bool]:
+        """Kill what is left of the group and wait for the leader.
+
+        Returns its exit code, and whether the guard has stepped in.
+        """
         self.send(signal.SIGKILL)
         os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOWAIT)
-        self._guard.dismiss()
+        stepped_in = self._guard.dismiss()
         code = self._process.wait()
-        return code if code >= 0 else SIGNALLED - code
+        return (code if code >= 0 else SIGNALLED - code), stepped_in
 
     def _watch(self) -> None:
         with suppress(ChildProcessError):  # ``finish`` was quicker

@@ -20,9 +20,10 @@ from consul_coord.cli import options
 from consul_coord.cli.acquire import ENDING, Interrupted
 from consul_coord.cli.child import CannotStart
 from consul_coord.cli.codes import SIGNALLED, ExitCode
+from consul_coord.cli.guard import Guard
 from consul_coord.cli.inbox import Granted, Inbox, Refused, Signalled
 from consul_coord.cli.output import Reporter
-from consul_coord.cli.supervise import FORWARDED, Ended, grace_of, supervise
+from consul_coord.cli.supervise import FORWARDED, Ended, Observer, grace_of, lease_of, supervise
 from consul_coord.cli.told import environ_of, shown_value
 from consul_coord.events import Failed
 from consul_coord.models.session import effective_lock_delay
@@ -55,17 +56,14 @@ class _Mail(Inbox):
         super().put(fact)
 
 
-class _Observer:
-    """Tells of events, and the inbox of what refuses the candidacy."""
+class _Observer(Observer):
+    """Tells the inbox of what refuses the candidacy as well."""
 
-    def __init__(self, reporter: Reporter, inbox: Inbox) -> None:
-        self._reporter = reporter
-        self._inbox = inbox
-        self.election: LeaderElection | None = None
+    election: LeaderElection | None = None
 
     def on_event(self, event: Event) -> None:
         """Take notice of an event."""
-        self._reporter.on_event(event)
+        super().on_event(event)
         problem = None if self.election is None else self.election.problem
         if isinstance(event, Failed) and isinstance(problem, ConsulCoordError):
             self._inbox.put(Refused(problem))
@@ -120,7 +118,7 @@ def elect(
     inbox = _Mail()
     observer = _Observer(reporter, inbox)
 
-    def work() -> int:
+    def work(guard: Guard) -> int:
         spec = SessionSpec(ttl=ttl, lock_delay=lock_delay, name=f"consul-coord elect {key}")
         with Client(address=address, token_file=token_file, session=spec, observer=observer) as client:
             observer.election = LeaderElection(
@@ -131,11 +129,19 @@ def elect(
                 on_elected=lambda leadership: inbox.put(Granted(leadership)),
             )
             with observer.election:
-                return _lead(command, client=client, spec=spec, once=once, inbox=inbox, reporter=reporter)
+                return _lead(
+                    command,
+                    client=client,
+                    spec=spec,
+                    once=once,
+                    guard=guard,
+                    inbox=inbox,
+                    reporter=reporter,
+                )
 
-    with inbox.signals(FORWARDED), reporter.logging():
+    with Guard() as guard, inbox.signals(FORWARDED), reporter.logging():
         try:
-            return reporter.answer(work)
+            return reporter.answer(lambda: work(guard))
         except Interrupted as error:
             return reporter.fail(SIGNALLED + error.number, str(error))
         except CannotStart as error:
@@ -148,6 +154,7 @@ def _lead(
     client: Client,
     spec: SessionSpec,
     once: bool,
+    guard: Guard,
     inbox: _Mail,
     reporter: Reporter,
 ) -> int:
@@ -160,7 +167,8 @@ def _lead(
                 environ=os.environ | environ_of(hold),
                 client=client,
                 hold=hold,
-                grace=grace_of(ttl=spec.ttl or 0.0, lock_delay=effective_lock_delay(spec)),
+                grace=grace_of(lease=lease_of(spec), lock_delay=effective_lock_delay(spec)),
+                guard=guard,
                 inbox=inbox,
                 reporter=reporter,
             )

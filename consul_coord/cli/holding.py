@@ -12,9 +12,10 @@ from consul_coord.cli import options
 from consul_coord.cli.acquire import Interrupted, acquire
 from consul_coord.cli.child import CannotStart
 from consul_coord.cli.codes import SIGNALLED, ExitCode
+from consul_coord.cli.guard import Guard
 from consul_coord.cli.inbox import Inbox
 from consul_coord.cli.output import Reporter
-from consul_coord.cli.supervise import FORWARDED, grace_of, supervise
+from consul_coord.cli.supervise import FORWARDED, Observer, grace_of, lease_of, supervise
 from consul_coord.cli.told import environ_of
 
 if TYPE_CHECKING:
@@ -90,30 +91,41 @@ def run(
     reporter = Reporter(as_json=errand["as_json"], quiet=errand["quiet"])
     inbox = Inbox()
 
-    def work() -> int:
+    def work(guard: Guard) -> int:
         spec = SessionSpec(**session)
         with Client(
-            address=errand["address"], token_file=errand["token_file"], session=spec, observer=reporter
+            address=errand["address"],
+            token_file=errand["token_file"],
+            session=spec,
+            observer=Observer(reporter, inbox),
         ) as client:
             hold = acquire(wanted(client), timeout=errand["timeout"], inbox=inbox)
             return _run(
                 errand["command"],
                 client=client,
                 hold=hold,
-                grace=grace_of(ttl=spec.ttl or 0.0, lock_delay=keeps_out(spec)),
+                grace=grace_of(lease=lease_of(spec), lock_delay=keeps_out(spec)),
+                guard=guard,
                 inbox=inbox,
                 reporter=reporter,
             )
 
-    with inbox.signals(FORWARDED), reporter.logging():
+    with Guard() as guard, inbox.signals(FORWARDED), reporter.logging():
         try:
-            return reporter.answer(work, not_acquired=errand["not_acquired_code"])
+            return reporter.answer(lambda: work(guard), not_acquired=errand["not_acquired_code"])
         except Interrupted as error:
             return reporter.fail(SIGNALLED + error.number, str(error))
 
 
 def _run(
-    command: tuple[str, ...], *, client: Client, hold: Hold, grace: Grace, inbox: Inbox, reporter: Reporter
+    command: tuple[str, ...],
+    *,
+    client: Client,
+    hold: Hold,
+    grace: Grace,
+    guard: Guard,
+    inbox: Inbox,
+    reporter: Reporter,
 ) -> int:
     """Run the command under the hold, release that, and return the exit code that both make."""
     try:
@@ -123,6 +135,7 @@ def _run(
             client=client,
             hold=hold,
             grace=grace,
+            guard=guard,
             inbox=inbox,
             reporter=reporter,
         )

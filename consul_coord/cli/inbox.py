@@ -52,6 +52,10 @@ class Lost(NamedTuple):
     reason: LossReason
 
 
+class Renewed(NamedTuple):
+    """The lease of a session was extended."""
+
+
 class ChildStopped(NamedTuple):
     """The command was stopped, not ended, by a signal."""
 
@@ -74,7 +78,9 @@ class Pressed(NamedTuple):
     key: str
 
 
-Fact: TypeAlias = Signalled | Granted | Refused | Crashed | Lost | ChildStopped | ChildEnded | Seen | Pressed
+Fact: TypeAlias = (
+    Signalled | Granted | Refused | Crashed | Lost | Renewed | ChildStopped | ChildEnded | Seen | Pressed
+)
 
 
 class Inbox:

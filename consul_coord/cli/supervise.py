@@ -4,6 +4,8 @@ Rules
 - Signals for us are passed on to the command's process group; what they do is the command's business.
 - The command gets TERM as soon as the hold is lost, or is about to be: when renewals fail and little of the
   lease is left. It gets KILL before the lease ends, so that it never runs beside the next holder.
+- The guard gets the same deadline, at each renewal, and ends the command a moment later than this process
+  would: so it does so when this process is stopped, stalled or killed.
 - How long it has after TERM depends on what keeps others out meanwhile: the rest of the lease; after an ended
   session the lock-delay as well; otherwise nothing, so that it gets a moment only.
 - A command that is suspended at the terminal suspends us as well, and with us the renewals. It goes on only
@@ -12,31 +14,38 @@ Rules
 
 from __future__ import annotations
 
+import math
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from consul_coord import HoldState, LossReason
+from consul_coord import HoldState, LossReason, events
 from consul_coord.cli.acquire import ENDING
 from consul_coord.cli.child import Child, heeding_children
-from consul_coord.cli.inbox import ChildEnded, ChildStopped, Lost, Signalled
+from consul_coord.cli.codes import ExitCode
+from consul_coord.cli.guard import Limits
+from consul_coord.cli.inbox import ChildEnded, ChildStopped, Lost, Renewed, Signalled
 from consul_coord.cli.terminal import Terminal, suspend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from consul_coord import Client, Hold
+    from consul_coord import Client, Hold, SessionSpec
+    from consul_coord.cli.guard import Guard
     from consul_coord.cli.inbox import Fact, Inbox
     from consul_coord.cli.output import Reporter
+    from consul_coord.events import Event
 
 FORWARDED = ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 LONGEST_GRACE = 5.0
 """Seconds between TERM and KILL, at most."""
 GRACE_SHARE = 0.25
-"""The part of the session's TTL that may be used for the grace."""
+"""The part of the lease that may be used for the grace."""
 MOMENT = 0.2
 """Seconds between TERM and KILL when nothing keeps others out."""
 MARGIN = 0.25
 """Seconds before the end of the lease at which KILL is sent."""
+GUARD_SHARE = 0.4
+"""The part of the grace that is left when the guard sends TERM; this process has done so at a half."""
 _WANTS_TERMINAL = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 _SUSPENDS = _WANTS_TERMINAL | {signal.SIGTSTP}
 
@@ -57,10 +66,29 @@ class Grace(NamedTuple):
     """After the session has ended."""
 
 
-def grace_of(*, ttl: float, lock_delay: float) -> Grace:
-    """Return what the TTL can spare and, once the session has ended, the lock-delay."""
-    lease = min(LONGEST_GRACE, GRACE_SHARE * ttl)
+def lease_of(spec: SessionSpec) -> float:
+    """Return the seconds for which a renewal lasts."""
+    return spec.lease_horizon or spec.ttl or 0.0
+
+
+def grace_of(*, lease: float, lock_delay: float) -> Grace:
+    """Return what the lease can spare and, once the session has ended, the lock-delay."""
+    lease = min(LONGEST_GRACE, GRACE_SHARE * lease)
     return Grace(lease, session_gone=min(lease, max(lock_delay, MOMENT)))
+
+
+class Observer:
+    """Tells of events, and the inbox of each renewal."""
+
+    def __init__(self, reporter: Reporter, inbox: Inbox) -> None:
+        self._reporter = reporter
+        self._inbox = inbox
+
+    def on_event(self, event: Event) -> None:
+        """Take notice of an event."""
+        self._reporter.on_event(event)
+        if isinstance(event, events.Renewed):
+            self._inbox.put(Renewed())
 
 
 def supervise(
@@ -70,20 +98,40 @@ def supervise(
     client: Client,
     hold: Hold,
     grace: Grace,
+    guard: Guard,
     inbox: Inbox,
     reporter: Reporter,
 ) -> Ended:
-    """Run a command under a hold, to its end. Raises CannotStart. The hold is the caller's to release."""
+    """Run a command under a hold, to its end. Raises CannotStart. The hold is the caller's to release.
+
+    A hold that is over, because this process was stopped for long, starts no command.
+    """
+    if not hold.is_held:
+        return Ended(ExitCode.LOST, stopped=True)
     hold.on_lost(lambda reason: inbox.put(Lost(reason)))
     terminal = Terminal()
     try:
         with inbox.signals({signal.SIGTSTP}), heeding_children():
-            child = Child(command, environ=environ, inbox=inbox, terminal=terminal)
+            child = Child(
+                command,
+                environ=environ,
+                guard=guard,
+                limits=_limits(hold, grace),
+                inbox=inbox,
+                terminal=terminal,
+            )
             return _Supervision(
                 child, terminal, client=client, hold=hold, grace=grace, inbox=inbox, reporter=reporter
             ).run(command[0])
     finally:
         terminal.close()
+
+
+def _limits(hold: Hold, grace: Grace) -> Limits:
+    """Return when the guard is to step in: when this process should have done so before."""
+    deadline = hold.deadline()
+    kill_at = deadline - min(MARGIN, grace.lease) / 2
+    return Limits(min(deadline - GUARD_SHARE * grace.lease, kill_at), kill_at)
 
 
 class _Supervision:
@@ -113,25 +161,37 @@ class _Supervision:
         pid = self._child.group
         try:
             self._reporter.tell("started", f"running {name} (pid {pid})", pid=pid)
+            if not self._child.is_guarded:
+                text = "the guard process is gone: if consul-coord is killed, the command goes on"
+                self._reporter.tell("unguarded", text, problem=True)
             while not isinstance(fact := self._inbox.get(self._patience()), ChildEnded):
                 self._handle(fact)
         finally:
-            code = self._child.finish()
+            code, stepped_in = self._child.finish()
             self._terminal.take_back(self._child.group)
-        return Ended(code, stopped=self._kill_at is not None)
+        return Ended(code, stopped=stepped_in or self._kill_at is not None)
 
     def _handle(self, fact: Fact | None) -> None:
         match fact:
             case Signalled(number):
                 self._child.send(number)
             case Lost(reason):
-                self._stop(self._grace.session_gone if reason is LossReason.SESSION_GONE else MOMENT)
+                self._stop(self._after(reason))
+            case Renewed():
+                if self._kill_at is None:
+                    self._child.limit(_limits(self._hold, self._grace))
             case ChildStopped(number):
                 self._child.is_stopped = True
                 if number in _SUSPENDS:
                     self._suspended(number)
             case _:
                 self._time_is_up()
+
+    def _after(self, reason: LossReason) -> float:
+        """Return the seconds between TERM and KILL after a loss."""
+        if reason is LossReason.EXPIRED:
+            return 0.0  # this process was stalled: another client may hold the key already
+        return self._grace.session_gone if reason is LossReason.SESSION_GONE else MOMENT
 
     # -- the lease -----------------------------------------------------------------------
 
@@ -163,9 +223,12 @@ class _Supervision:
         now = self._client.now()
         kill_at = max(now + min(MOMENT, grace), min(now + grace, self._hold.deadline() - MARGIN))
         if self._kill_at is not None:
-            self._kill_at = min(self._kill_at, kill_at)
-            return
+            kill_at = min(self._kill_at, kill_at)
+        first = self._kill_at is None
         self._kill_at = kill_at
+        self._child.limit(Limits(math.inf, kill_at + MARGIN / 2))
+        if not first:
+            return
         if self._child.is_stopped:
             self._kill()  # it would get TERM only by being continued
         elif not self._child.send(signal.SIGTERM):

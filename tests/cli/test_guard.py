@@ -1,0 +1,184 @@
+"""The guard: a command ends before its lease, also when consul-coord is stopped, stalled or killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import Lock, SystemClock
+from consul_coord.cli.guard import Guard, Limits
+from consul_coord.cli.inbox import Inbox
+from consul_coord.cli.output import Reporter
+from consul_coord.cli.supervise import grace_of, supervise
+from tests.cli.processes import PATIENCE, is_alive, until
+
+if TYPE_CHECKING:
+    from consul_coord import Client
+    from tests.cli.conftest import Start
+    from tests.cli.processes import Cli
+
+TTL = 3.0
+LEASE = ("--ttl", str(TTL), "--lock-delay", str(TTL))
+STUBBORN = "trap '' TERM; echo $$; while :; do sleep 0.01; done"
+VERBS = {
+    "lock": ("lock", *LEASE),
+    "semaphore": ("semaphore", "--limit", "1", "--ttl", str(TTL)),
+    "elect": ("elect", *LEASE),
+}
+
+
+def begin(start: Start, verb: str, key: str, script: str) -> Cli:
+    name, *options = VERBS[verb]
+    return start(name, key, *options, "--json", "--", "sh", "-c", script)
+
+
+def children_of(pid: int) -> set[int]:
+    """Return the processes that another has started."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.add(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_stopped_holder_leaves_no_command_beside_the_next_holder(start: Start, key: str, verb: str) -> None:
+    first = begin(start, verb, key, STUBBORN)
+    pid = int(first.stdout.wait_for(str.isdigit, "process id"))
+    second = begin(start, verb, key, "true")
+    first.send(signal.SIGSTOP)
+    stopped = time.monotonic()
+    until(lambda: not is_alive(pid), "the command is dead")
+    assert time.monotonic() - stopped < TTL
+    assert not any('"started"' in line for line in second.stderr.seen)
+    assert second.end() == 0
+    first.send(signal.SIGCONT)
+    if verb == "elect":
+        first.event("lost_leadership")
+        first.event("started")
+        first.send(signal.SIGKILL)
+    else:
+        assert first.end() == 76
+
+
+def test_the_guard_asks_before_it_kills(start: Start, key: str) -> None:
+    script = "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
+    command = begin(start, "lock", key, script)
+    command.stdout.wait_for("ready".__eq__, "ready")
+    command.send(signal.SIGSTOP)
+    command.stdout.wait_for("asked".__eq__, "word of TERM")
+    command.send(signal.SIGCONT)
+    assert command.end() == 76
+
+
+def test_a_short_stop_costs_nothing_and_renewals_move_the_deadline(start: Start, key: str) -> None:
+    command = begin(start, "lock", key, "echo ready; read -r line; echo $line")
+    command.stdout.wait_for("ready".__eq__, "ready")
+    command.send(signal.SIGSTOP)
+    time.sleep(TTL / 10)  # what is tested is that much less than the lease passes
+    command.send(signal.SIGCONT)
+    for _ in range(4):  # more than one lease
+        command.event("renewed")
+    command.feed(b"still here\n")
+    assert command.end() == 0
+    assert command.stdout.all() == ["ready", "still here"]
+
+
+def test_a_hold_that_is_over_starts_no_command(key: str, client: Client, tmp_path: Path) -> None:
+    hold = Lock(client, key).acquire(timeout=PATIENCE)
+    client.session.destroy(hold.session)
+    assert hold.lost.wait(PATIENCE)
+    with Guard() as guard:
+        ended = supervise(
+            ["touch", str(tmp_path / "started")],
+            environ=os.environ,
+            client=client,
+            hold=hold,
+            grace=grace_of(lease=TTL, lock_delay=0),
+            guard=guard,
+            inbox=Inbox(),
+            reporter=Reporter(quiet=True),
+        )
+    assert ended.stopped
+    assert not (tmp_path / "started").exists()
+
+
+def test_the_guard_outlives_signals_that_end_services_and_nothing_outlives_consul_coord(
+    start: Start, key: str
+) -> None:
+    command = begin(start, "lock", key, STUBBORN)
+    pid = int(command.stdout.wait_for(str.isdigit, "process id"))
+    (guard,) = children_of(command.pid) - {pid}
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        os.kill(guard, number)
+    command.send(signal.SIGKILL)
+    until(lambda: not is_alive(pid), "the command is dead")
+    until(lambda: not is_alive(guard), "the guard has ended")
+
+
+def test_a_command_goes_on_without_its_guard_and_says_so(start: Start, key: str, client: Client) -> None:
+    with Lock(client, key).hold():
+        command = begin(start, "lock", key, "exit 3")
+        command.event("waiting")
+        (guard,) = children_of(command.pid)
+        os.kill(guard, signal.SIGKILL)
+        until(lambda: not is_alive(guard), "the guard is dead")
+    command.event("unguarded")
+    assert command.end() == 3
+
+
+def test_the_guard_keeps_no_file_of_its_parents_open(start: Start, key: str) -> None:
+    command = begin(start, "lock", key, STUBBORN)
+    pid = int(command.stdout.wait_for(str.isdigit, "process id"))
+    (guard,) = children_of(command.pid) - {pid}
+    files = {file.readlink() for file in Path(f"/proc/{guard}/fd").iterdir()}
+    assert {re.sub(r"\d+", "N", str(file)) for file in files} == {"/dev/null", "socket:[N]"}
+
+
+def test_a_guard_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consul_coord.cli.guard.PATIENCE", 0.2)
+    guard = Guard()
+    (pid,) = {pid for pid in children_of(os.getpid()) if Path(f"/proc/{pid}/cwd").readlink() == Path("/")}
+    os.kill(pid, signal.SIGSTOP)
+    assert guard.dismiss() is False
+    assert not is_alive(pid)
+    assert guard.watch(1, Limits(0, 0)) is False
+    guard.close()
+
+
+def test_a_record_that_comes_with_the_deadline_counts() -> None:
+    now = SystemClock().now()
+    reading, writing = os.pipe()
+    command = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-c", f"import os; os.read({reading}, 1)"],
+        dict(os.environ),
+        setpgroup=0,
+        file_actions=[(os.POSIX_SPAWN_CLOSE, writing)],
+    )
+    try:
+        with Guard() as guard:
+            guard.watch(command, Limits(now + PATIENCE, now + PATIENCE))
+            guard.watch(command, Limits(now + 2 * PATIENCE, now + 2 * PATIENCE))
+            assert guard.dismiss() is False
+            guard.watch(command, Limits(now, now))
+            os.waitid(os.P_PID, command, os.WEXITED | os.WNOWAIT)
+            assert guard.dismiss() is True
+            assert guard.dismiss() is False
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.kill(command, signal.SIGKILL)
+        _, status = os.waitpid(command, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
