@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
@@ -67,12 +68,13 @@ class Refusal:
         words = f": {shown}" if shown else ""
         return f"{self.request.method} {self.request.path}: {self.status}{words} ({advice})"
 
-    def error(self, kind: type[ResponseError], advice: str) -> ResponseError:
-        """Return an error of a kind that has no fields of its own."""
+    def error(self, kind: Callable[..., ResponseError], advice: str) -> ResponseError:
+        """Return an error of a kind, with the fields that all kinds have."""
+        request = self.request
         return kind(
             self.message(advice),
-            method=self.request.method,
-            path=self.request.path,
+            method=request.method,
+            path=request.path,
             status=self.status,
             body=self.text,
         )
@@ -91,25 +93,14 @@ def _check_failed(advice: str) -> Build:
 
 def _no_session(refusal: Refusal) -> ConsulCoordError:
     quoted = _QUOTED_SESSION.search(refusal.text)
-    return SessionNotFound(
-        refusal.message("the session does not exist, or no longer: create a new one"),
-        session=quoted[1] if quoted else "",
-        method=refusal.request.method,
-        path=refusal.request.path,
-        status=refusal.status,
-        body=refusal.text,
-    )
+    advice = "the session does not exist, or no longer: create a new one"
+    return refusal.error(partial(SessionNotFound, session=quoted[1] if quoted else ""), advice)
 
 
 def _not_renewed(refusal: Refusal) -> ConsulCoordError:
-    return SessionNotFound(
-        refusal.message("the session has ended, and what it held is lost: create a new one"),
-        session=unquote(refusal.request.path.removeprefix(_RENEW)),
-        method=refusal.request.method,
-        path=refusal.request.path,
-        status=refusal.status,
-        body=refusal.text,
-    )
+    advice = "the session has ended, and what it held is lost: create a new one"
+    session = unquote(refusal.request.path.removeprefix(_RENEW))
+    return refusal.error(partial(SessionNotFound, session=session), advice)
 
 
 def _bad_ttl(refusal: Refusal) -> ConsulCoordError:
@@ -139,14 +130,7 @@ def blocked_by(text: str) -> str | None:
 def _denied(refusal: Refusal) -> ConsulCoordError:
     needed = refusal.request.needed
     lacking = f"the token needs {', '.join(needed)}" if needed else "the token lacks a permission"
-    return PermissionDenied(
-        refusal.message(blocked_by(refusal.text) or lacking),
-        needed=needed,
-        method=refusal.request.method,
-        path=refusal.request.path,
-        status=refusal.status,
-        body=refusal.text,
-    )
+    return refusal.error(partial(PermissionDenied, needed=needed), blocked_by(refusal.text) or lacking)
 
 
 def _failed(what: str) -> Build:

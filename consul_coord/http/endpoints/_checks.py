@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def check(what: str, value: object) -> HealthCheck:
     """Read one health check."""
-    fields = _json.Fields.of(what, value)
+    fields = _json.Fields(what, value)
     return models.HealthCheck(
         fields.get("CheckID", _json.text),
         name=fields.get("Name", _json.text, ""),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from consul_coord.http.endpoints import _durations
@@ -126,7 +125,7 @@ def items(what: str, value: object, read: Callable[[str, object], T]) -> tuple[T
         return ()
     if not isinstance(value, list):
         raise _wrong(what, "a list", value)
-    return tuple(read(f"{what}[{at}]", item) for at, item in enumerate(cast("list[object]", value)))
+    return tuple([read(f"{what}[{at}]", item) for at, item in enumerate(cast("list[object]", value))])
 
 
 def mapping(what: str, value: object, read: Callable[[str, object], T]) -> dict[str, T]:
@@ -155,19 +154,17 @@ def text_map(what: str, value: object) -> dict[str, str]:
     return mapping(what, value, text)
 
 
-@dataclass(frozen=True, slots=True)
 class Fields:
     """An object's fields, read one by one; ``what`` says which object it is."""
 
-    what: str
-    members: dict[str, object]
+    __slots__ = ("members", "what")
 
-    @classmethod
-    def of(cls, what: str, value: object) -> Fields:
+    def __init__(self, what: str, value: object) -> None:
         """Wrap an object."""
         if not isinstance(value, dict):
             raise _wrong(what, "an object", value)
-        return cls(what, cast("dict[str, object]", value))
+        self.what = what
+        self.members = cast("dict[str, object]", value)
 
     def get(self, name: str, read: Callable[[str, object], T], default: object = _REQUIRED) -> T:
         """Return a field read by ``read``; ``default`` when it is missing, or ShapeError without one."""
@@ -182,7 +179,7 @@ class Fields:
 
 def new_id(what: str, value: object) -> str:
     """Return the id of something just made."""
-    if new := Fields.of(what, value).get("ID", text):
+    if new := Fields(what, value).get("ID", text):
         return new
     message = f"{what}.ID is empty"
     raise ShapeError(message)

@@ -72,9 +72,9 @@ def _in_turn(ops: Sequence[TxnOp], pairs: tuple[KVPair, ...]) -> tuple[tuple[KVP
 
 def _is_tree(prefix: str, pairs: tuple[KVPair, ...]) -> bool:
     """Return whether these may be all the entries of one tree."""
-    return all(pair.key.startswith(prefix) for pair in pairs) and all(
-        before.key < after.key for before, after in pairwise(pairs)
-    )
+    names = [pair.key for pair in pairs]
+    # Between two names with a prefix, in order, there is none without it.
+    return names == sorted(set(names)) and all(name.startswith(prefix) for name in (*names[:1], *names[-1:]))
 
 
 def _search(ops: Sequence[TxnOp], pairs: tuple[KVPair, ...]) -> tuple[tuple[KVPair, ...], ...] | None:

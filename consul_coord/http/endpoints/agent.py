@@ -29,7 +29,7 @@ _WRITE = ("node:write on the agent's own node, or service:write on the check's s
 
 
 def _info(what: str, value: object) -> AgentInfo:
-    config = _json.Fields.of(what, value).get("Config", _json.Fields.of)
+    config = _json.Fields(what, value).get("Config", _json.Fields)
     return models.AgentInfo(
         config.get("NodeName", _json.text),
         datacenter=config.get("Datacenter", _json.text, ""),

@@ -26,7 +26,7 @@ _LARGEST_PORT = 65_535
 
 
 def _node(what: str, value: object) -> Node:
-    fields = _json.Fields.of(what, value)
+    fields = _json.Fields(what, value)
     return models.Node(
         fields.get("Node", _json.text),
         address=fields.get("Address", _json.text, ""),
@@ -47,7 +47,7 @@ def _port(what: str, value: object) -> int:
 
 
 def _service(what: str, value: object) -> Service:
-    fields = _json.Fields.of(what, value)
+    fields = _json.Fields(what, value)
     return models.Service(
         fields.get("Service", _json.text),
         id=fields.get("ID", _json.text, ""),
@@ -65,7 +65,7 @@ def _services(what: str, value: object) -> tuple[Service, ...]:
 def _catalog_node(what: str, value: object) -> CatalogNode | None:
     if value is None:
         return None
-    fields = _json.Fields.of(what, value)
+    fields = _json.Fields(what, value)
     return models.CatalogNode(fields.get("Node", _node), services=fields.get("Services", _services, ()))
 
 

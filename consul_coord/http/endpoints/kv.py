@@ -31,7 +31,7 @@ def pair(what: str, value: object) -> KVPair:
 
 
 def _any_pair(what: str, value: object) -> KVPair:
-    fields = _json.Fields.of(what, value)
+    fields = _json.Fields(what, value)
     return KVPair(
         fields.get("Key", _json.text),
         value=fields.get("Value", _json.base64_bytes, b""),

@@ -17,8 +17,8 @@ _NONE = b"Query not found"
 
 
 def _query(what: str, value: object) -> PreparedQuery:
-    fields = _json.Fields.of(what, value)
-    service = fields.get("Service", _json.Fields.of)
+    fields = _json.Fields(what, value)
+    service = fields.get("Service", _json.Fields)
     return models.PreparedQuery(
         service=service.get("Service", _json.text),
         name=fields.get("Name", _json.text, ""),

@@ -24,7 +24,7 @@ _READ = ("session:read on the session's node",)
 
 def session(what: str, value: object) -> Session:
     """Read one session; releases before 1.7 list the node checks as ``Checks``."""
-    fields = _json.Fields.of(what, value)
+    fields = _json.Fields(what, value)
     return Session(
         fields.get("ID", _json.text),
         name=fields.get("Name", _json.text, ""),
@@ -39,7 +39,7 @@ def session(what: str, value: object) -> Session:
 
 
 def _service_checks(what: str, value: object) -> tuple[str, ...]:
-    return _json.items(what, value, lambda at, check: _json.Fields.of(at, check).get("ID", _json.text))
+    return _json.items(what, value, lambda at, check: _json.Fields(at, check).get("ID", _json.text))
 
 
 def _sessions(what: str, value: object) -> tuple[Session, ...]:

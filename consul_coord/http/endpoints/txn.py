@@ -66,7 +66,7 @@ def txn(
 
     ``retry`` overrides what is assumed: READ for reads and checks only, else NEVER.
     """
-    reads_only = all(op.verb in _READS for op in ops)
+    reads_only = _READS.issuperset([op.verb for op in ops])
     request = _request(ops, options, retry or (Retry.READ if reads_only else Retry.NEVER))
     return _call.call(request, lambda response: _read(ops, response, request), accept=(200, _CONFLICT))
 
@@ -76,9 +76,9 @@ def _request(ops: Sequence[TxnOp], options: ReadOptions | WriteOptions | None, r
         message = "a transaction needs at least one operation"
         raise InvalidArgument(message)
     _check_size("operations", len(ops), OPS_LIMIT)
-    body = _json.dump([{"KV": _encode(op)} for op in ops])
+    body = _json.dump([_encode(op) for op in ops])
     _check_size("bytes", len(body), _call.BODY_LIMIT)
-    needed = tuple({_needed(op): None for op in ops})
+    needed = tuple(dict.fromkeys(map(_needed, ops)))
     if not isinstance(options, ReadOptions):
         return _call.write_request("PUT", _PATH, options, body=body, retry=retry, needed=needed)
     if options.index or options.near is not None:
@@ -106,7 +106,7 @@ def _encode(op: TxnOp) -> dict[str, object]:
         fields["Index"] = op.index
     if op.session is not None:
         fields["Session"] = op.session
-    return fields
+    return {"KV": fields}
 
 
 def _needed(op: TxnOp) -> str:
@@ -116,7 +116,7 @@ def _needed(op: TxnOp) -> str:
 
 
 def _read(ops: Sequence[TxnOp], response: Response, request: Request) -> TxnResult:
-    fields = _json.Fields.of("the reply", _json.parse(response.body))
+    fields = _json.Fields("the reply", _json.parse(response.body))
     failures = fields.get("Errors", lambda what, value: _failures(ops, what, value), ())
     if failures or response.status == _CONFLICT:
         raise TxnFailed(_message(request, failures), failures=failures)
@@ -132,12 +132,12 @@ def _read(ops: Sequence[TxnOp], response: Response, request: Request) -> TxnResu
 
 
 def _entry(what: str, value: object) -> KVPair:
-    return _json.Fields.of(what, value).get("KV", kv.pair)
+    return _json.Fields(what, value).get("KV", kv.pair)
 
 
 def _failures(ops: Sequence[TxnOp], what: str, value: object) -> tuple[TxnFailure, ...]:
     def read(at: str, item: object) -> TxnFailure:
-        fields = _json.Fields.of(at, item)
+        fields = _json.Fields(at, item)
         index = fields.get("OpIndex", _json.integer, 0)
         text = fields.get("What", _json.text, "")
         op = ops[index] if index < len(ops) else None

@@ -1,9 +1,10 @@
 """What comes back: an HTTP/1.x reply, read piece by piece with h11. Pure: bytes in, a ``Response`` out.
 
 Rules
-- h11 reads the head, and a body unless the head tells its length. What h11 tolerates, but another could read
-  differently, is refused before h11 sees it, or right after: another version, a bare line feed, a folded
+- h11 reads the head, and the body unless the head tells its length. What h11 tolerates, but another could
+  read differently, is refused before h11 sees it, or right after: another version, a bare line feed, a folded
   header, a length beside chunks, chunks in HTTP/1.0. That is ``Garbled``, and the connection is closed.
+- An agent sends the same head many times a second. What h11 has read of the last ones is remembered.
 - Everything is bounded: head, number of headers, interim replies, chunk lines, trailers, body.
 - We ask for no compression, so a compressed reply is garbled too: nothing is ever inflated.
 - A connection may be used again only after a whole reply with nothing behind it.
@@ -12,6 +13,9 @@ Rules
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import h11
@@ -24,18 +28,19 @@ if TYPE_CHECKING:
     from consul_coord.http.transport.base import Limits
 
 _BEGINNING = b"HTTP/1."
-_INTERIM = (b"0 1", b"1 1")
-"""How an interim reply goes on."""
 _HEAD_END = b"\r\n\r\n"
 _HEAD = re.compile(
     rb"HTTP/1\.[01] [1-9][0-9]{2}(?: [^\r\n]*)?\r\n"  # status line
     rb"(?:[^ \t\r\n][^\r\n]*\r\n)*\r\n"  # headers, none of them folded
 )
+_FINAL = 200
 _MAX_INTERIM_REPLIES = 8
 _BODILESS = frozenset({204, 304})
 _TOO_EARLY = "the connection ended before the reply did"
 _NO_RESPONSE = Response(0)
 _REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "")])
+_REMEMBERED_HEADS = 64
+_REMEMBERED_SIZE = 1024
 
 
 class Garbled(Exception):
@@ -68,25 +73,65 @@ def refuse_compression(headers: Mapping[str, str]) -> None:
         raise Garbled("the reply is compressed, which was not asked for")
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a head tells."""
+
+    status: int
+    headers: Mapping[str, str]
+    keep_alive: bool
+    chunked: bool
+    length: int | None
+    """Of the body; None when h11 has to find its end."""
+
+
+def _start(head: bytes) -> tuple[h11.Connection, object]:
+    """Return a parser that has read this head, and what that said."""
+    parser = h11.Connection(h11.CLIENT)
+    parser.send(_REQUEST)
+    return parser, _next_event(parser, head)
+
+
+def _next_event(parser: h11.Connection, data: bytes | None = None) -> object:
+    try:
+        if data is not None:
+            parser.receive_data(data)
+        return parser.next_event()
+    except h11.RemoteProtocolError as error:
+        raise Garbled(str(error)) from error
+
+
+def _read_head(head: bytes, max_headers: int) -> Head:
+    """Read a whole head, its empty line included. Raises ``Garbled``."""
+    if not _HEAD.fullmatch(head):
+        raise Garbled("this is no head of a reply in HTTP/1")
+    if head.count(b"\n") - len(("status line", "empty line")) > max_headers:
+        raise Garbled(f"more than {max_headers} headers")
+    event = _start(head)[1]
+    if not isinstance(event, h11.Response | h11.InformationalResponse):
+        raise Garbled("this is no reply")
+    headers: dict[str, str] = {}
+    for name, value in event.headers.raw_items():
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    chunked, modern = "transfer-encoding" in headers, event.http_version == b"1.1"
+    length: int | None = None
+    if event.status_code < _FINAL or event.status_code in _BODILESS:
+        length = 0
+    elif chunked and ("content-length" in headers or not modern):
+        raise Garbled("a reply whose end can't be told")
+    elif "content-length" in headers:
+        length = int(headers["content-length"])
+    refuse_compression(headers)
+    keep_alive = modern and "close" not in headers.get("connection", "").lower()
+    return Head(event.status_code, MappingProxyType(headers), keep_alive, chunked, length)
+
+
+_remembered_head = lru_cache(_REMEMBERED_HEADS)(_read_head)
+
+
 class ReplyReader:
     """Reads one reply. ``feed`` it until it returns True, then take ``response`` and ``reusable``."""
-
-    __slots__ = (
-        "_body",
-        "_buffer",
-        "_chunked",
-        "_end",
-        "_headers",
-        "_interim",
-        "_limit",
-        "_limits",
-        "_method",
-        "_parser",
-        "_status",
-        "_wanted",
-        "response",
-        "reusable",
-    )
 
     def __init__(self, method: str, limits: Limits) -> None:
         self.response = _NO_RESPONSE
@@ -94,122 +139,89 @@ class ReplyReader:
         """Whether the connection may carry another exchange."""
         self._method = method
         self._limits = limits
-        self._parser = h11.Connection(h11.CLIENT, limits.max_head)
         self._interim = 0
+        self._head: Head | None = None
         self._buffer = bytearray()
-        """What has come and is not read: of the head at first, then a body of known length."""
-        self._status = 0
-        """Zero until the head is whole."""
-        self._headers: dict[str, str] = {}
-        self._limit = BodyLimit(0, limits)
-        self._wanted: int | None = None
-        """The length of the body, where the head tells it."""
-        self._chunked = False
-        self._body = bytearray()
-        """What h11 has read of another body."""
+        """What has come and is not read: of the head at first, then of a body of known length."""
+        self._wanted = 0
+        """That length."""
+        self._parser: h11.Connection | None = None
+        """What reads a body of unknown length."""
         self._end = b""
-        """The last bytes that h11 got."""
+        """The last bytes that it got."""
 
     def feed(self, data: bytes) -> bool:
         """Take the next bytes, or ``b""`` for the end of the stream; return whether the reply is whole.
 
         Raises ``Garbled``.
         """
-        if self._status and self._wanted is None:
-            return self._read_on(data)
+        if self._head is not None and self._parser is not None:
+            return self._read_on(self._head, self._parser, data)
         if not data:
             raise Garbled(_TOO_EARLY)
         buffer = self._buffer
         buffer += data
-        if not (self._status or self._read_head(max(0, len(buffer) - len(data) - len(_HEAD_END)))):
+        head = self._head or self._find_head(len(buffer) - len(data))
+        if head is None:
             return False
-        if self._wanted is None:
-            return bool(buffer) and self._read_on(bytes(buffer))
+        if self._parser is not None:
+            rest, self._buffer = bytes(buffer), bytearray()
+            return bool(rest) and self._read_on(head, self._parser, rest)
         return len(buffer) >= self._wanted and self._finish(
-            bytes(buffer[: self._wanted]), reusable=self.reusable and len(buffer) == self._wanted
+            head, bytes(buffer[: self._wanted]), sound=len(buffer) == self._wanted
         )
 
-    def _finish(self, body: bytes, *, reusable: bool) -> bool:
-        self.response = Response(self._status, self._headers, body)
-        self.reusable = reusable
+    def _finish(self, head: Head, body: bytes, *, sound: bool) -> bool:
+        self.response = Response(head.status, head.headers, body)
+        self.reusable = sound and head.keep_alive
         return True
 
-    def _read_head(self, seen: int) -> bool:
-        """Return whether the head is whole. What is before ``seen`` was searched for its end."""
-        buffer = self._buffer
-        while not self._status:
+    def _find_head(self, seen: int) -> Head | None:
+        """Take a whole head from the buffer, if there is one; its beginning was searched before."""
+        buffer, limits = self._buffer, self._limits
+        seen = max(0, seen - len(_HEAD_END))
+        while True:
             if not buffer.startswith(_BEGINNING[: len(buffer)]):
                 raise Garbled("this is not HTTP/1")
             end = buffer.find(_HEAD_END, seen)
-            if (len(buffer) if end < 0 else end) > self._limits.max_head:
-                raise Garbled(f"more than {self._limits.max_head} bytes of headers")
+            if (len(buffer) if end < 0 else end) > limits.max_head:
+                raise Garbled(f"more than {limits.max_head} bytes of headers")
             if end < 0:
-                return False
-            head = bytes(buffer[: end + len(_HEAD_END)])
-            del buffer[: len(head)]
-            if not _HEAD.fullmatch(head):
-                raise Garbled("this is no head of a reply in HTTP/1")
-            if head.count(b"\n") - len(("status line", "empty line")) > self._limits.max_headers:
-                raise Garbled(f"more than {self._limits.max_headers} headers")
-            self._take_head(head)
-            seen = 0
-        return True
-
-    def _take_head(self, head: bytes) -> None:
-        """Have h11 read a whole head, of the reply or of an interim one before it."""
-        interim = head.startswith(_INTERIM, len(_BEGINNING))
-        if interim and not self._interim:
-            self._parser.send(_REQUEST)  # h11 expects no interim reply before a request
-        event = self._next_event(head)
-        if interim:
-            self._interim += 1
+                return None
+            text = bytes(buffer[: end + len(_HEAD_END)])
+            del buffer[: len(text)]
+            head = (_remembered_head if len(text) <= _REMEMBERED_SIZE else _read_head)(
+                text, limits.max_headers
+            )
+            if head.status >= _FINAL:
+                return self._begin(head, text)
+            self._interim, seen = self._interim + 1, 0
             if self._interim > _MAX_INTERIM_REPLIES:
                 raise Garbled(f"more than {_MAX_INTERIM_REPLIES} interim replies")
-        elif isinstance(event, h11.Response):
-            self._take_headers(event)
 
-    def _take_headers(self, head: h11.Response) -> None:
-        headers = self._headers
-        for name, value in head.headers.raw_items():
-            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-            headers[key] = f"{headers[key]}, {text}" if key in headers else text
-        refuse_compression(headers)
-        self._status = head.status_code
-        self._limit = BodyLimit(self._status, self._limits)
-        modern = head.http_version == b"1.1"
-        self.reusable = modern and "close" not in headers.get("connection", "").lower()
-        self._chunked = "transfer-encoding" in headers
-        if self._method == "HEAD" or self._status in _BODILESS:
-            self._wanted = 0
-        elif self._chunked and ("content-length" in headers or not modern):
-            raise Garbled("a reply whose end can't be told")
-        elif not self._chunked and "content-length" in headers:
-            self._wanted = int(headers["content-length"])
-            if self._limit.passed_by(self._wanted):
-                self._wanted = self._limit.size
-                self.reusable = False
+    def _begin(self, head: Head, text: bytes) -> Head:
+        self._limit = BodyLimit(head.status, self._limits)
+        length = 0 if self._method == "HEAD" else head.length
+        if length is None:
+            self._parser, _ = _start(text)
+        elif self._limit.passed_by(length):
+            # The rest stays where it is, and the connection is of no more use.
+            head, length = replace(head, keep_alive=False), self._limit.size
+        self._wanted = length or 0
+        self._head = head
+        return head
 
-    def _read_on(self, data: bytes) -> bool:
+    def _read_on(self, head: Head, parser: h11.Connection, data: bytes) -> bool:
         """Have h11 take more of the body, ``b""`` for the end; return whether no more is wanted."""
-        if not data and self._chunked:
+        if not data and head.chunked:
             raise Garbled(_TOO_EARLY)
         self._end = (self._end + data)[-len(_HEAD_END) :]
-        event = self._next_event(data)
+        event = _next_event(parser, data)
         while isinstance(event, h11.Data):
-            self._body += event.data
-            if self._limit.passed_by(len(self._body)):
-                return self._finish(self._limit.cut(self._body), reusable=False)
-            event = self._next_event()
+            self._buffer += event.data
+            if self._limit.passed_by(len(self._buffer)):
+                return self._finish(head, self._limit.cut(self._buffer), sound=False)
+            event = _next_event(parser)
         # h11 lets a bare line feed follow the last chunk; others may wait for more then.
-        sound = (
-            self._chunked and self.reusable and self._end == _HEAD_END and not self._parser.trailing_data[0]
-        )
-        return event is not h11.NEED_DATA and self._finish(bytes(self._body), reusable=sound)
-
-    def _next_event(self, data: bytes | None = None) -> object:
-        try:
-            if data is not None:
-                self._parser.receive_data(data)
-            return self._parser.next_event()
-        except h11.RemoteProtocolError as error:
-            raise Garbled(str(error)) from error
+        sound = head.chunked and self._end == _HEAD_END and not parser.trailing_data[0]
+        return event is not h11.NEED_DATA and self._finish(head, bytes(self._buffer), sound=sound)

@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from consul_coord.errors import ClientClosed, TransportError
@@ -60,6 +60,7 @@ class _OverClient(Generic[C]):
 
     def _build(self, attempt: Attempt, trace: Callable[..., object]) -> httpx.Request:
         request = attempt.request
+        attempt.sent = True
         return self._client.build_request(
             request.method,
             _url(self._root + self._outgoing.target(request)),
@@ -67,7 +68,7 @@ class _OverClient(Generic[C]):
             # Empty content makes httpx say "Content-Length: 0" on a PUT.
             content=request.body or b"",
             timeout=attempt.deadline - attempt.began,
-            extensions={"trace": trace},
+            extensions={"trace": partial(trace, attempt)},
         )
 
 
@@ -102,7 +103,7 @@ class UserClientTransport(_OverClient["httpx.Client"]):
 
     def _fetch(self, attempt: Attempt) -> Response:
         try:
-            outgoing = self._build(attempt, _Progress(attempt).note)
+            outgoing = self._build(attempt, _note)
             incoming = self._client.send(outgoing, stream=True, follow_redirects=False)
             try:
                 body = _Body(incoming, self._limits)
@@ -145,7 +146,7 @@ class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
         self._closed = True
 
     async def _fetch(self, attempt: Attempt) -> Response:
-        outgoing = self._build(attempt, _Progress(attempt).anote)
+        outgoing = self._build(attempt, _anote)
         incoming = await self._client.send(outgoing, stream=True, follow_redirects=False)
         try:
             body = _Body(incoming, self._limits)
@@ -157,21 +158,16 @@ class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
             await incoming.aclose()
 
 
-class _Progress:
-    """Follows httpcore's trace, to know whether anything has left. Unless it denies that, something may."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+def _note(attempt: Attempt, event: str, _details: object) -> None:
+    """Follow httpcore's trace, to know whether anything has left. Unless it denies that, something may."""
+    if event.startswith("connection.connect_"):
+        attempt.sent = False
+    elif event.endswith(".send_request_headers.started"):
         attempt.sent = True
 
-    def note(self, event: str, _details: object) -> None:
-        if event.startswith("connection.connect_"):
-            self._attempt.sent = False
-        elif event.endswith(".send_request_headers.started"):
-            self._attempt.sent = True
 
-    async def anote(self, event: str, details: object) -> None:
-        self.note(event, details)
+async def _anote(attempt: Attempt, event: str, details: object) -> None:
+    _note(attempt, event, details)
 
 
 class _Body:

@@ -144,9 +144,9 @@ def read_record(pair: KVPair | None, *, limit: int, flags: int) -> Record:
     if not pair.value:
         return Record(limit, index=pair.modify_index, flags=pair.flags)
     try:
-        fields = _json.Fields.of("it", _json.parse(pair.value))
+        fields = _json.Fields("it", _json.parse(pair.value))
         members = {_spelled(name): value for name, value in fields.members.items()}
-        known = replace(fields, members=members)
+        known = _json.Fields("it", members)
         holders = members.pop("Holders", None)
         return Record(
             known.get("Limit", _limit, 0),
