@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import IO, Self
 
-PATIENCE = 20.0
+PATIENCE = 40.0
 """Seconds after which something that should have happened has not."""
 
 PROGRAM = (sys.executable, "-m", "consul_coord")

@@ -24,7 +24,7 @@ from proof.judge import Entry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 def test_a_register_takes_no_fence_lower_than_the_last(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.conformance.target import Answer
 
-DEADLINE: Final = 10.0
+DEADLINE: Final = 30.0
 SETTLE: Final = 0.3
 ROOT: Final = "aaaaaaaa-0000-4000-8000-000000000000"
 REVOKED: Final = "bbbbbbbb-0000-4000-8000-000000000000"

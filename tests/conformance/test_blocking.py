@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.stalls import lasting
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.conformance.target import Answer, Target
 
 SETTLE = 0.15  # a request that has not answered by then is waiting
-DEADLINE = 10.0
+DEADLINE = 30.0
 WAITS = 16  # a chance of 1 in 10^14 that all have the same hundredth of a second added
 SLACK = 0.5  # for a machine with other things to do
 
@@ -111,9 +113,8 @@ def test_a_wait_ends_in_its_time_with_the_same_data(target: Target) -> None:
     key = target.key()
     target.put(f"/v1/kv/{key}", b"v")
     before = target.get(f"/v1/kv/{key}")
-    began = time.monotonic()
-    after = target.get(f"/v1/kv/{key}?index={before.index}&wait=800ms")
-    assert 0.79 < time.monotonic() - began < 1.5
+    with lasting(least=0.79, most=1.5):
+        after = target.get(f"/v1/kv/{key}?index={before.index}&wait=800ms")
     assert (after.status, after.json, after.index) == (200, before.json, before.index)
 
 
@@ -189,9 +190,8 @@ def test_an_index_from_the_future_waits_its_full_time(target: Target, pool: Thre
 def test_answers_at_once(target: Target, query: str) -> None:
     key = target.key()
     target.put(f"/v1/kv/{key}", b"v")
-    began = time.monotonic()
-    assert target.get(f"/v1/kv/{key}?{query}").status == 200
-    assert time.monotonic() - began < 2.0
+    with lasting(most=2.0):
+        assert target.get(f"/v1/kv/{key}?{query}").status == 200
 
 
 @pytest.mark.parametrize(

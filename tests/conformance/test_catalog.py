@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.target import UNKNOWN, Target, until
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 CHECK_FIELDS = [
     "Node",
     "CheckID",

@@ -12,7 +12,7 @@ from tests.conformance.target import UNKNOWN, Target, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 
 def critical(target: Target, node: str) -> None:
@@ -122,7 +122,7 @@ def test_a_lock_delay_ends_in_time_and_not_before(target: Target) -> None:
     while target.put(f"/v1/kv/{key}?acquire={second}").json is False:
         assert time.monotonic() - ended < DEADLINE
         time.sleep(0.01)
-    assert 0.5 < time.monotonic() - ended < 2.0
+    assert 0.5 < time.monotonic() - ended < 5.0
     assert target.entry(key)["LockIndex"] == 1
 
 

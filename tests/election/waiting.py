@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from consul_coord import LeaderElection
     from consul_coord.events import Event
 
-PATIENCE = 15.0
+PATIENCE = 30.0
 """Seconds after which something that should have happened has not."""
 
 

@@ -30,8 +30,8 @@ from tests.lock.conftest import spec
 from tests.lock.test_hold import Notes
 from tests.support import guarded
 from tests.support.guarded import SESSIONS
-from tests.support.sites import eventually
-from tests.support.stalls import stalls
+from tests.support.sites import PATIENCE, eventually
+from tests.support.stalls import lasting, stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,9 +76,8 @@ def test_a_loss_on_the_server_is_told_at_once_with_its_reason(
     hold.on_lost(told.append)
     assert not hold.lost.wait(0.12), "lost before its time"
     cause(site.operator, hold)
-    began = time.monotonic()
-    assert hold.lost.wait(PROMPT)
-    assert time.monotonic() - began < PROMPT
+    with lasting(most=PROMPT):
+        assert hold.lost.wait(PATIENCE)
     assert hold.reason in reasons
     assert hold.state is HoldState.LOST
     assert not hold.is_held
@@ -100,7 +99,7 @@ def test_a_loss_before_anything_is_watched_is_told_too(
     cause, reasons = CAUSES[name]
     hold = Lock(make_client(), site.key).acquire(timeout=5)
     cause(site.operator, hold)
-    assert hold.lost.wait(2 * PROMPT)
+    assert hold.lost.wait(PATIENCE)
     assert hold.reason in reasons
 
 
@@ -141,7 +140,7 @@ def test_what_ends_the_session_is_told_at_once(
     assert not hold.lost.wait(0.12), "lost before its time"
     assert hold.remaining() <= 5.0 or not bound.node_checks, "the lock-delay bounds the lease"
     end()
-    assert hold.lost.wait(PROMPT)
+    assert hold.lost.wait(PATIENCE)
     assert hold.reason is LossReason.SESSION_GONE
     with contextlib.suppress(ConsulCoordError):  # some are gone already
         client.agent.deregister_check(f"check-{site.unique}")
@@ -191,7 +190,7 @@ def test_one_sessions_end_is_told_to_all_its_holds(site: Site, make_client: Make
     own = Lock(client, f"{site.key}/own", session=spec(site)).acquire(timeout=5)
     site.operator.destroy(holds[0].session)
     for hold in holds:
-        assert hold.lost.wait(PROMPT)
+        assert hold.lost.wait(PATIENCE)
         assert hold.reason is LossReason.SESSION_GONE
     assert own.is_held
     again = Lock(client, f"{site.key}/0").acquire(timeout=5)
@@ -222,7 +221,7 @@ def test_a_callback_that_fails_is_reported_only(
     hold.on_lost(fail)
     hold.on_lost(lambda _: told.set())
     site.operator.destroy(hold.session)
-    assert told.wait(PROMPT)
+    assert told.wait(PATIENCE)
     assert "ValueError: made up" in caplog.text
 
 

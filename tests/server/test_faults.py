@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from consul_coord.clock import SystemClock
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from consul_coord.server import Effect, Fault, ReferenceServer, ServerConfig, ap
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 pytestmark = pytest.mark.anyio
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     AnyServer = ReferenceServer[SystemClock] | ReferenceServer[VirtualClock]
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 
 @pytest.fixture

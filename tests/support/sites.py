@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE: Final = 10.0
+PATIENCE: Final = 30.0
 """How long anything that must happen may take: seconds."""
 _POLL: Final = 0.004
 
@@ -49,7 +49,9 @@ class Operator:
     address: str
     token: str | None = None
 
-    def ask(self, method: str, path: str, body: object = None, *, timeout: float = 5.0) -> tuple[int, bytes]:
+    def ask(
+        self, method: str, path: str, body: object = None, *, timeout: float = PATIENCE
+    ) -> tuple[int, bytes]:
         """Send one request and return status and body."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {"X-Consul-Token": self.token} if self.token else {}

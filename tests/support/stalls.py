@@ -56,3 +56,15 @@ def stalls() -> Generator[Stalls, None, None]:
         yield measured
     finally:
         measured.stop()
+
+
+@contextmanager
+def lasting(*, least: float = 0.0, most: float) -> Generator[None, None, None]:
+    """Assert that the block takes so many seconds, apart from what the machine is late meanwhile."""
+    with stalls() as measured:
+        began = time.monotonic()
+        yield
+        took = time.monotonic() - began
+    assert least <= took < most + measured.slack, (
+        f"{took:.3f} s, not {least} to {most} + {measured.slack:.3f}"
+    )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\ntrue"
-PATIENCE = 5.0
+PATIENCE = 20.0
 """How long anything in a test may take: seconds."""
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Request, Retry
+from tests.support.stalls import lasting
 from tests.wire.servers import OK, always, silent
 
 if TYPE_CHECKING:
@@ -30,9 +31,8 @@ PAUSE = 0.02
 
 @contextmanager
 def ends_in_time() -> Generator[None]:
-    began = time.monotonic()
-    yield
-    assert TIMEOUT - 0.01 <= time.monotonic() - began <= TIMEOUT + TOLERANCE
+    with lasting(least=TIMEOUT - 0.01, most=TIMEOUT + TOLERANCE):
+        yield
 
 
 def slow_head(peer: Peer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 import threading
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from consul_coord.config import Settings, TLSConfig
 from consul_coord.errors import BrokenReply, CertificateRefused, ConfigError, ConnectFailed, RequestTimeout
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport.direct import DirectTransport
+from tests.support.stalls import lasting
 from tests.wire.servers import OK, PATIENCE, always
 from tests.wire.test_connections import cancelled_send, closing_after_a_reply, hang_up_on_the_second
 
@@ -177,10 +177,8 @@ def test_a_handshake_that_hangs_ends_at_the_limit(
 ) -> None:
     server = serve(lambda peer: peer.wait_for_hang_up())
     sender = own_engine(f"https://127.0.0.1:{server.port}", tls=TLSConfig(ca_cert=authority.file))
-    began = time.monotonic()
-    with pytest.raises(RequestTimeout) as raised:
+    with lasting(most=0.6), pytest.raises(RequestTimeout) as raised:
         sender.send(CAS, timeout=0.3)
-    assert time.monotonic() - began < 0.6
     assert raised.value.outcome_unknown is False
 
 
@@ -198,8 +196,7 @@ def test_cancelling_within_tls(serve: Serve, authority: Authority, hangs_in: str
     settings = Settings.resolve(
         address=f"https://127.0.0.1:{server.port}", tls=TLSConfig(ca_cert=authority.file), environ={}
     )
-    cancelled, took = cancelled_send(DirectTransport(settings), CAS, when=arrived)
-    assert took < 0.1
+    cancelled = cancelled_send(DirectTransport(settings), CAS, when=arrived)
     assert cancelled.error.outcome_unknown is (hangs_in == "reply")
 
 
@@ -263,10 +260,9 @@ def test_a_refused_certificate_is_told_at_once(
             carriers["background_http_client"] = httpx.AsyncClient(verify=context)
         tls = TLSConfig(ca_cert=authority.file)
         client = open_clients.enter_context(Client(address=address, tls=tls, timeout=60, **carriers))
-        began = time.monotonic()
-        with pytest.raises(CertificateRefused):
-            client.kv.get("k")
-        with pytest.raises(CertificateRefused):
-            Lock(client, "k").acquire()
-        assert time.monotonic() - began < PATIENCE
+        with lasting(most=PATIENCE):
+            with pytest.raises(CertificateRefused):
+                client.kv.get("k")
+            with pytest.raises(CertificateRefused):
+                Lock(client, "k").acquire()
     assert not server.requests

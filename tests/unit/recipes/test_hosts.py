@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from consul_coord.events import Event
     from consul_coord.io import IO
 
-PATIENCE = 5.0
+PATIENCE = 20.0
 EVENT = events.Retried("GET", "/", "trouble")
 
 
