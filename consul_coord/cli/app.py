@@ -35,6 +35,7 @@ VERBS = {
     "leader": "leader.leader",
     "holders": "holders.holders",
     "top": "top.top",
+    "resize": "resize.resize",
     "break": "breaking.break_",
     "sessions": "sessions.sessions",
     "doctor": "doctor.doctor",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from consul_coord import Client, Lock
+from consul_coord import Lock
 from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
@@ -17,6 +17,7 @@ from consul_coord.http.failures import printable
 
 if TYPE_CHECKING:
     from consul_coord import Holder
+    from consul_coord.cli.options import Agent
 
 How = Literal["release", "destroy"]
 
@@ -51,8 +52,7 @@ def break_(
     session: str | None,
     yes: bool,
     how: How,
-    address: str | None,
-    token_file: str | None,
+    agent: Agent,
     as_json: bool,
 ) -> int:
     """Take the lock KEY from its holder.
@@ -62,7 +62,7 @@ def break_(
     reporter = Reporter(as_json=as_json)
 
     def work() -> int:
-        with Client(address=address, token_file=token_file) as client:
+        with agent.client() as client:
             lock = Lock(client, key)
             holder = lock.holder()
             if holder is None:

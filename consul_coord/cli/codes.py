@@ -43,7 +43,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     ("128 + n", "signal n ended the command, or ended us while waiting: 130 Ctrl-C, 143 TERM"),
     ("126, 127", "the command is not executable, or was not found"),
     ("0", "done"),
-    ("1", "the answer is no: no leader, a fault was found, nothing was broken"),
+    ("1", "the answer is no: nothing was found or changed, or doctor found a fault"),
     ("2", "wrong usage"),
     ("65", "the key is used for something else, or with another limit"),
     ("69", "Consul can't be reached, or can't serve"),

@@ -23,7 +23,7 @@ from consul_coord.cli.codes import SIGNALLED, ExitCode
 from consul_coord.cli.guard import Guard
 from consul_coord.cli.inbox import Granted, Inbox, Refused, Signalled
 from consul_coord.cli.output import Reporter
-from consul_coord.cli.supervise import FORWARDED, Ended, Observer, grace_of, lease_of, supervise
+from consul_coord.cli.supervise import FORWARDED, Ended, Observer, grace_of, supervise
 from consul_coord.cli.told import environ_of, shown_value
 from consul_coord.events import Failed
 from consul_coord.models.session import effective_lock_delay
@@ -31,6 +31,7 @@ from consul_coord.models.session import effective_lock_delay
 if TYPE_CHECKING:
     from consul_coord import Hold
     from consul_coord.cli.inbox import Fact
+    from consul_coord.cli.options import Agent
     from consul_coord.events import Event
 
 EPILOG = """\b
@@ -78,23 +79,23 @@ class _Observer(Observer):
 @click.option("--once", is_flag=True, help="Exit with 76 when the leadership is lost.")
 @click.option(
     "--priority-delay",
-    type=options.SECONDS,
+    type=options.DURATION,
     default=0.0,
-    metavar="S",
+    metavar="TIME",
     help="Stand only when nobody has led for S seconds.",
 )
 @click.option(
     "--ttl",
-    type=float,
+    type=options.DURATION,
     default=15.0,
     show_default=True,
-    metavar="S",
+    metavar="TIME",
     help="Seconds until the leadership of a dead leader begins to expire.",
 )
 @click.option(
     "--lock-delay",
-    type=float,
-    metavar="S",
+    type=options.DURATION,
+    metavar="TIME",
     help="Seconds for which nobody is elected after a leader died (default: the server's, 15).",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Tell problems only.")
@@ -109,8 +110,7 @@ def elect(
     ttl: float,
     lock_delay: float | None,
     quiet: bool,
-    address: str | None,
-    token_file: str | None,
+    agent: Agent,
     as_json: bool,
 ) -> int:
     """Run COMMAND while leading KEY, again after each election."""
@@ -120,7 +120,7 @@ def elect(
 
     def work(guard: Guard) -> int:
         spec = SessionSpec(ttl=ttl, lock_delay=lock_delay, name=f"consul-coord elect {key}")
-        with Client(address=address, token_file=token_file, session=spec, observer=observer) as client:
+        with agent.client(session=spec, observer=observer) as client:
             observer.election = LeaderElection(
                 client,
                 key,
@@ -167,7 +167,7 @@ def _lead(
                 environ=os.environ | environ_of(hold),
                 client=client,
                 hold=hold,
-                grace=grace_of(lease=lease_of(spec), lock_delay=effective_lock_delay(spec)),
+                grace=grace_of(spec, keeps_out=effective_lock_delay(spec)),
                 guard=guard,
                 inbox=inbox,
                 reporter=reporter,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consul_coord import Client, ReadOptions
+from consul_coord import ReadOptions
 from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
@@ -17,6 +17,7 @@ from consul_coord.cli.survey import Held, survey
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from consul_coord.cli.options import Agent
     from consul_coord.cli.survey import Place
 
 EPILOG = """\b
@@ -27,7 +28,7 @@ Examples:
 
 PREFIX is one of the key's text, as everywhere in Consul: jobs/a is a prefix of jobs/ab. Elections are locks,
 and called so unless their leader has left a note. What the token may not read is missing without a word;
-"-" stands for what it may not know.
+"-" stands for what it may not know. The exit code is 1 when nothing is held.
 """
 
 COLUMNS = ("KIND", "KEY", "HOLDER", "SESSION", "NODE", "FENCE", "WAITING")
@@ -38,14 +39,12 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 @click.argument("prefix")
 @click.option("-a", "--all", "show_all", is_flag=True, help="Show what is free as well.")
 @options.connection
-def holders(
-    *, prefix: str, show_all: bool, address: str | None, token_file: str | None, as_json: bool
-) -> int:
+def holders(*, prefix: str, show_all: bool, agent: Agent, as_json: bool) -> int:
     """Show locks, elections and semaphores below PREFIX: who holds them, who waits."""
     reporter = Reporter(as_json=as_json)
 
     def work() -> int:
-        with Client(address=address, token_file=token_file) as client:
+        with agent.client() as client:
             pairs = client.kv.list(prefix, options=_CONSISTENT).value
             sessions = {session.id: session for session in client.session.list().value}
         places = [place for place in survey(pairs, sessions) if show_all or place.in_use]
@@ -54,8 +53,8 @@ def holders(
                 click.echo(json.dumps(fields(place)))
         elif places:
             tables.show(COLUMNS, rows(places))
-        else:
-            reporter.tell("nothing", f"nothing is held below {prefix!r}")
+        if not places:
+            return reporter.fail(ExitCode.NO, f"nothing is held below {prefix!r}")
         return ExitCode.DONE
 
     with reporter.logging():

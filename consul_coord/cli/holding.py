@@ -15,7 +15,7 @@ from consul_coord.cli.codes import SIGNALLED, ExitCode
 from consul_coord.cli.guard import Guard
 from consul_coord.cli.inbox import Inbox
 from consul_coord.cli.output import Reporter
-from consul_coord.cli.supervise import FORWARDED, Observer, grace_of, lease_of, supervise
+from consul_coord.cli.supervise import FORWARDED, Observer, grace_of, supervise
 from consul_coord.cli.told import environ_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from consul_coord import Hold, SessionSettings
     from consul_coord.cli.acquire import Holdable
+    from consul_coord.cli.options import Agent
     from consul_coord.cli.supervise import Grace
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -32,17 +33,17 @@ SHORT = 0.5
 
 _OPTIONS = (
     click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND..."),
-    click.option("--timeout", type=options.SECONDS, metavar="S", help="Seconds to wait; 0 tries once."),
+    click.option("--timeout", type=options.DURATION, metavar="TIME", help="Seconds to wait; 0 tries once."),
     click.option("--fair", is_flag=True, help="Never pass others who wait."),
     click.option(
         "--value", metavar="V", help="What others see while it is held (default: this host and process)."
     ),
     click.option(
         "--ttl",
-        type=float,
+        type=options.DURATION,
         default=15.0,
         show_default=True,
-        metavar="S",
+        metavar="TIME",
         help="Seconds until the hold of a dead process begins to expire.",
     ),
     click.option(
@@ -71,8 +72,7 @@ class Errand(TypedDict):
     timeout: float | None
     not_acquired_code: int
     quiet: bool
-    address: str | None
-    token_file: str | None
+    agent: Agent
     as_json: bool
 
 
@@ -93,18 +93,13 @@ def run(
 
     def work(guard: Guard) -> int:
         spec = SessionSpec(**session)
-        with Client(
-            address=errand["address"],
-            token_file=errand["token_file"],
-            session=spec,
-            observer=Observer(reporter, inbox),
-        ) as client:
+        with errand["agent"].client(session=spec, observer=Observer(reporter, inbox)) as client:
             hold = acquire(wanted(client), timeout=errand["timeout"], inbox=inbox)
             return _run(
                 errand["command"],
                 client=client,
                 hold=hold,
-                grace=grace_of(lease=lease_of(spec), lock_delay=keeps_out(spec)),
+                grace=grace_of(spec, keeps_out=keeps_out(spec)),
                 guard=guard,
                 inbox=inbox,
                 reporter=reporter,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consul_coord import Client, observe
 from consul_coord import leader as who_leads
+from consul_coord import observe
 from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
@@ -17,6 +17,7 @@ from consul_coord.http.failures import printable
 
 if TYPE_CHECKING:
     from consul_coord import LeaderInfo
+    from consul_coord.cli.options import Agent
 
 EPILOG = """\b
 Examples:
@@ -32,13 +33,13 @@ The exit code is 1 when nobody leads. JSON has the value as text in "value" or, 
 @click.argument("key")
 @click.option("--watch", is_flag=True, help="Go on, and print each change.")
 @options.connection
-def leader(*, key: str, watch: bool, address: str | None, token_file: str | None, as_json: bool) -> int:
+def leader(*, key: str, watch: bool, agent: Agent, as_json: bool) -> int:
     """Show who leads KEY."""
     reporter = Reporter(as_json=as_json)
     line = _as_json if as_json else _as_text
 
     def show() -> int:
-        with Client(address=address, token_file=token_file, observer=reporter if watch else None) as client:
+        with agent.client(observer=reporter if watch else None) as client:
             if not watch:
                 found = who_leads(client, key)
                 click.echo(line(key, found))

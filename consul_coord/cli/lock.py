@@ -31,8 +31,8 @@ does not outlive consul-coord.
 @holding.command_options
 @click.option(
     "--lock-delay",
-    type=float,
-    metavar="S",
+    type=options.DURATION,
+    metavar="TIME",
     help="Seconds for which nobody gets the lock after a holder died (default: the server's, 15).",
 )
 @options.connection

@@ -2,34 +2,127 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
+
+from consul_coord.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord import Client, Observer, SessionSpec
+
 F = TypeVar("F", bound="Callable[..., Any]")
 
-SECONDS = click.FloatRange(min=0)
+
+class Duration(click.ParamType[float]):
+    """Seconds, as a number or with units: ``90``, ``500ms``, ``5m``, ``1h30m``."""
+
+    name = "duration"
+
+    def __init__(self, *, minimum: float = 0.0) -> None:
+        self._minimum = minimum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 - as click has it
+        """Read what was typed."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = self._with_units(value)
+        if not self._minimum <= seconds < float("inf"):
+            least = f" of at least {self._minimum:g} s" if self._minimum else ""
+            self.fail(
+                f"{value!r} is not a time{least}: give seconds, or a number with a unit, as 500ms, 90s or 5m",
+                param,
+                ctx,
+            )
+        return seconds
+
+    @staticmethod
+    def _with_units(text: str) -> float:
+        from consul_coord.http.endpoints._durations import to_seconds
+
+        try:
+            return to_seconds(text)
+        except ValueError:
+            return float("nan")
+
+
+DURATION = Duration()
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
+class Agent(NamedTuple):
+    """Which Consul agent to talk to, and where it shall look."""
+
+    address: str | None
+    token_file: str | None
+    ca_cert: str | None
+    datacenter: str | None
+    namespace: str | None
+    partition: str | None
+
+    def client(
+        self,
+        *,
+        session: SessionSpec | None = None,
+        observer: Observer | None = None,
+        timeout: float | None = None,
+    ) -> Client:
+        """Make a client. Raises ConfigError."""
+        from consul_coord import Client, TLSConfig
+
+        if self.ca_cert is not None and (self.address or "").startswith(("http://", "unix:")):
+            message = f"--ca-cert is for https, and --address is {self.address}: give https://host:port"
+            raise ConfigError(message)
+        settings = self._asdict()
+        ca_cert = settings.pop("ca_cert")
+        if timeout is not None:
+            settings["timeout"] = timeout
+        tls = None if ca_cert is None else TLSConfig(ca_cert=ca_cert)
+        return Client(**settings, tls=tls, session=session, observer=observer)
+
+
+_CONNECTION = (
+    click.option(
+        "--address",
+        metavar="ADDRESS",
+        help="host:port, http(s)://host:port or unix:///path (else CONSUL_HTTP_ADDR or 127.0.0.1:8500).",
+    ),
+    click.option(
+        "--token-file",
+        metavar="FILE",
+        help="File with the ACL token (else CONSUL_HTTP_TOKEN_FILE or CONSUL_HTTP_TOKEN).",
+    ),
+    click.option(
+        "--ca-cert",
+        metavar="FILE",
+        help="File with the certificates to trust, for https (else CONSUL_CACERT).",
+    ),
+    click.option("--datacenter", metavar="NAME", help="Datacenter to use (default: the agent's own)."),
+    click.option(
+        "--namespace", metavar="NAME", help="Namespace, in Consul Enterprise (else CONSUL_NAMESPACE)."
+    ),
+    click.option(
+        "--partition", metavar="NAME", help="Admin partition, in Consul Enterprise (else CONSUL_PARTITION)."
+    ),
+    as_json,
+)
+
+
 def connection(function: F) -> F:
-    """Add the options that say which Consul agent is spoken to, and how the outcome is printed."""
-    for option in (
-        as_json,
-        click.option(
-            "--token-file",
-            metavar="FILE",
-            help="File with the ACL token (else CONSUL_HTTP_TOKEN_FILE or CONSUL_HTTP_TOKEN).",
-        ),
-        click.option(
-            "--address",
-            metavar="ADDRESS",
-            help="host:port, http(s)://host:port or unix:///path (else CONSUL_HTTP_ADDR or 127.0.0.1:8500).",
-        ),
-    ):
-        function = option(function)
-    return function
+    """Add the options that name the Consul agent, as ``agent``, and ``as_json``."""
+
+    @functools.wraps(function)
+    def with_agent(*arguments: Any, **settings: Any) -> Any:  # noqa: ANN401 - passed through
+        agent = Agent(**{name: settings.pop(name) for name in Agent._fields})
+        return function(*arguments, agent=agent, **settings)
+
+    decorated: Any = with_agent
+    for option in reversed(_CONNECTION):
+        decorated = option(decorated)
+    result: F = decorated
+    return result

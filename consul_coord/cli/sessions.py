@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consul_coord import Client
 from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consul_coord import Session
+    from consul_coord.cli.options import Agent
 
 EPILOG = """\b
 Examples:
@@ -42,8 +42,7 @@ def sessions(
     name: str | None,
     destroy: bool,
     yes: bool,
-    address: str | None,
-    token_file: str | None,
+    agent: Agent,
     as_json: bool,
 ) -> int:
     """Show sessions, or destroy some.
@@ -55,7 +54,7 @@ def sessions(
     reporter = Reporter(as_json=as_json)
 
     def work() -> int:
-        with Client(address=address, token_file=token_file) as client:
+        with agent.client() as client:
             found = client.session.list().value if name is None else client.session.named(name)
             _show(found, as_json=as_json)
             if not found:

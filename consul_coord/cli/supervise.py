@@ -66,15 +66,10 @@ class Grace(NamedTuple):
     """After the session has ended."""
 
 
-def lease_of(spec: SessionSpec) -> float:
-    """Return the seconds for which a renewal lasts."""
-    return spec.lease_horizon or spec.ttl or 0.0
-
-
-def grace_of(*, lease: float, lock_delay: float) -> Grace:
-    """Return what the lease can spare and, once the session has ended, the lock-delay."""
-    lease = min(LONGEST_GRACE, GRACE_SHARE * lease)
-    return Grace(lease, session_gone=min(lease, max(lock_delay, MOMENT)))
+def grace_of(spec: SessionSpec, *, keeps_out: float) -> Grace:
+    """Return what the lease can spare and, once the session has ended, ``keeps_out`` seconds at most."""
+    lease = min(LONGEST_GRACE, GRACE_SHARE * (spec.lease_horizon or spec.ttl or 0.0))
+    return Grace(lease, session_gone=min(lease, max(keeps_out, MOMENT)))
 
 
 class Observer:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from consul_coord import Session
+    from consul_coord.cli.options import Agent
     from consul_coord.cli.survey import Place
     from consul_coord.events import Event
 
@@ -62,13 +63,13 @@ COLUMNS = (*holders.COLUMNS, "HELD")
 @click.command(epilog=EPILOG)
 @click.argument("prefix")
 @options.connection
-def top(*, prefix: str, address: str | None, token_file: str | None, as_json: bool) -> int:
+def top(*, prefix: str, agent: Agent, as_json: bool) -> int:
     """Watch locks, elections and semaphores below PREFIX."""
     reporter, inbox = Reporter(as_json=as_json), Inbox()
     trouble = _Trouble() if not as_json and _can_draw() else None
 
     def work() -> int:
-        with Client(address=address, token_file=token_file, observer=trouble or reporter) as client:
+        with agent.client(observer=trouble or reporter) as client:
             follower = threading.Thread(target=_follow, args=(client, prefix, inbox), daemon=True)
             follower.start()
             try:

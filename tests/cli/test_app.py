@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import consul_coord
-from consul_coord.cli import holding, main
+from consul_coord.cli import main, options
 from consul_coord.cli.app import VERBS
 from tests.cli.processes import PATIENCE, PROGRAM, environ
 
@@ -73,10 +73,10 @@ def test_bad_configuration_is_78(
 def test_a_bug_is_70_and_asks_for_a_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(**_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(holding, "Client", broken)
+    monkeypatch.setattr(options.Agent, "client", broken)
     assert main(["lock", "k", "--", "true"]) == 70
     told = capsys.readouterr().err
     assert "bug" in told

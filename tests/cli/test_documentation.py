@@ -16,7 +16,10 @@ from consul_coord.cli.codes import MEANINGS, SIGNALLED, ExitCode
 from tests.cli.processes import PATIENCE, environ
 
 TEXT = (Path(consul_coord.__file__).parent.parent / "docs" / "cli.md").read_text(encoding="utf-8")
-COMMON = {"--address", "--token-file", "--json", "--help"}
+COMMON = {
+    *("--address", "--token-file", "--ca-cert", "--datacenter", "--namespace", "--partition"),
+    *("--json", "--help"),
+}
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Lock, SystemClock
+from consul_coord import Lock, SessionSpec, SystemClock
 from consul_coord.cli.guard import Guard, Limits
 from consul_coord.cli.inbox import Inbox
 from consul_coord.cli.output import Reporter
@@ -105,7 +105,7 @@ def test_a_hold_that_is_over_starts_no_command(key: str, client: Client, tmp_pat
             environ=os.environ,
             client=client,
             hold=hold,
-            grace=grace_of(lease=TTL, lock_delay=0),
+            grace=grace_of(SessionSpec(ttl=TTL), keeps_out=0),
             guard=guard,
             inbox=Inbox(),
             reporter=Reporter(quiet=True),

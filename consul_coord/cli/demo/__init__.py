@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from consul_coord import Client, ConsulCoordError, Lock, SessionSpec
+from consul_coord.cli import options
 from consul_coord.cli.codes import ExitCode, code_of
 from consul_coord.cli.output import Reporter
 from consul_coord.extras import needs
@@ -44,8 +45,8 @@ Without --real no Consul is needed: a server is started, and stopped at the end.
 )
 @click.option(
     "--ttl",
-    type=click.FloatRange(min=0.5),
-    metavar="S",
+    type=options.Duration(minimum=0.5),
+    metavar="TIME",
     help=f"TTL of the sessions (default: {EMBEDDED_TTL:g}, with --real {REAL_TTL:g}).",
 )
 def demo(*, real: str | None, ttl: float | None) -> int:

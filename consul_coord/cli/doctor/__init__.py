@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consul_coord import Client
 from consul_coord.cli import options
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.doctor.checks import Examination, examine
@@ -21,6 +20,7 @@ from consul_coord.http.failures import printable
 
 if TYPE_CHECKING:
     from consul_coord.cli.doctor.checks import Finding, Kind
+    from consul_coord.cli.options import Agent
 
 PATIENCE = 3.0
 """Seconds after which an agent that does not answer is taken for absent."""
@@ -46,9 +46,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
     help="What KEY is meant for (default: what it is, else a lock).",
 )
 @options.connection
-def doctor(
-    *, key: str | None, kind: Kind | None, address: str | None, token_file: str | None, as_json: bool
-) -> int:
+def doctor(*, key: str | None, kind: Kind | None, agent: Agent, as_json: bool) -> int:
     """Look whether locks can work here, and those of KEY.
 
     Exits with 1 when there is a fault; warnings are none.
@@ -57,7 +55,7 @@ def doctor(
 
     def work() -> int:
         faults = 0
-        with Client(address=address, token_file=token_file, timeout=PATIENCE) as client:
+        with agent.client(timeout=PATIENCE) as client:
             for finding in examine(Examination(client, key=key, kind=kind)):
                 _tell(finding, as_json=as_json)
                 faults += finding.status == "fault"
