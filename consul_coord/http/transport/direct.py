@@ -18,23 +18,16 @@ from consul_coord.http.transport.exchange import MAX_IDLE, READ_SIZE, Engine, La
 from consul_coord.io import run
 
 if TYPE_CHECKING:
-    import socket
-
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
     from consul_coord.http.transport.attempt import Attempt
     from consul_coord.http.transport.base import Cancellation, Limits
-    from consul_coord.http.transport.incoming import ReplyReader
 
 
 class SocketLink(Link):
     """A connection on a blocking socket."""
 
-    __slots__ = ("sock",)
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock.fileno())
-        self.sock = sock
+    __slots__ = ()
 
     async def write(self, attempt: Attempt) -> bool:
         """See ``Link.write``."""
@@ -61,16 +54,6 @@ class SocketLink(Link):
     async def close(self) -> None:
         """See ``Link.close``."""
         self.sock.close()
-
-    async def exchange(self, attempt: Attempt, limits: Limits) -> ReplyReader:
-        """Keep the attempt's brake at this connection meanwhile."""
-        if (brake := attempt.brake) is None:
-            return await super().exchange(attempt, limits)
-        brake.hold(self.sock)
-        reader = await super().exchange(attempt, limits)
-        brake.hold(None)
-        reader.reusable = reader.reusable and not brake.pulled
-        return reader
 
 
 class DirectTransport(Engine[SocketLink]):

@@ -25,6 +25,7 @@ from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.http.transport.outgoing import Outgoing
 
 if TYPE_CHECKING:
+    import socket
     import ssl
 
     from consul_coord.config import Settings
@@ -41,12 +42,13 @@ READ_SIZE = 64 * 1024
 class Link(ABC):
     """One open connection."""
 
-    __slots__ = ("_poll", "idle_since")
+    __slots__ = ("_poll", "idle_since", "sock")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
         self.idle_since = 0.0
         self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLIN)
+        self._poll.register(sock, select.POLLIN)
 
     def has_input(self) -> bool:
         """Return whether there is something to read, an end or an error included."""
@@ -66,14 +68,18 @@ class Link(ABC):
 
     async def exchange(self, attempt: Attempt, limits: Limits) -> ReplyReader:
         """Send a request and return its whole reply, still in its reader."""
-        whole = await self.write(attempt)
-        reader = ReplyReader(attempt.request.method, limits)
-        while True:
+        brake, reader = attempt.brake, ReplyReader(attempt.request.method, limits)
+        if brake is not None:
+            brake.hold(self.sock)
+        whole, done = await self.write(attempt), False
+        while not done:
             received = await self.read(attempt)
             attempt.answered = attempt.answered or received != b""
-            if reader.feed(received):
-                reader.reusable = reader.reusable and whole
-                return reader
+            done = reader.feed(received)
+        if brake is not None:
+            brake.hold(None)
+        reader.reusable = reader.reusable and whole and not attempt.cancelled
+        return reader
 
 
 L = TypeVar("L", bound=Link)

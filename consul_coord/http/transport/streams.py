@@ -43,10 +43,7 @@ class StreamLink(Link):
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self._stream = stream
-        super().__init__(self._descriptor())
-
-    def _descriptor(self) -> int:
-        return self._stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno()  # noqa: S610 - this is no Django
+        super().__init__(stream.extra(anyio.abc.SocketAttribute.raw_socket))  # noqa: S610 - this is no Django
 
     async def write(self, attempt: Attempt) -> bool:
         """See ``Link.write``."""
@@ -69,7 +66,7 @@ class StreamLink(Link):
 
     def disconnect(self) -> None:
         """Put nothing in the descriptor's place, so that its owners, alive or not, can still close it."""
-        descriptor = self._descriptor()
+        descriptor = self.sock.fileno()
         if descriptor >= 0:
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             os.dup2(nothing, descriptor, inheritable=False)
