@@ -28,6 +28,7 @@ from consul_coord.http.transport.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     import httpx
 
@@ -61,15 +62,16 @@ class _OverClient(Generic[C]):
     def _build(self, attempt: Attempt, trace: Callable[..., object]) -> httpx.Request:
         request = attempt.request
         attempt.sent = True
-        return self._client.build_request(
+        built = self._client.build_request(
             request.method,
             _url(self._root + self._outgoing.target(request)),
             headers=self._outgoing.headers(attempt.began),
             # Empty content makes httpx say "Content-Length: 0" on a PUT.
             content=request.body or b"",
             timeout=attempt.deadline - attempt.began,
-            extensions={"trace": partial(trace, attempt)},
         )
+        built.extensions["trace"] = partial(trace, attempt, built.extensions)
+        return built
 
 
 @lru_cache(maxsize=64)
@@ -158,16 +160,17 @@ class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
             await incoming.aclose()
 
 
-def _note(attempt: Attempt, event: str, _details: object) -> None:
+def _note(attempt: Attempt, extensions: dict[str, Any], event: str, _details: object) -> None:
     """Follow httpcore's trace, to know whether anything has left. Unless it denies that, something may."""
     if event.startswith("connection.connect_"):
         attempt.sent = False
     elif event.endswith(".send_request_headers.started"):
         attempt.sent = True
+        extensions.pop("trace", None)  # the rest tells nothing more, and each event costs
 
 
-async def _anote(attempt: Attempt, event: str, details: object) -> None:
-    _note(attempt, event, details)
+async def _anote(attempt: Attempt, extensions: dict[str, Any], event: str, details: object) -> None:
+    _note(attempt, extensions, event, details)
 
 
 class _Body:
