@@ -115,7 +115,7 @@ async def test_a_close_that_failed_goes_on_when_it_is_repeated(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with AsyncClient(address=site.address, session=spec(site, lock_delay=30.0)) as client:
-        await AsyncLock(client, site.key).acquire()
+        hold = await AsyncLock(client, site.key).acquire()
         send, failures = client._transport.send, [MemoryError()]
 
         async def failing(*args: Any, **kwargs: Any) -> Response:
@@ -129,3 +129,4 @@ async def test_a_close_that_failed_goes_on_when_it_is_repeated(
         await client.close()
         assert site.left_behind() == []
         assert client.pending_cleanup == 0
+        assert hold.reason is LossReason.CLIENT_CLOSED
