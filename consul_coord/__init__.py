@@ -156,6 +156,7 @@ else:  # type checkers know the names above, and report every other one
         },
     )
 
+
 __all__ = [
     "LOCK_FLAGS",
     "SEMAPHORE_FLAGS",

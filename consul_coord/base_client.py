@@ -1,80 +1,85 @@
 """What the blocking and the async client have in common.
 
-Settings, the shared state, and what it tells without I/O.
+A client is what users see of it; its runner does the work, and lives as long as anything that needs it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from consul_coord.clock import SystemClock
-from consul_coord.config import Settings
 from consul_coord.errors import InvalidArgument
 from consul_coord.models import SessionSpec
 
 if TYPE_CHECKING:
-    from os import PathLike
+    from collections.abc import Callable, Coroutine
 
     from consul_coord.clock import Clock
-    from consul_coord.config import TLSConfig
+    from consul_coord.config import Settings
     from consul_coord.events import Observer
+    from consul_coord.io import IO
     from consul_coord.models import Stats
     from consul_coord.recipes.client import ClientState
 
-C = TypeVar("C", bound="BaseClient")
+    P = ParamSpec("P")
+    T = TypeVar("T")
+    Program = Callable[Concatenate[IO, P], Coroutine[Any, Any, T]]
 
 
-class BaseClient:
-    """A client but for its I/O."""
+class BaseRunner:
+    """Carries out what is asked of a client; but for its I/O."""
 
     core: ClientState
-    """What its recipes share, for this package's own use; another one in a forked child."""
+    """What the client's recipes share; another one in a forked child."""
 
     def __init__(
         self,
+        settings: Settings,
         *,
-        address: str | None,
-        token: str | None,
-        token_file: PathLike[str] | str | None,
-        http_auth: tuple[str, str] | None,
-        datacenter: str | None,
-        namespace: str | None,
-        partition: str | None,
-        tls: TLSConfig | None,
-        timeout: float,
+        kind: str,
         session: SessionSpec | None,
         observer: Observer | None,
         clock: Clock | None,
     ) -> None:
-        self._settings = Settings.resolve(
-            address=address,
-            token=token,
-            token_file=token_file,
-            http_auth=http_auth,
-            datacenter=datacenter,
-            namespace=namespace,
-            partition=partition,
-            tls=tls,
-            timeout=timeout,
-        )
+        self._settings = settings
+        self._kind = kind
         self._spec = session or SessionSpec()
         self._observer = observer
-        self.clock: Clock = clock or SystemClock()
+        self._clock: Clock = clock or SystemClock()
+        self._closed_by: dict[None, object] = {}
+        """Which call closes it, or has."""
+
+    def now(self) -> float:
+        """Return the lease clock's time in seconds."""
+        return self._clock.now()
+
+    def __repr__(self) -> str:
+        return f"<{self._kind} of {self._settings.address}>"
+
+
+R = TypeVar("R", bound=BaseRunner)
+
+
+class BaseClient(Generic[R]):
+    """What a client tells without any I/O."""
+
+    def __init__(self, runner: R) -> None:
+        self._runner = runner
 
     def now(self) -> float:
         """Return the lease clock's time in seconds: the one that deadlines are on."""
-        return self.clock.now()
+        return self._runner.now()
 
     def healthy(self, *, slack: float = 0.0) -> bool:
         """Return False when a live hold has less than ``slack`` seconds of its lease left.
 
         No I/O. For liveness probes.
         """
-        return self.core.healthy(slack)
+        return self._runner.core.healthy(slack)
 
     def stats(self) -> Stats:
         """Return the counters since the client was made."""
-        return self.core.stats()
+        return self._runner.core.stats()
 
     @property
     def pending_cleanup(self) -> int:
@@ -82,7 +87,7 @@ class BaseClient:
 
         Waiting for it to answer, or for late requests.
         """
-        return self.core.reaper.pending
+        return self._runner.core.reaper.pending
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = type(self).__name__
@@ -90,17 +95,18 @@ class BaseClient:
         raise TypeError(message)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._settings.address}>"
+        return repr(self._runner)
 
 
-def require(client: object, kind: type[C], user: str) -> C:
-    """Return a client that is of the kind that ``user``, a public name, works with.
+def require(client: object, kind: type[BaseClient[R]], user: str) -> R:
+    """Return the runner of a client that is of the kind that ``user``, a public name, works with.
 
     The other kind's calls would do nothing, or not be undone: a block would run without its lock. Raises
     InvalidArgument.
     """
     if isinstance(client, kind):
-        return client
+        runner: R = vars(client)["_runner"]  # the one door to it, for this package's own use
+        return runner
     message = f"{user} needs {_a(kind)}, not {_a(type(client))}"
     if isinstance(client, BaseClient):
         message += ": blocking code uses Client and Lock, a coroutine AsyncClient and AsyncLock, and so on"

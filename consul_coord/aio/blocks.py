@@ -8,32 +8,33 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+import functools
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from consul_coord.aio.body import Body, misused
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
     from types import TracebackType
 
-    from consul_coord.aio.client import AsyncClient
     from consul_coord.aio.hold import AsyncHold
 
 H = TypeVar("H", bound="AsyncHold")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Blocks(Generic[H]):
     """The blocks of one object."""
 
-    def __init__(self, client: AsyncClient, key: str, kind: type[Body] = Body) -> None:
-        self._client = client
+    def __init__(self, key: str, kind: type[Body] = Body) -> None:
         self._key = key
         self._kind = kind
         self._entered: list[Body] = []
 
     def enter(self, hold: H) -> H:
         """Begin the caller's block on a hold, and return the hold."""
-        self._entered.append(self._kind(self._client, hold))
+        self._entered.append(self._kind(hold))
         return hold
 
     async def leave(
@@ -62,9 +63,9 @@ class AsyncHeld(Generic[H]):
     ``hold`` of a lock or a semaphore returns it. It may be entered any number of times, also at once.
     """
 
-    def __init__(self, client: AsyncClient, key: str, take: Callable[[], Awaitable[H]]) -> None:
+    def __init__(self, key: str, take: Callable[[], Awaitable[H]]) -> None:
         self._take = take
-        self._blocks = Blocks[H](client, key)
+        self._blocks = Blocks[H](key)
 
     async def __aenter__(self) -> H:
         return self._blocks.enter(await self._take())
@@ -73,3 +74,55 @@ class AsyncHeld(Generic[H]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._blocks.leave(kind, error, trace)
+
+
+class AsyncHoldable(Generic[H]):
+    """What is taken and given back: the ways to do so that a lock and a semaphore have in common."""
+
+    def __init__(self, key: str) -> None:
+        self._blocks = Blocks[H](key)
+        self._name = key
+
+    async def acquire(self, *, timeout: float | None = None) -> H:
+        """Take it."""
+        raise NotImplementedError
+
+    def hold(self, *, timeout: float | None = None) -> AsyncHeld[H]:
+        """Return a context manager that acquires within ``timeout`` seconds, and releases at the end.
+
+        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
+        hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
+        cancellation goes on unchanged.
+        """
+        return AsyncHeld(self._name, functools.partial(self.acquire, timeout=timeout))
+
+    async def __aenter__(self) -> H:
+        return self._blocks.enter(await self.acquire())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._blocks.leave(kind, error, trace)
+
+    async def run(self, fn: Callable[[H], Awaitable[T]], *, timeout: float | None = None) -> T:
+        """Await ``fn(hold)`` between acquire and release, and return what it returns.
+
+        Raises what ``hold`` raises.
+        """
+        async with self.hold(timeout=timeout) as hold:
+            return await fn(hold)
+
+    def wrap(
+        self, *, timeout: float | None = None
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Return a decorator that makes a function run between acquire and release; its signature is kept."""
+
+        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+            @functools.wraps(function)
+            async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
+                async with self.hold(timeout=timeout):
+                    return await function(*args, **kwargs)
+
+            return holding
+
+        return decorate

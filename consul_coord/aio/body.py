@@ -15,12 +15,11 @@ import anyio
 
 from consul_coord.aio import backend
 from consul_coord.recipes.election.leadership import resigned, told_as_leadership
-from consul_coord.recipes.hold.grant import error_at_exit
+from consul_coord.recipes.hold.view import error_at_exit, grant_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from consul_coord.aio.client import AsyncClient
     from consul_coord.aio.hold import AsyncHold
     from consul_coord.io import Signal
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 class Body:
     """One pass through an ``async with`` block."""
 
-    def __init__(self, client: AsyncClient, hold: AsyncHold) -> None:
-        self._client = client
+    def __init__(self, hold: AsyncHold) -> None:
         self._hold = hold
         self.owner = backend.current_task()
         """The task that entered."""
@@ -40,7 +38,7 @@ class Body:
 
     def _end_of(self, hold: AsyncHold) -> Signal:
         """Return what cancels the body."""
-        return hold.core.lost
+        return grant_of(hold).lost
 
     def is_mine(self) -> bool:
         """Return whether the running task entered."""
@@ -60,7 +58,7 @@ class Body:
         finally:
             await self._hold.release()
         raised = None if swallowed else error
-        lost = error_at_exit(self._hold.core, self._client.now(), raised)
+        lost = error_at_exit(self._hold, raised)
         if lost is not None:
             raise lost from raised
 
@@ -79,17 +77,17 @@ class LeaderBody(Body):
     """A block that is cancelled also when its leadership is given up elsewhere."""
 
     def _end_of(self, hold: AsyncHold) -> Signal:
-        return hold.core.over
+        return grant_of(hold).over
 
     async def leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Resign, then raise LeadershipLost in the place of the block's own cancellation."""
-        given_up = self._hold.core.released
-        with told_as_leadership(self._hold.core):
+        given_up = grant_of(self._hold).released
+        with told_as_leadership(grant_of(self._hold)):
             await super().leave(kind, error, trace)
         if given_up and self._scope.cancelled_caught:
-            raise resigned(self._hold.core)
+            raise resigned(grant_of(self._hold))
 
 
 def misused(key: str) -> RuntimeError:

@@ -78,7 +78,7 @@ class AsyncLeaderElection:
         the next attempt. ``accept_flags``: further flags that an existing key may carry, such as 0. Raises
         InvalidKey and InvalidArgument.
         """
-        self._client = require(client, AsyncClient, type(self).__name__)
+        self._runner = require(client, AsyncClient, type(self).__name__)
         self._lock = recipe.lock_of(
             key=key,
             value=as_bytes(value),
@@ -98,7 +98,7 @@ class AsyncLeaderElection:
             health=health,
         )
         self._candidacy: Candidacy | None = None
-        self._shown: AsyncLeadership | None = None
+        self._shown: tuple[Grant, AsyncLeadership] | None = None
 
     @property
     def key(self) -> str:
@@ -109,13 +109,13 @@ class AsyncLeaderElection:
 
     async def start(self) -> None:
         """Begin to be a candidate, in the background; harmless when it is one. Raises ClientClosed."""
-        core = self._client.core
+        core = self._runner.core
         with core.mutex:  # the core's: after a fork there is a new one
             candidacy = self._current()
             if candidacy is None or candidacy.is_over:
                 candidacy = recipe.Candidacy(core, self._plan, self._lock, AsyncCallbacks(core), keeps=self)
                 self._candidacy = candidacy
-            await self._client.call(functools.partial(recipe.start, candidacy=candidacy))
+            await self._runner.call(recipe.start, candidacy=candidacy)
 
     async def stop(self, *, timeout: float = 5.0) -> None:
         """Resign if it leads, and be no candidate any more; harmless when it is none.
@@ -124,12 +124,12 @@ class AsyncLeaderElection:
         """
         candidacy = self._current()
         if candidacy is not None:
-            await self._client.call(lambda io: recipe.stop(io, candidacy, timeout=timeout), closing=True)
+            await self._runner.finish(recipe.stop, candidacy, timeout=timeout)
 
     def _current(self) -> Candidacy | None:
         """Return the candidacy, unless it is a parent process's."""
         candidacy = self._candidacy
-        return candidacy if candidacy is not None and candidacy.core is self._client.core else None
+        return candidacy if candidacy is not None and candidacy.core is self._runner.core else None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -166,18 +166,18 @@ class AsyncLeaderElection:
     def leadership(self) -> AsyncLeadership | None:
         """The present leadership, or None when this does not lead; no I/O."""
         candidacy = self._candidacy
-        hold = None if candidacy is None else candidacy.leading(self._client.now())
+        hold = None if candidacy is None else candidacy.leading(self._runner.now())
         return None if candidacy is None or hold is None else self._view(candidacy, hold)
 
     def _hold(self) -> Grant | None:
         candidacy = self._candidacy
-        return None if candidacy is None else candidacy.leading(self._client.now())
+        return None if candidacy is None else candidacy.leading(self._runner.now())
 
     def _view(self, candidacy: Candidacy, hold: Grant) -> AsyncLeadership:
         shown = self._shown
-        if shown is None or shown.core is not hold:
-            self._shown = shown = AsyncLeadership(self._client, candidacy, hold)
-        return shown
+        if shown is None or shown[0] is not hold:
+            self._shown = shown = (hold, AsyncLeadership(self._runner, candidacy, hold))
+        return shown[1]
 
     async def wait_for_leadership(self, *, timeout: float | None = None) -> AsyncLeadership:
         """Return the leadership, as soon as there is one; ``timeout`` seconds at most, None for ever.
@@ -185,8 +185,8 @@ class AsyncLeaderElection:
         Raises AcquireTimeout, AcquireCancelled when the candidacy was not started or is stopped, and
         ClientClosed.
         """
-        candidacy, hold = await self._client.call(
-            functools.partial(recipe.wait_for_leadership, candidacy=self._current(), timeout=timeout)
+        candidacy, hold = await self._runner.call(
+            recipe.wait_for_leadership, candidacy=self._current(), timeout=timeout
         )
         return self._view(candidacy, hold)
 
@@ -197,9 +197,7 @@ class AsyncLeaderElection:
         and ClientClosed.
         """
         candidacy = self._candidacy
-        return await self._client.call(
-            lambda io: recipe.wait_for_loss(io, candidacy, key=self.key, timeout=timeout)
-        )
+        return await self._runner.call(recipe.wait_for_loss, candidacy, key=self.key, timeout=timeout)
 
     async def run(
         self, fn: Callable[[AsyncLeadership], Awaitable[object]], *, until: Callable[[], bool] | None = None
@@ -260,7 +258,7 @@ class AsyncLeaderElection:
         Once more for the same leadership, it returns the first outcome again.
         """
         candidacy = self._current()
-        return await self._client.call(lambda io: recipe.resign(io, candidacy, pause=pause), closing=True)
+        return await self._runner.finish(recipe.resign, candidacy, pause=pause)
 
     async def proclaim(self, value: bytes | str) -> None:
         """Change what is advertised, while leading; the next term begins with ``value`` of the constructor.
@@ -268,9 +266,9 @@ class AsyncLeaderElection:
         Raises NotHeld when this does not lead, LeadershipLost when it does not any more, and what the write
         raises.
         """
-        candidacy, hold = recipe.leadership_of(self._current(), self._client.now(), key=self.key)
+        candidacy, hold = recipe.leadership_of(self._current(), self._runner.now(), key=self.key)
         data = as_bytes(value)
-        await self._client.call(lambda io: recipe.proclaim(io, candidacy, hold, data))
+        await self._runner.call(recipe.proclaim, candidacy, hold, data)
 
     async def transfer_to(self, session: str) -> None:
         """Resign in favour of the candidate with this session, one of ``candidates()``.
@@ -279,16 +277,15 @@ class AsyncLeaderElection:
         SessionNotFound when no such candidate waits (nothing is given up then), NotHeld, LeadershipLost, and
         what the requests raise.
         """
-        candidacy, hold = recipe.leadership_of(self._current(), self._client.now(), key=self.key)
-        await self._client.call(lambda io: recipe.transfer(io, candidacy, hold, session))
+        candidacy, hold = recipe.leadership_of(self._current(), self._runner.now(), key=self.key)
+        await self._runner.call(recipe.transfer, candidacy, hold, session)
 
     async def candidates(self) -> tuple[Contender, ...]:
         """Return who waits for the leadership, the next one first; a consistent read.
 
         Candidates that know nothing of the queue are not among them, nor those that stand aside.
         """
-        core = self._client.core
-        return await self._client.call(lambda io: lock_recipe.contenders(io, core, self._lock))
+        return await self._runner.call(lock_recipe.contenders, self._runner.core, self._lock)
 
     def __repr__(self) -> str:
         role = f"leading, term {self.term}" if self.is_leader else "not leading"
@@ -300,8 +297,8 @@ async def async_leader(client: AsyncClient, key: str) -> LeaderInfo | None:
 
     Raises InvalidKey, and what the requests raise.
     """
-    require(client, AsyncClient, "async_leader")
-    return await client.call(lambda io: read_leader(io, client.core, key))
+    runner = require(client, AsyncClient, "async_leader")
+    return await runner.call(read_leader, runner.core, key)
 
 
 def async_observe(client: AsyncClient, key: str) -> AsyncWatch[LeaderInfo | None]:

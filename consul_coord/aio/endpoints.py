@@ -1,19 +1,29 @@
-"""Consul's endpoints as methods to await: each makes one call and hands it to ``perform``.
+"""Consul's endpoints as methods to await: each makes one call and hands it to the client's runner.
 
-``perform`` sends the request and reads the reply; it owns timeouts, retries and the token. Every method
-raises what it raises: InvalidArgument before anything is sent, then TransportError, ResponseError or
+That sends the request and reads the reply; it owns timeouts, retries and the token. Every method raises what
+it raises: InvalidArgument before anything is sent, then TransportError, ResponseError or
 DecodeError.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
+from consul_coord.aio.runner import CLOSE_TIMEOUT, AsyncRunner
+from consul_coord.aio.session import AsyncKeptSession
+from consul_coord.aio.watch import AsyncWatch
+from consul_coord.base_client import BaseClient
 from consul_coord.http.endpoints import agent, catalog, health, kv, session, status
 from consul_coord.http.endpoints import query as _query
+from consul_coord.http.endpoints import txn as _txn
+from consul_coord.recipes.session import handling
+from consul_coord.recipes.watch.follow import Follower
 
 if TYPE_CHECKING:
-    from consul_coord.http.messages import Call
+    from types import TracebackType
+    from typing import Self
+
     from consul_coord.models import (
         AgentInfo,
         CatalogNode,
@@ -29,18 +39,10 @@ if TYPE_CHECKING:
         Result,
         Session,
         SessionSpec,
+        TxnOp,
+        TxnResult,
         WriteOptions,
     )
-
-T = TypeVar("T")
-
-
-class AsyncPerform(Protocol):
-    """Carry out one call and return its answer."""
-
-    async def __call__(self, call: Call[T], /) -> T:
-        """Send the request and read the reply."""
-        ...
 
 
 class AsyncKV:
@@ -50,20 +52,20 @@ class AsyncKV:
     ValueTooLarge.
     """
 
-    def __init__(self, perform: AsyncPerform) -> None:
-        self._perform = perform
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
 
     async def get(self, key: str, *, options: ReadOptions | None = None) -> Result[KVPair | None]:
         """Read one key; the value is None when it is absent."""
-        return await self._perform(kv.get(key, options=options))
+        return await self._runner.perform(kv.get(key, options=options))
 
     async def get_raw(self, key: str, *, options: ReadOptions | None = None) -> Result[bytes | None]:
         """Read the bytes of one key; None when it is absent."""
-        return await self._perform(kv.get_raw(key, options=options))
+        return await self._runner.perform(kv.get_raw(key, options=options))
 
     async def list(self, prefix: str, *, options: ReadOptions | None = None) -> Result[tuple[KVPair, ...]]:
         """Read every key that starts with the prefix, sorted by its bytes; nothing without permission."""
-        return await self._perform(kv.list_pairs(prefix, options=options))
+        return await self._runner.perform(kv.list_pairs(prefix, options=options))
 
     async def keys(
         self, prefix: str, *, separator: str | None = None, options: ReadOptions | None = None
@@ -72,7 +74,7 @@ class AsyncKV:
 
         With a separator, names are cut after its first occurrence behind the prefix, and each is given once.
         """
-        return await self._perform(kv.keys(prefix, separator=separator, options=options))
+        return await self._runner.perform(kv.keys(prefix, separator=separator, options=options))
 
     async def put(
         self,
@@ -90,7 +92,7 @@ class AsyncKV:
         another client wrote in between. A plain write to a held key leaves its holder but sets its lock index
         to 0.
         """
-        return await self._perform(kv.put(key, value, flags=flags, cas=cas, options=options))
+        return await self._runner.perform(kv.put(key, value, flags=flags, cas=cas, options=options))
 
     async def delete(self, key: str, *, cas: int | None = None, options: WriteOptions | None = None) -> bool:
         """Delete a key, whoever holds it, and return whether it is gone; true also when it was absent.
@@ -98,11 +100,11 @@ class AsyncKV:
         With ``cas`` only if its ModifyIndex is that. Without, a lost reply may lead to a repeat, as with
         ``put``.
         """
-        return await self._perform(kv.delete(key, cas=cas, options=options))
+        return await self._runner.perform(kv.delete(key, cas=cas, options=options))
 
     async def delete_tree(self, prefix: str, *, options: WriteOptions | None = None) -> bool:
         """Delete every key that starts with the prefix, also held ones; the empty prefix means all keys."""
-        return await self._perform(kv.delete_tree(prefix, options=options))
+        return await self._runner.perform(kv.delete_tree(prefix, options=options))
 
     async def acquire(
         self,
@@ -118,7 +120,7 @@ class AsyncKV:
         False when another session holds it, and while the lock-delay runs. SessionNotFound when there is no
         such session. This is the bare operation; ``Lock`` knows how to wait, to renew and to notice a loss.
         """
-        return await self._perform(kv.acquire(key, session, value=value, flags=flags, options=options))
+        return await self._runner.perform(kv.acquire(key, session, value=value, flags=flags, options=options))
 
     async def release(
         self,
@@ -134,14 +136,32 @@ class AsyncKV:
         False when the session does not hold the key. After a lost reply the request is repeated, so that
         false may also mean that the first one did it.
         """
-        return await self._perform(kv.release(key, session, value=value, flags=flags, options=options))
+        return await self._runner.perform(kv.release(key, session, value=value, flags=flags, options=options))
+
+    def watch(self, key: str, *, wait: float = 30.0, min_interval: float = 0.0) -> AsyncWatch[KVPair | None]:
+        """Return a watch on one key; its state is None while the key is absent.
+
+        ``wait``: seconds that one blocking query lasts at most. ``min_interval``: seconds between two looks
+        at least.
+        """
+        return AsyncWatch(
+            self._runner, Follower(partial(kv.watch, key), wait=wait, min_interval=min_interval)
+        )
+
+    def watch_tree(
+        self, prefix: str, *, wait: float = 30.0, min_interval: float = 0.0
+    ) -> AsyncWatch[tuple[KVPair, ...]]:
+        """Return a watch on all keys that begin with ``prefix``, in order; see ``watch``."""
+        return AsyncWatch(
+            self._runner, Follower(partial(kv.watch_tree, prefix), wait=wait, min_interval=min_interval)
+        )
 
 
 class AsyncSessions:
     """Sessions, which hold keys for as long as they last."""
 
-    def __init__(self, perform: AsyncPerform) -> None:
-        self._perform = perform
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
 
     async def create(self, spec: SessionSpec | None = None, *, options: WriteOptions | None = None) -> str:
         """Make a session and return its id; nobody renews it but the caller.
@@ -149,30 +169,57 @@ class AsyncSessions:
         SessionCheckFailed when a health check that it names is missing or critical. After an error whose
         outcome is unknown a session may be left over, until twice its TTL has passed.
         """
-        return await self._perform(session.create(spec, options=options))
+        return await self._runner.perform(session.create(spec, options=options))
 
     async def destroy(self, id: str, *, options: WriteOptions | None = None) -> bool:
         """End a session; true also when there was none.
 
         What it still holds is released or deleted, and stays locked to everybody for its lock-delay.
         """
-        return await self._perform(session.destroy(id, options=options))
+        return await self._runner.perform(session.destroy(id, options=options))
 
     async def renew(self, id: str, *, options: WriteOptions | None = None) -> Session:
         """Start a session's TTL anew and return the session; SessionNotFound when it has ended."""
-        return await self._perform(session.renew(id, options=options))
+        return await self._runner.perform(session.renew(id, options=options))
 
     async def info(self, id: str, *, options: ReadOptions | None = None) -> Result[Session | None]:
         """Read a session; None when there is none, and also when the token may not read it."""
-        return await self._perform(session.info(id, options=options))
+        return await self._runner.perform(session.info(id, options=options))
 
     async def list(self, *, options: ReadOptions | None = None) -> Result[tuple[Session, ...]]:
         """Read all sessions that the token may read."""
-        return await self._perform(session.list_sessions(options=options))
+        return await self._runner.perform(session.list_sessions(options=options))
 
     async def node(self, name: str, *, options: ReadOptions | None = None) -> Result[tuple[Session, ...]]:
         """Read the sessions of one node."""
-        return await self._perform(session.node(name, options=options))
+        return await self._runner.perform(session.node(name, options=options))
+
+    def watch(self, id: str, *, wait: float = 30.0, min_interval: float = 0.0) -> AsyncWatch[Session | None]:
+        """Return a watch on one session.
+
+        Its state is None when it is gone, or can't be read with this token.
+        """
+        return AsyncWatch(
+            self._runner, Follower(partial(session.watch, id), wait=wait, min_interval=min_interval)
+        )
+
+    async def named(self, name: str) -> tuple[Session, ...]:
+        """Return the sessions of a name: what ``SessionSpec.name`` says, or ``consul-coord`` without one.
+
+        ``*`` and ``?`` stand for other characters; the mark that a client puts to each name need not be
+        given. A consistent read. Empty, too, when the token may not read sessions.
+        """
+        return await self._runner.call(handling.named, self._runner.core, name)
+
+    async def destroy_named(self, name: str) -> tuple[Session, ...]:
+        """Destroy the sessions of a name, left by processes that are gone, and return them.
+
+        Spares those of this client. Consul does not tell whether the others are still in use: give the
+        processes names of their own, for example with the host's, where they shall not end each other's. What
+        they held stays locked for their lock-delay. Raises InvalidArgument for an empty name, and what a
+        request raises.
+        """
+        return await self._runner.call(handling.destroy_named, self._runner.core, name)
 
 
 class AsyncAgent:
@@ -182,61 +229,61 @@ class AsyncAgent:
     nothing.
     """
 
-    def __init__(self, perform: AsyncPerform) -> None:
-        self._perform = perform
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
 
     async def info(self, *, options: ReadOptions | None = None) -> Result[AgentInfo]:
         """Read who answers."""
-        return await self._perform(agent.info(options=options))
+        return await self._runner.perform(agent.info(options=options))
 
     async def checks(self, *, options: ReadOptions | None = None) -> Result[dict[str, HealthCheck]]:
         """Read the checks that this agent keeps, by id."""
-        return await self._perform(agent.checks(options=options))
+        return await self._runner.perform(agent.checks(options=options))
 
     async def register_check(self, spec: CheckSpec, *, options: WriteOptions | None = None) -> None:
         """Have the agent keep a check; critical at first, unless the spec says otherwise."""
-        return await self._perform(agent.register_check(spec, options=options))
+        return await self._runner.perform(agent.register_check(spec, options=options))
 
     async def deregister_check(self, id: str, *, options: WriteOptions | None = None) -> None:
         """Have the agent forget a check; every session that names it ends."""
-        return await self._perform(agent.deregister_check(id, options=options))
+        return await self._runner.perform(agent.deregister_check(id, options=options))
 
     async def pass_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
         """Set a TTL check to passing, and start its time anew."""
-        return await self._perform(agent.pass_check(id, note=note, options=options))
+        return await self._runner.perform(agent.pass_check(id, note=note, options=options))
 
     async def warn_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
         """Set a TTL check to warning, which ends no session, and start its time anew."""
-        return await self._perform(agent.warn_check(id, note=note, options=options))
+        return await self._runner.perform(agent.warn_check(id, note=note, options=options))
 
     async def fail_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
         """Set a TTL check to critical; every session that names it ends."""
-        return await self._perform(agent.fail_check(id, note=note, options=options))
+        return await self._runner.perform(agent.fail_check(id, note=note, options=options))
 
     async def update_check(
         self, id: str, status: CheckStatus, *, output: str = "", options: WriteOptions | None = None
     ) -> None:
         """Set a TTL check's state and output."""
-        return await self._perform(agent.update_check(id, status, output=output, options=options))
+        return await self._runner.perform(agent.update_check(id, status, output=output, options=options))
 
 
 class AsyncCatalog:
     """Nodes and what is registered on them."""
 
-    def __init__(self, perform: AsyncPerform) -> None:
-        self._perform = perform
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
 
     async def nodes(self, *, options: ReadOptions | None = None) -> Result[tuple[Node, ...]]:
         """Read all nodes that the token may read."""
-        return await self._perform(catalog.nodes(options=options))
+        return await self._runner.perform(catalog.nodes(options=options))
 
     async def node(self, name: str, *, options: ReadOptions | None = None) -> Result[CatalogNode | None]:
         """Read a node with its services; None when it is not registered."""
-        return await self._perform(catalog.node(name, options=options))
+        return await self._runner.perform(catalog.node(name, options=options))
 
     async def register(self, registration: Registration, *, options: WriteOptions | None = None) -> bool:
         """Enter a node, with a service and checks if given, or overwrite what is there."""
-        return await self._perform(catalog.register(registration, options=options))
+        return await self._runner.perform(catalog.register(registration, options=options))
 
     async def deregister(
         self,
@@ -250,7 +297,7 @@ class AsyncCatalog:
 
         Sessions end with their node, and with any check that they name.
         """
-        return await self._perform(
+        return await self._runner.perform(
             catalog.deregister(node, check_id=check_id, service_id=service_id, options=options)
         )
 
@@ -258,53 +305,113 @@ class AsyncCatalog:
 class AsyncHealth:
     """Health checks of all nodes, as the servers know them."""
 
-    def __init__(self, perform: AsyncPerform) -> None:
-        self._perform = perform
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
 
     async def node(self, name: str, *, options: ReadOptions | None = None) -> Result[tuple[HealthCheck, ...]]:
         """Read the checks of one node; none when it is not registered."""
-        return await self._perform(health.node(name, options=options))
+        return await self._runner.perform(health.node(name, options=options))
 
     async def state(
         self, state: HealthState, *, options: ReadOptions | None = None
     ) -> Result[tuple[HealthCheck, ...]]:
         """Read the checks that are in one state."""
-        return await self._perform(health.state(state, options=options))
+        return await self._runner.perform(health.state(state, options=options))
 
 
 class AsyncQuery:
     """Prepared queries, which may be bound to a session and are then deleted with it."""
 
-    def __init__(self, perform: AsyncPerform) -> None:
-        self._perform = perform
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
 
     async def create(self, query: PreparedQuery, *, options: WriteOptions | None = None) -> str:
         """Store a query and return its id; SessionNotFound when it names a session that does not exist."""
-        return await self._perform(_query.create(query, options=options))
+        return await self._runner.perform(_query.create(query, options=options))
 
     async def get(self, id: str, *, options: ReadOptions | None = None) -> Result[PreparedQuery | None]:
         """Read one query; None when there is none."""
-        return await self._perform(_query.get(id, options=options))
+        return await self._runner.perform(_query.get(id, options=options))
 
     async def list(self, *, options: ReadOptions | None = None) -> Result[tuple[PreparedQuery, ...]]:
         """Read all queries that the token may read."""
-        return await self._perform(_query.list_queries(options=options))
+        return await self._runner.perform(_query.list_queries(options=options))
 
     async def delete(self, id: str, *, options: WriteOptions | None = None) -> None:
         """Delete a query."""
-        return await self._perform(_query.delete(id, options=options))
+        return await self._runner.perform(_query.delete(id, options=options))
 
 
 class AsyncStatus:
     """The servers' Raft state; needs no permission."""
 
-    def __init__(self, perform: AsyncPerform) -> None:
-        self._perform = perform
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
 
     async def leader(self, *, options: ReadOptions | None = None) -> str | None:
         """Read the address of the servers' leader; None when there is none."""
-        return await self._perform(status.leader(options=options))
+        return await self._runner.perform(status.leader(options=options))
 
     async def peers(self, *, options: ReadOptions | None = None) -> tuple[str, ...]:
         """Read the addresses of the servers."""
-        return await self._perform(status.peers(options=options))
+        return await self._runner.perform(status.peers(options=options))
+
+
+class AsyncEndpoints(BaseClient[AsyncRunner]):
+    """A client but for its settings."""
+
+    __slots__ = {
+        "agent": "The agent that answers, and its health checks.",
+        "catalog": "Nodes and services.",
+        "health": "Health checks of all nodes.",
+        "kv": "The key-value store.",
+        "query": "Prepared queries.",
+        "session": "Sessions, as the server has them.",
+        "status": "The servers' Raft state.",
+    }
+
+    def __init__(self, runner: AsyncRunner) -> None:
+        super().__init__(runner)
+        self.agent = AsyncAgent(runner)
+        self.catalog = AsyncCatalog(runner)
+        self.health = AsyncHealth(runner)
+        self.kv = AsyncKV(runner)
+        self.query = AsyncQuery(runner)
+        self.session = AsyncSessions(runner)
+        self.status = AsyncStatus(runner)
+
+    async def txn(self, *ops: TxnOp, options: ReadOptions | WriteOptions | None = None) -> TxnResult:
+        """Apply up to 64 operations as one, or none of them.
+
+        Returns the pairs that each operation gave, by its place. Raises TxnFailed with each refusal,
+        ValueTooLarge, and what a request raises. A transaction that writes is not repeated when its outcome
+        is unknown.
+        """
+        return await self._runner.perform(_txn.txn(*ops, options=options))
+
+    async def keep_session(self, spec: SessionSpec, *, resume: str | None = None) -> AsyncKeptSession:
+        """Open a session of the user's own and keep it renewed; a context manager.
+
+        ``resume``: what ``export`` of an earlier one returned; its settings are then the server's. Raises
+        SessionNotFound when that has ended, SessionCheckFailed, and what a request raises.
+        """
+        core = self._runner.core
+        kept = await self._runner.call(handling.open_session, core, spec, resume=resume)
+        return AsyncKeptSession(self._runner, core, kept)
+
+    async def close(self, *, timeout: float = CLOSE_TIMEOUT) -> None:
+        """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
+
+        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Callbacks
+        have as long to end. Harmless when done before. A call that failed may be repeated, and goes on.
+        """
+        await self._runner.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        await self._runner.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

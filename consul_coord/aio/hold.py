@@ -16,7 +16,7 @@ from consul_coord.recipes.hold.release import release
 from consul_coord.recipes.hold.view import HoldView
 
 if TYPE_CHECKING:
-    from consul_coord.aio.client import AsyncClient
+    from consul_coord.aio.runner import AsyncRunner
     from consul_coord.models import ReleaseOutcome
     from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.hold.grant import Grant
@@ -26,22 +26,20 @@ if TYPE_CHECKING:
 class AsyncLossEvent:
     """Tells of the loss of one hold or session; never set by its release."""
 
-    def __init__(self, client: AsyncClient, subject: Losable) -> None:
-        self._client = client
+    def __init__(self, runner: AsyncRunner, subject: Losable) -> None:
+        self._runner = runner
         self._subject = subject
 
     def is_set(self) -> bool:
         """Return whether it is lost; no I/O."""
-        return self._subject.is_lost(self._client.now())
+        return self._subject.is_lost(self._runner.now())
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is lost, at most ``timeout`` seconds.
 
         Returns whether it is lost; False also as soon as it was released.
         """
-        return await self._client.call(
-            lambda io: hold_ops.wait_for_loss(io, self._subject, timeout=timeout), closing=True
-        )
+        return await self._runner.finish(hold_ops.wait_for_loss, self._subject, timeout=timeout)
 
     def __repr__(self) -> str:
         return f"<AsyncLossEvent: {'set' if self.is_set() else 'not set'}>"
@@ -57,28 +55,28 @@ class AsyncHold(HoldView):
       an older ``fence`` than it has seen, or take part in a transaction with ``guard()``.
     """
 
-    def __init__(self, client: AsyncClient, core: ClientState, hold: Grant) -> None:
+    def __init__(self, runner: AsyncRunner, core: ClientState, hold: Grant) -> None:
         super().__init__(core, hold)
-        self._client = client
+        self._runner = runner
 
     @property
     def lost(self) -> AsyncLossEvent:
         """The event to wait on for a loss."""
-        return AsyncLossEvent(self._client, self._hold)
+        return AsyncLossEvent(self._runner, self._hold)
 
     async def ensure(self, seconds: float) -> None:
         """Make sure that at least ``seconds`` of the lease are left, renewing it if need be.
 
         Raises LockLost, InvalidArgument when the lease is never that long, and what the renewal raises.
         """
-        await self._client.call(lambda io: hold_ops.ensure(io, self._core, self._hold, seconds=seconds))
+        await self._runner.call(hold_ops.ensure, self._core, self._hold, seconds=seconds)
 
     async def verify(self) -> bool:
         """Return whether the leader, asked now, has the key locked for this hold.
 
         Raises what the read raises.
         """
-        return await self._client.call(lambda io: hold_ops.verify(io, self._core, self._hold))
+        return await self._runner.call(hold_ops.verify, self._core, self._hold)
 
     async def put(self, value: bytes | str) -> None:
         """Write the key's value while holding it; the fence stays.
@@ -86,7 +84,7 @@ class AsyncHold(HoldView):
         Raises LockLost when it is not held any more, and what the write raises.
         """
         data = as_bytes(value)
-        await self._client.call(lambda io: hold_ops.put(io, self._core, self._hold, data))
+        await self._runner.call(hold_ops.put, self._core, self._hold, data)
 
     async def release(self) -> ReleaseOutcome:
         """Give it up. Idempotent: gives the first outcome again.
@@ -94,4 +92,4 @@ class AsyncHold(HoldView):
         Returns RELEASED, ALREADY_LOST, or UNKNOWN when no answer came within 5 s: it is then given up in the
         background. Raises nothing of the server's or the network's.
         """
-        return await self._client.call(lambda io: release(io, self._core, self._hold), closing=True)
+        return await self._runner.finish(release, self._core, self._hold)

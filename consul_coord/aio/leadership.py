@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consul_coord.aio.client import AsyncClient
+    from consul_coord.aio.runner import AsyncRunner
     from consul_coord.recipes.election.election import Candidacy
     from consul_coord.recipes.hold.grant import Grant
 
@@ -29,15 +29,15 @@ class AsyncLeadership(LeadershipView, AsyncHold):
     cancelled. The candidacy goes on.
     """
 
-    def __init__(self, client: AsyncClient, candidacy: Candidacy, hold: Grant) -> None:
-        super().__init__(client, candidacy.core, hold)
+    def __init__(self, runner: AsyncRunner, candidacy: Candidacy, hold: Grant) -> None:
+        super().__init__(runner, candidacy.core, hold)
         self._candidacy = candidacy
-        self._blocks = Blocks[AsyncLeadership](client, hold.key, LeaderBody)
+        self._blocks = Blocks[AsyncLeadership](hold.key, LeaderBody)
 
     @property
     def lost(self) -> AsyncLossEvent:
         """The event to wait on for its end, by a loss or by resigning."""
-        return AsyncLossEvent(self._client, End(self._hold))
+        return AsyncLossEvent(self._runner, End(self._hold))
 
     async def ensure(self, seconds: float) -> None:
         """Make sure that at least ``seconds`` of the lease are left, renewing it if need be.
@@ -53,7 +53,7 @@ class AsyncLeadership(LeadershipView, AsyncHold):
         Raises LeadershipLost when it does not lead any more, and what the write raises.
         """
         data = as_bytes(value)
-        await self._client.call(lambda io: recipe.proclaim(io, self._candidacy, self._hold, data))
+        await self._runner.call(recipe.proclaim, self._candidacy, self._hold, data)
 
     async def __aenter__(self) -> Self:
         self._blocks.enter(self)

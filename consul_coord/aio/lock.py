@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal
 
-from consul_coord.aio.blocks import AsyncHeld, Blocks
+from consul_coord.aio.blocks import AsyncHoldable
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
@@ -14,16 +13,12 @@ from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.lock import lock as recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine
-    from types import TracebackType
+    from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
 
-T = TypeVar("T")
-P = ParamSpec("P")
 
-
-class AsyncLock:
+class AsyncLock(AsyncHoldable[AsyncHold]):
     """A lock on one key, for any number of threads, tasks and processes.
 
     Guarantees: at most one hold at a time whose client believes in it, as ``Hold`` says; each hold's
@@ -60,7 +55,7 @@ class AsyncLock:
         ``accept_flags``: further flags that an existing key may carry. Raises InvalidKey, and
         InvalidArgument for a client of the other kind.
         """
-        self._client = require(client, AsyncClient, type(self).__name__)
+        self._runner = require(client, AsyncClient, type(self).__name__)
         self._lock = recipe.LockObject(
             recipe.LockPlan(
                 keys=self._keys or (key,),
@@ -72,7 +67,7 @@ class AsyncLock:
                 session=session,
             )
         )
-        self._blocks = Blocks[AsyncHold](self._client, self.key)
+        super().__init__(self.key)
 
     @property
     def key(self) -> str:
@@ -87,73 +82,28 @@ class AsyncLock:
         thread or task has it, KeyConflict when the key is used for something else, ClientClosed, and what the
         server refuses.
         """
-        core = self._client.core
+        core = self._runner.core
         with self._lock.waiting() as interrupt:
-            hold = await self._client.call(
-                lambda io: recipe.acquire(io, core, self._lock, timeout=timeout), interrupt=interrupt
-            )
-        return AsyncHold(self._client, core, hold)
+            hold = await self._runner.run(interrupt, recipe.acquire, core, self._lock, timeout=timeout)
+        return AsyncHold(self._runner, core, hold)
 
     async def try_acquire(self) -> AsyncHold | None:
         """Take the lock if it is free; None when somebody else has it or a lock-delay is in force.
 
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
-        core = self._client.core
+        core = self._runner.core
         with self._lock.waiting() as interrupt:
-            hold = await self._client.call(
-                lambda io: recipe.try_acquire(io, core, self._lock), interrupt=interrupt
-            )
-        return None if hold is None else AsyncHold(self._client, core, hold)
+            hold = await self._runner.run(interrupt, recipe.try_acquire, core, self._lock)
+        return None if hold is None else AsyncHold(self._runner, core, hold)
 
     async def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.release_own(io, core, self._lock), closing=True)
+        return await self._runner.finish(recipe.release_own, self._runner.core, self._lock)
 
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._lock.cancel()
-
-    def hold(self, *, timeout: float | None = None) -> AsyncHeld[AsyncHold]:
-        """Return a context manager that takes the lock within ``timeout`` seconds and releases it at the end.
-
-        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
-        hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
-        cancellation goes on unchanged.
-        """
-        return AsyncHeld(self._client, self.key, functools.partial(self.acquire, timeout=timeout))
-
-    async def __aenter__(self) -> AsyncHold:
-        return self._blocks.enter(await self.acquire())
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._blocks.leave(kind, error, trace)
-
-    async def run(self, fn: Callable[[AsyncHold], Awaitable[T]], *, timeout: float | None = None) -> T:
-        """Await ``fn(hold)`` while holding the lock, and return what it returns.
-
-        Raises what ``hold`` raises.
-        """
-        async with self.hold(timeout=timeout) as hold:
-            return await fn(hold)
-
-    def wrap(
-        self, *, timeout: float | None = None
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
-        """Return a decorator that makes a function hold the lock while it runs; its signature is kept."""
-
-        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-            @functools.wraps(function)
-            async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
-                async with self.hold(timeout=timeout):
-                    return await function(*args, **kwargs)
-
-            return locked
-
-        return decorate
 
     async def holder(self) -> Holder | None:
         """Return who holds the lock, as the leader has it, or None; a consistent read.
@@ -162,21 +112,18 @@ class AsyncLock:
         with ``lock_delay_active`` and an empty ``session``. To tell that, a transaction is sent that can't
         succeed; a token that may not write the key gets None.
         """
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.holder(io, core, self._lock))
+        return await self._runner.call(recipe.holder, self._runner.core, self._lock)
 
     async def locked(self) -> bool:
         """Return whether anybody holds the lock, as the leader has it; a consistent read, and old at once."""
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.is_locked(io, core, self._lock))
+        return await self._runner.call(recipe.is_locked, self._runner.core, self._lock)
 
     async def contenders(self) -> tuple[Contender, ...]:
         """Return who queues for the lock, the next one first; a consistent read.
 
         Clients that know nothing of the queue, such as ``consul lock``, are not among them.
         """
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.contenders(io, core, self._lock))
+        return await self._runner.call(recipe.contenders, self._runner.core, self._lock)
 
     async def break_lock(
         self, expected_session: str, *, how: Literal["release", "destroy"] = "release"
@@ -187,9 +134,8 @@ class AsyncLock:
         of the loss. ``destroy`` ends the session and with it all its holds; their keys stay locked for the
         lock-delay.
         """
-        core = self._client.core
-        return await self._client.call(
-            lambda io: recipe.break_lock(io, core, self._lock, expected_session, how=how)
+        return await self._runner.call(
+            recipe.break_lock, self._runner.core, self._lock, expected_session, how=how
         )
 
     async def destroy(self) -> bool:
@@ -197,11 +143,10 @@ class AsyncLock:
 
         Returns False while it is in use. Raises KeyConflict when it is not a lock.
         """
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.destroy(io, core, self._lock))
+        return await self._runner.call(recipe.destroy, self._runner.core, self._lock)
 
     def __repr__(self) -> str:
-        return f"<AsyncLock on {self.key!r} of {self._client!r}>"
+        return f"<AsyncLock on {self.key!r} of {self._runner!r}>"
 
 
 class AsyncReentrantLock(AsyncLock):

@@ -40,7 +40,7 @@ class AsyncReadWriteLock:
 
         No I/O. ``session``: what its sessions are like, without checks. Raises InvalidKey, InvalidArgument.
         """
-        self._client = require(client, AsyncClient, type(self).__name__)
+        self._runner = require(client, AsyncClient, type(self).__name__)
         self._key = key
         read, write = recipe.sides(
             LockPlan(
@@ -74,16 +74,14 @@ class AsyncReadWriteLock:
 
     async def holders(self) -> tuple[Holder, ...]:
         """Return who is in: one writer, or readers; a consistent read."""
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.holders(io, core, self._side))
+        return await self._runner.call(recipe.holders, self._runner.core, self._side)
 
     async def contenders(self) -> tuple[Contender, ...]:
         """Return who waits, the next one first; a consistent read."""
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.contenders(io, core, self._side))
+        return await self._runner.call(recipe.contenders, self._runner.core, self._side)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self._key!r} of {self._client!r}>"
+        return f"<{type(self).__name__} on {self._key!r} of {self._runner!r}>"
 
 
 class AsyncRwSide(AsyncLock):
@@ -101,14 +99,12 @@ class AsyncRwSide(AsyncLock):
 
     async def holder(self) -> Holder | None:
         """Return who is in, on either side, or the first of several readers; a consistent read."""
-        core = self._client.core
-        holders = await self._client.call(lambda io: recipe.holders(io, core, self._side))
+        holders = await self._runner.call(recipe.holders, self._runner.core, self._side)
         return holders[0] if holders else None
 
     async def contenders(self) -> tuple[Contender, ...]:
         """Return who waits, for either side, the next one first; a consistent read."""
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.contenders(io, core, self._side))
+        return await self._runner.call(recipe.contenders, self._runner.core, self._side)
 
     async def break_lock(
         self, expected_session: str, *, how: Literal["release", "destroy"] = "release"
@@ -117,12 +113,10 @@ class AsyncRwSide(AsyncLock):
 
         Returns False when ``expected_session`` is not. See ``AsyncLock.break_lock``.
         """
-        core = self._client.core
-        return await self._client.call(
-            lambda io: recipe.break_in(io, core, self._side, expected_session, how=how)
+        return await self._runner.call(
+            recipe.break_in, self._runner.core, self._side, expected_session, how=how
         )
 
     async def destroy(self) -> bool:
         """Return whether nobody is in or waits; nothing is left on the server then."""
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.is_unused(io, core, self._side))
+        return await self._runner.call(recipe.is_unused, self._runner.core, self._side)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
-from consul_coord.aio.blocks import AsyncHeld, Blocks
+from consul_coord.aio.blocks import AsyncHoldable
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
@@ -14,13 +13,9 @@ from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.semaphore import semaphore as recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine
-    from types import TracebackType
+    from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 
 class AsyncPermit(AsyncHold):
@@ -37,7 +32,7 @@ class AsyncPermit(AsyncHold):
     """
 
 
-class AsyncSemaphore:
+class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
     """A number of slots under one prefix, for any number of threads, tasks and processes.
 
     Guarantees: at most ``limit`` permits at a time whose clients believe in them, as ``Permit`` says; a
@@ -75,7 +70,7 @@ class AsyncSemaphore:
         carry, such as 0 for hand-written clients. Raises InvalidKey, InvalidArgument, ValueTooLarge when the
         record of so many holders can't be kept, UnsafeSession for checks without a grace.
         """
-        self._client = require(client, AsyncClient, type(self).__name__)
+        self._runner = require(client, AsyncClient, type(self).__name__)
         self._semaphore = recipe.SemaphoreObject(
             recipe.SemaphorePlan(
                 prefix=prefix,
@@ -88,7 +83,7 @@ class AsyncSemaphore:
             ),
             limit,
         )
-        self._blocks = Blocks[AsyncPermit](self._client, self.prefix)
+        super().__init__(self.prefix)
 
     @property
     def prefix(self) -> str:
@@ -108,97 +103,49 @@ class AsyncSemaphore:
         when the record has another limit, KeyConflict when it is none, DecodeError when it can't be read,
         ClientClosed, and what the server refuses.
         """
-        core = self._client.core
+        core = self._runner.core
         with self._semaphore.waiting() as interrupt:
-            hold = await self._client.call(
-                lambda io: recipe.acquire(io, core, self._semaphore, timeout=timeout), interrupt=interrupt
-            )
-        return AsyncPermit(self._client, core, hold)
+            hold = await self._runner.run(interrupt, recipe.acquire, core, self._semaphore, timeout=timeout)
+        return AsyncPermit(self._runner, core, hold)
 
     async def try_acquire(self) -> AsyncPermit | None:
         """Get a slot if one is free and nobody waits for it; None otherwise.
 
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
-        core = self._client.core
+        core = self._runner.core
         with self._semaphore.waiting() as interrupt:
-            hold = await self._client.call(
-                lambda io: recipe.try_acquire(io, core, self._semaphore), interrupt=interrupt
-            )
-        return None if hold is None else AsyncPermit(self._client, core, hold)
+            hold = await self._runner.run(interrupt, recipe.try_acquire, core, self._semaphore)
+        return None if hold is None else AsyncPermit(self._runner, core, hold)
 
     async def release(self) -> ReleaseOutcome:
         """Give up the latest permit of the calling thread or task; see ``Permit.release``. Raises NotHeld."""
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.release_own(io, core, self._semaphore), closing=True)
+        return await self._runner.finish(recipe.release_own, self._runner.core, self._semaphore)
 
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._semaphore.cancel()
-
-    def hold(self, *, timeout: float | None = None) -> AsyncHeld[AsyncPermit]:
-        """Return a context manager that gets a slot within ``timeout`` seconds and releases it at the end.
-
-        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
-        permit was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
-        cancellation goes on unchanged.
-        """
-        return AsyncHeld(self._client, self.prefix, functools.partial(self.acquire, timeout=timeout))
-
-    async def __aenter__(self) -> AsyncPermit:
-        return self._blocks.enter(await self.acquire())
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._blocks.leave(kind, error, trace)
-
-    async def run(self, fn: Callable[[AsyncPermit], Awaitable[T]], *, timeout: float | None = None) -> T:
-        """Await ``fn(permit)`` while holding a slot, and return what it returns.
-
-        Raises what ``hold`` raises.
-        """
-        async with self.hold(timeout=timeout) as permit:
-            return await fn(permit)
-
-    def wrap(
-        self, *, timeout: float | None = None
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
-        """Return a decorator that makes a function hold a slot while it runs; its signature is kept."""
-
-        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-            @functools.wraps(function)
-            async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
-                async with self.hold(timeout=timeout):
-                    return await function(*args, **kwargs)
-
-            return holding
-
-        return decorate
 
     async def holders(self) -> tuple[Holder, ...]:
         """Return who holds a slot, the longest holder first; a consistent read.
 
         ``since_index`` tells the age: the index of the last write to the holder's key.
         """
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.holders(io, core, self._semaphore))
+        return await self._runner.call(recipe.holders, self._runner.core, self._semaphore)
 
     async def contenders(self) -> tuple[Contender, ...]:
         """Return who queues for a slot, the next one first; a consistent read.
 
         Clients that know nothing of the queue, such as ``consul lock -n``, are not among them.
         """
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.contenders(io, core, self._semaphore))
+        return await self._runner.call(recipe.contenders, self._runner.core, self._semaphore)
 
     async def position(self) -> int | None:
         """Return the best place in the queue among this object's waiting calls, 0 for the next one.
 
         None when none of them queues. A consistent read.
         """
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.position(io, core, self._semaphore))
+        return await self._runner.call(recipe.position, self._runner.core, self._semaphore)
 
     async def resize(self, new_limit: int) -> None:
         """Change the limit for everybody, and for this object.
@@ -207,16 +154,14 @@ class AsyncSemaphore:
         limit, here or elsewhere, go on waiting with the new one, and find a conflict at their next acquire.
         Raises InvalidArgument, ValueTooLarge, KeyConflict, DecodeError, and what a request raises.
         """
-        core = self._client.core
-        await self._client.call(lambda io: recipe.resize(io, core, self._semaphore, new_limit))
+        await self._runner.call(recipe.resize, self._runner.core, self._semaphore, new_limit)
 
     async def destroy(self) -> bool:
         """Delete the record if nobody holds a slot or waits for one.
 
         Returns False while it is in use. Raises KeyConflict when it is not a semaphore's.
         """
-        core = self._client.core
-        return await self._client.call(lambda io: recipe.destroy(io, core, self._semaphore))
+        return await self._runner.call(recipe.destroy, self._runner.core, self._semaphore)
 
     def __repr__(self) -> str:
-        return f"<AsyncSemaphore of {self.limit} on {self.prefix!r} of {self._client!r}>"
+        return f"<AsyncSemaphore of {self.limit} on {self.prefix!r} of {self._runner!r}>"

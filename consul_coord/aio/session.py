@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consul_coord.aio.client import AsyncClient
+    from consul_coord.aio.runner import AsyncRunner
     from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.session import keeping as sessions
 
@@ -23,8 +23,8 @@ class AsyncKeptSession:
     session has to be opened. Leaving it as a context manager closes it.
     """
 
-    def __init__(self, client: AsyncClient, core: ClientState, kept: sessions.KeptSession) -> None:
-        self._client = client
+    def __init__(self, runner: AsyncRunner, core: ClientState, kept: sessions.KeptSession) -> None:
+        self._runner = runner
         self._core = core
         self._kept = kept
 
@@ -36,11 +36,11 @@ class AsyncKeptSession:
     @property
     def lost(self) -> AsyncLossEvent:
         """The event to wait on for its loss; not set by ``close``."""
-        return AsyncLossEvent(self._client, self._kept)
+        return AsyncLossEvent(self._runner, self._kept)
 
     def remaining(self) -> float:
         """Return the seconds for which it is surely alive unless renewed; no I/O."""
-        return self._kept.lease.remaining(self._client.now())
+        return self._kept.lease.remaining(self._runner.now())
 
     def export(self) -> str:
         """Return a text from which ``client.keep_session(spec, resume=text)`` goes on, anywhere.
@@ -55,9 +55,7 @@ class AsyncKeptSession:
 
         Harmless when it has ended.
         """
-        await self._client.call(
-            lambda io: session_ops.close_session(io, self._core, self._kept), closing=True
-        )
+        await self._runner.finish(session_ops.close_session, self._core, self._kept)
 
     async def __aenter__(self) -> Self:
         return self

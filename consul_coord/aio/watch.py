@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consul_coord.aio.client import AsyncClient
+    from consul_coord.aio.runner import AsyncRunner
     from consul_coord.models import Result
     from consul_coord.recipes.watch.follow import Follower
 
@@ -25,8 +25,8 @@ class AsyncWatch(Generic[T]):
     it.
     """
 
-    def __init__(self, client: AsyncClient, follower: Follower[T]) -> None:
-        self._client = client
+    def __init__(self, runner: AsyncRunner, follower: Follower[T]) -> None:
+        self._runner = runner
         self._follower = follower
         self._closed = Signal()
 
@@ -36,7 +36,7 @@ class AsyncWatch(Generic[T]):
     async def __anext__(self) -> Result[T]:
         if self._closed.is_set():
             raise StopAsyncIteration
-        result = await self._client.call(lambda io: self._follower.change(io, until=self._closed))
+        result = await self._runner.call(self._follower.change, until=self._closed)
         if result is None:
             raise StopAsyncIteration
         return result

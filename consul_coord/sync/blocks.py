@@ -9,7 +9,8 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+import functools
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from consul_coord.sync.body import Body, misused
 
@@ -17,24 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from consul_coord.sync.client import Client
     from consul_coord.sync.hold import Hold
 
 H = TypeVar("H", bound="Hold")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Blocks(Generic[H]):
     """The blocks of one object."""
 
-    def __init__(self, client: Client, key: str, kind: type[Body] = Body) -> None:
-        self._client = client
+    def __init__(self, key: str, kind: type[Body] = Body) -> None:
         self._key = key
         self._kind = kind
         self._entered: list[Body] = []
 
     def enter(self, hold: H) -> H:
         """Begin the caller's block on a hold, and return the hold."""
-        self._entered.append(self._kind(self._client, hold))
+        self._entered.append(self._kind(hold))
         return hold
 
     def leave(
@@ -63,9 +64,9 @@ class Held(Generic[H]):
     ``hold`` of a lock or a semaphore returns it. It may be entered any number of times, also at once.
     """
 
-    def __init__(self, client: Client, key: str, take: Callable[[], H]) -> None:
+    def __init__(self, key: str, take: Callable[[], H]) -> None:
         self._take = take
-        self._blocks = Blocks[H](client, key)
+        self._blocks = Blocks[H](key)
 
     def __enter__(self) -> H:
         return self._blocks.enter(self._take())
@@ -74,3 +75,53 @@ class Held(Generic[H]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._blocks.leave(kind, error, trace)
+
+
+class Holdable(Generic[H]):
+    """What is taken and given back: the ways to do so that a lock and a semaphore have in common."""
+
+    def __init__(self, key: str) -> None:
+        self._blocks = Blocks[H](key)
+        self._name = key
+
+    def acquire(self, *, timeout: float | None = None) -> H:
+        """Take it."""
+        raise NotImplementedError
+
+    def hold(self, *, timeout: float | None = None) -> Held[H]:
+        """Return a context manager that acquires within ``timeout`` seconds, and releases at the end.
+
+        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
+        hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
+        cancellation goes on unchanged.
+        """
+        return Held(self._name, functools.partial(self.acquire, timeout=timeout))
+
+    def __enter__(self) -> H:
+        return self._blocks.enter(self.acquire())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._blocks.leave(kind, error, trace)
+
+    def run(self, fn: Callable[[H], T], *, timeout: float | None = None) -> T:
+        """Call ``fn(hold)`` between acquire and release, and return what it returns.
+
+        Raises what ``hold`` raises.
+        """
+        with self.hold(timeout=timeout) as hold:
+            return fn(hold)
+
+    def wrap(self, *, timeout: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Return a decorator that makes a function run between acquire and release; its signature is kept."""
+
+        def decorate(function: Callable[P, T]) -> Callable[P, T]:
+            @functools.wraps(function)
+            def holding(*args: P.args, **kwargs: P.kwargs) -> T:
+                with self.hold(timeout=timeout):
+                    return function(*args, **kwargs)
+
+            return holding
+
+        return decorate

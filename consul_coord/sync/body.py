@@ -12,20 +12,18 @@ import threading
 from typing import TYPE_CHECKING
 
 from consul_coord.recipes.election.leadership import told_as_leadership
-from consul_coord.recipes.hold.grant import error_at_exit
+from consul_coord.recipes.hold.view import error_at_exit, grant_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from consul_coord.sync.client import Client
     from consul_coord.sync.hold import Hold
 
 
 class Body:
     """One pass through a ``with`` block."""
 
-    def __init__(self, client: Client, hold: Hold) -> None:
-        self._client = client
+    def __init__(self, hold: Hold) -> None:
         self._hold = hold
         self.owner = threading.current_thread()
         """The thread that entered."""
@@ -46,7 +44,7 @@ class Body:
     ) -> None:
         """Release, then raise LockLost if that is due."""
         self._hold.release()
-        lost = error_at_exit(self._hold.core, self._client.now(), error)
+        lost = error_at_exit(self._hold, error)
         if lost is not None:
             raise lost from error
 
@@ -58,7 +56,7 @@ class LeaderBody(Body):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Resign, then raise LeadershipLost if that is due."""
-        with told_as_leadership(self._hold.core):
+        with told_as_leadership(grant_of(self._hold)):
             super().leave(kind, error, trace)
 
 

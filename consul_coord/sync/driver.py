@@ -332,5 +332,6 @@ class _CallbackThread:
 
     def stop(self, *, timeout: float) -> None:
         self.end()
-        if self._thread not in {None, threading.current_thread()}:
-            self._thread.join(timeout)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)

@@ -79,7 +79,7 @@ class LeaderElection:
         the next attempt. ``accept_flags``: further flags that an existing key may carry, such as 0. Raises
         InvalidKey and InvalidArgument.
         """
-        self._client = require(client, Client, type(self).__name__)
+        self._runner = require(client, Client, type(self).__name__)
         self._lock = recipe.lock_of(
             key=key,
             value=as_bytes(value),
@@ -99,7 +99,7 @@ class LeaderElection:
             health=health,
         )
         self._candidacy: Candidacy | None = None
-        self._shown: Leadership | None = None
+        self._shown: tuple[Grant, Leadership] | None = None
 
     @property
     def key(self) -> str:
@@ -110,13 +110,13 @@ class LeaderElection:
 
     def start(self) -> None:
         """Begin to be a candidate, in the background; harmless when it is one. Raises ClientClosed."""
-        core = self._client.core
+        core = self._runner.core
         with core.mutex:  # the core's: after a fork there is a new one
             candidacy = self._current()
             if candidacy is None or candidacy.is_over:
                 candidacy = recipe.Candidacy(core, self._plan, self._lock, Callbacks(core), keeps=self)
                 self._candidacy = candidacy
-            self._client.call(functools.partial(recipe.start, candidacy=candidacy))
+            self._runner.call(recipe.start, candidacy=candidacy)
 
     def stop(self, *, timeout: float = 5.0) -> None:
         """Resign if it leads, and be no candidate any more; harmless when it is none.
@@ -125,12 +125,12 @@ class LeaderElection:
         """
         candidacy = self._current()
         if candidacy is not None:
-            self._client.call(lambda io: recipe.stop(io, candidacy, timeout=timeout), closing=True)
+            self._runner.finish(recipe.stop, candidacy, timeout=timeout)
 
     def _current(self) -> Candidacy | None:
         """Return the candidacy, unless it is a parent process's."""
         candidacy = self._candidacy
-        return candidacy if candidacy is not None and candidacy.core is self._client.core else None
+        return candidacy if candidacy is not None and candidacy.core is self._runner.core else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -167,18 +167,18 @@ class LeaderElection:
     def leadership(self) -> Leadership | None:
         """The present leadership, or None when this does not lead; no I/O."""
         candidacy = self._candidacy
-        hold = None if candidacy is None else candidacy.leading(self._client.now())
+        hold = None if candidacy is None else candidacy.leading(self._runner.now())
         return None if candidacy is None or hold is None else self._view(candidacy, hold)
 
     def _hold(self) -> Grant | None:
         candidacy = self._candidacy
-        return None if candidacy is None else candidacy.leading(self._client.now())
+        return None if candidacy is None else candidacy.leading(self._runner.now())
 
     def _view(self, candidacy: Candidacy, hold: Grant) -> Leadership:
         shown = self._shown
-        if shown is None or shown.core is not hold:
-            self._shown = shown = Leadership(self._client, candidacy, hold)
-        return shown
+        if shown is None or shown[0] is not hold:
+            self._shown = shown = (hold, Leadership(self._runner, candidacy, hold))
+        return shown[1]
 
     def wait_for_leadership(self, *, timeout: float | None = None) -> Leadership:
         """Return the leadership, as soon as there is one; ``timeout`` seconds at most, None for ever.
@@ -186,8 +186,8 @@ class LeaderElection:
         Raises AcquireTimeout, AcquireCancelled when the candidacy was not started or is stopped, and
         ClientClosed.
         """
-        candidacy, hold = self._client.call(
-            functools.partial(recipe.wait_for_leadership, candidacy=self._current(), timeout=timeout)
+        candidacy, hold = self._runner.call(
+            recipe.wait_for_leadership, candidacy=self._current(), timeout=timeout
         )
         return self._view(candidacy, hold)
 
@@ -198,9 +198,7 @@ class LeaderElection:
         and ClientClosed.
         """
         candidacy = self._candidacy
-        return self._client.call(
-            lambda io: recipe.wait_for_loss(io, candidacy, key=self.key, timeout=timeout)
-        )
+        return self._runner.call(recipe.wait_for_loss, candidacy, key=self.key, timeout=timeout)
 
     def run(self, fn: Callable[[Leadership], object], *, until: Callable[[], bool] | None = None) -> None:
         """Call ``fn(leadership)`` whenever elected, in this thread or task, while this is a candidate.
@@ -255,7 +253,7 @@ class LeaderElection:
         Once more for the same leadership, it returns the first outcome again.
         """
         candidacy = self._current()
-        return self._client.call(lambda io: recipe.resign(io, candidacy, pause=pause), closing=True)
+        return self._runner.finish(recipe.resign, candidacy, pause=pause)
 
     def proclaim(self, value: bytes | str) -> None:
         """Change what is advertised, while leading; the next term begins with ``value`` of the constructor.
@@ -263,9 +261,9 @@ class LeaderElection:
         Raises NotHeld when this does not lead, LeadershipLost when it does not any more, and what the write
         raises.
         """
-        candidacy, hold = recipe.leadership_of(self._current(), self._client.now(), key=self.key)
+        candidacy, hold = recipe.leadership_of(self._current(), self._runner.now(), key=self.key)
         data = as_bytes(value)
-        self._client.call(lambda io: recipe.proclaim(io, candidacy, hold, data))
+        self._runner.call(recipe.proclaim, candidacy, hold, data)
 
     def transfer_to(self, session: str) -> None:
         """Resign in favour of the candidate with this session, one of ``candidates()``.
@@ -274,16 +272,15 @@ class LeaderElection:
         SessionNotFound when no such candidate waits (nothing is given up then), NotHeld, LeadershipLost, and
         what the requests raise.
         """
-        candidacy, hold = recipe.leadership_of(self._current(), self._client.now(), key=self.key)
-        self._client.call(lambda io: recipe.transfer(io, candidacy, hold, session))
+        candidacy, hold = recipe.leadership_of(self._current(), self._runner.now(), key=self.key)
+        self._runner.call(recipe.transfer, candidacy, hold, session)
 
     def candidates(self) -> tuple[Contender, ...]:
         """Return who waits for the leadership, the next one first; a consistent read.
 
         Candidates that know nothing of the queue are not among them, nor those that stand aside.
         """
-        core = self._client.core
-        return self._client.call(lambda io: lock_recipe.contenders(io, core, self._lock))
+        return self._runner.call(lock_recipe.contenders, self._runner.core, self._lock)
 
     def __repr__(self) -> str:
         role = f"leading, term {self.term}" if self.is_leader else "not leading"
@@ -295,8 +292,8 @@ def leader(client: Client, key: str) -> LeaderInfo | None:
 
     Raises InvalidKey, and what the requests raise.
     """
-    require(client, Client, "leader")
-    return client.call(lambda io: read_leader(io, client.core, key))
+    runner = require(client, Client, "leader")
+    return runner.call(read_leader, runner.core, key)
 
 
 def observe(client: Client, key: str) -> Watch[LeaderInfo | None]:

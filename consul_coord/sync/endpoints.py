@@ -1,20 +1,30 @@
 # Made from consul_coord/aio/endpoints.py by `python tools/make_sync.py`: change that one.
-"""Consul's endpoints as methods that block: each makes one call and hands it to ``perform``.
+"""Consul's endpoints as methods that block: each makes one call and hands it to the client's runner.
 
-``perform`` sends the request and reads the reply; it owns timeouts, retries and the token. Every method
-raises what it raises: InvalidArgument before anything is sent, then TransportError, ResponseError or
+That sends the request and reads the reply; it owns timeouts, retries and the token. Every method raises what
+it raises: InvalidArgument before anything is sent, then TransportError, ResponseError or
 DecodeError.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
+from consul_coord.base_client import BaseClient
 from consul_coord.http.endpoints import agent, catalog, health, kv, session, status
 from consul_coord.http.endpoints import query as _query
+from consul_coord.http.endpoints import txn as _txn
+from consul_coord.recipes.session import handling
+from consul_coord.recipes.watch.follow import Follower
+from consul_coord.sync.runner import CLOSE_TIMEOUT, Runner
+from consul_coord.sync.session import KeptSession
+from consul_coord.sync.watch import Watch
 
 if TYPE_CHECKING:
-    from consul_coord.http.messages import Call
+    from types import TracebackType
+    from typing import Self
+
     from consul_coord.models import (
         AgentInfo,
         CatalogNode,
@@ -30,18 +40,10 @@ if TYPE_CHECKING:
         Result,
         Session,
         SessionSpec,
+        TxnOp,
+        TxnResult,
         WriteOptions,
     )
-
-T = TypeVar("T")
-
-
-class Perform(Protocol):
-    """Carry out one call and return its answer."""
-
-    def __call__(self, call: Call[T], /) -> T:
-        """Send the request and read the reply."""
-        ...
 
 
 class KV:
@@ -51,20 +53,20 @@ class KV:
     ValueTooLarge.
     """
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def get(self, key: str, *, options: ReadOptions | None = None) -> Result[KVPair | None]:
         """Read one key; the value is None when it is absent."""
-        return self._perform(kv.get(key, options=options))
+        return self._runner.perform(kv.get(key, options=options))
 
     def get_raw(self, key: str, *, options: ReadOptions | None = None) -> Result[bytes | None]:
         """Read the bytes of one key; None when it is absent."""
-        return self._perform(kv.get_raw(key, options=options))
+        return self._runner.perform(kv.get_raw(key, options=options))
 
     def list(self, prefix: str, *, options: ReadOptions | None = None) -> Result[tuple[KVPair, ...]]:
         """Read every key that starts with the prefix, sorted by its bytes; nothing without permission."""
-        return self._perform(kv.list_pairs(prefix, options=options))
+        return self._runner.perform(kv.list_pairs(prefix, options=options))
 
     def keys(
         self, prefix: str, *, separator: str | None = None, options: ReadOptions | None = None
@@ -73,7 +75,7 @@ class KV:
 
         With a separator, names are cut after its first occurrence behind the prefix, and each is given once.
         """
-        return self._perform(kv.keys(prefix, separator=separator, options=options))
+        return self._runner.perform(kv.keys(prefix, separator=separator, options=options))
 
     def put(
         self,
@@ -91,7 +93,7 @@ class KV:
         another client wrote in between. A plain write to a held key leaves its holder but sets its lock index
         to 0.
         """
-        return self._perform(kv.put(key, value, flags=flags, cas=cas, options=options))
+        return self._runner.perform(kv.put(key, value, flags=flags, cas=cas, options=options))
 
     def delete(self, key: str, *, cas: int | None = None, options: WriteOptions | None = None) -> bool:
         """Delete a key, whoever holds it, and return whether it is gone; true also when it was absent.
@@ -99,11 +101,11 @@ class KV:
         With ``cas`` only if its ModifyIndex is that. Without, a lost reply may lead to a repeat, as with
         ``put``.
         """
-        return self._perform(kv.delete(key, cas=cas, options=options))
+        return self._runner.perform(kv.delete(key, cas=cas, options=options))
 
     def delete_tree(self, prefix: str, *, options: WriteOptions | None = None) -> bool:
         """Delete every key that starts with the prefix, also held ones; the empty prefix means all keys."""
-        return self._perform(kv.delete_tree(prefix, options=options))
+        return self._runner.perform(kv.delete_tree(prefix, options=options))
 
     def acquire(
         self,
@@ -119,7 +121,7 @@ class KV:
         False when another session holds it, and while the lock-delay runs. SessionNotFound when there is no
         such session. This is the bare operation; ``Lock`` knows how to wait, to renew and to notice a loss.
         """
-        return self._perform(kv.acquire(key, session, value=value, flags=flags, options=options))
+        return self._runner.perform(kv.acquire(key, session, value=value, flags=flags, options=options))
 
     def release(
         self,
@@ -135,14 +137,30 @@ class KV:
         False when the session does not hold the key. After a lost reply the request is repeated, so that
         false may also mean that the first one did it.
         """
-        return self._perform(kv.release(key, session, value=value, flags=flags, options=options))
+        return self._runner.perform(kv.release(key, session, value=value, flags=flags, options=options))
+
+    def watch(self, key: str, *, wait: float = 30.0, min_interval: float = 0.0) -> Watch[KVPair | None]:
+        """Return a watch on one key; its state is None while the key is absent.
+
+        ``wait``: seconds that one blocking query lasts at most. ``min_interval``: seconds between two looks
+        at least.
+        """
+        return Watch(self._runner, Follower(partial(kv.watch, key), wait=wait, min_interval=min_interval))
+
+    def watch_tree(
+        self, prefix: str, *, wait: float = 30.0, min_interval: float = 0.0
+    ) -> Watch[tuple[KVPair, ...]]:
+        """Return a watch on all keys that begin with ``prefix``, in order; see ``watch``."""
+        return Watch(
+            self._runner, Follower(partial(kv.watch_tree, prefix), wait=wait, min_interval=min_interval)
+        )
 
 
 class Sessions:
     """Sessions, which hold keys for as long as they last."""
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def create(self, spec: SessionSpec | None = None, *, options: WriteOptions | None = None) -> str:
         """Make a session and return its id; nobody renews it but the caller.
@@ -150,30 +168,55 @@ class Sessions:
         SessionCheckFailed when a health check that it names is missing or critical. After an error whose
         outcome is unknown a session may be left over, until twice its TTL has passed.
         """
-        return self._perform(session.create(spec, options=options))
+        return self._runner.perform(session.create(spec, options=options))
 
     def destroy(self, id: str, *, options: WriteOptions | None = None) -> bool:
         """End a session; true also when there was none.
 
         What it still holds is released or deleted, and stays locked to everybody for its lock-delay.
         """
-        return self._perform(session.destroy(id, options=options))
+        return self._runner.perform(session.destroy(id, options=options))
 
     def renew(self, id: str, *, options: WriteOptions | None = None) -> Session:
         """Start a session's TTL anew and return the session; SessionNotFound when it has ended."""
-        return self._perform(session.renew(id, options=options))
+        return self._runner.perform(session.renew(id, options=options))
 
     def info(self, id: str, *, options: ReadOptions | None = None) -> Result[Session | None]:
         """Read a session; None when there is none, and also when the token may not read it."""
-        return self._perform(session.info(id, options=options))
+        return self._runner.perform(session.info(id, options=options))
 
     def list(self, *, options: ReadOptions | None = None) -> Result[tuple[Session, ...]]:
         """Read all sessions that the token may read."""
-        return self._perform(session.list_sessions(options=options))
+        return self._runner.perform(session.list_sessions(options=options))
 
     def node(self, name: str, *, options: ReadOptions | None = None) -> Result[tuple[Session, ...]]:
         """Read the sessions of one node."""
-        return self._perform(session.node(name, options=options))
+        return self._runner.perform(session.node(name, options=options))
+
+    def watch(self, id: str, *, wait: float = 30.0, min_interval: float = 0.0) -> Watch[Session | None]:
+        """Return a watch on one session.
+
+        Its state is None when it is gone, or can't be read with this token.
+        """
+        return Watch(self._runner, Follower(partial(session.watch, id), wait=wait, min_interval=min_interval))
+
+    def named(self, name: str) -> tuple[Session, ...]:
+        """Return the sessions of a name: what ``SessionSpec.name`` says, or ``consul-coord`` without one.
+
+        ``*`` and ``?`` stand for other characters; the mark that a client puts to each name need not be
+        given. A consistent read. Empty, too, when the token may not read sessions.
+        """
+        return self._runner.call(handling.named, self._runner.core, name)
+
+    def destroy_named(self, name: str) -> tuple[Session, ...]:
+        """Destroy the sessions of a name, left by processes that are gone, and return them.
+
+        Spares those of this client. Consul does not tell whether the others are still in use: give the
+        processes names of their own, for example with the host's, where they shall not end each other's. What
+        they held stays locked for their lock-delay. Raises InvalidArgument for an empty name, and what a
+        request raises.
+        """
+        return self._runner.call(handling.destroy_named, self._runner.core, name)
 
 
 class Agent:
@@ -183,61 +226,61 @@ class Agent:
     nothing.
     """
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def info(self, *, options: ReadOptions | None = None) -> Result[AgentInfo]:
         """Read who answers."""
-        return self._perform(agent.info(options=options))
+        return self._runner.perform(agent.info(options=options))
 
     def checks(self, *, options: ReadOptions | None = None) -> Result[dict[str, HealthCheck]]:
         """Read the checks that this agent keeps, by id."""
-        return self._perform(agent.checks(options=options))
+        return self._runner.perform(agent.checks(options=options))
 
     def register_check(self, spec: CheckSpec, *, options: WriteOptions | None = None) -> None:
         """Have the agent keep a check; critical at first, unless the spec says otherwise."""
-        return self._perform(agent.register_check(spec, options=options))
+        return self._runner.perform(agent.register_check(spec, options=options))
 
     def deregister_check(self, id: str, *, options: WriteOptions | None = None) -> None:
         """Have the agent forget a check; every session that names it ends."""
-        return self._perform(agent.deregister_check(id, options=options))
+        return self._runner.perform(agent.deregister_check(id, options=options))
 
     def pass_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
         """Set a TTL check to passing, and start its time anew."""
-        return self._perform(agent.pass_check(id, note=note, options=options))
+        return self._runner.perform(agent.pass_check(id, note=note, options=options))
 
     def warn_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
         """Set a TTL check to warning, which ends no session, and start its time anew."""
-        return self._perform(agent.warn_check(id, note=note, options=options))
+        return self._runner.perform(agent.warn_check(id, note=note, options=options))
 
     def fail_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
         """Set a TTL check to critical; every session that names it ends."""
-        return self._perform(agent.fail_check(id, note=note, options=options))
+        return self._runner.perform(agent.fail_check(id, note=note, options=options))
 
     def update_check(
         self, id: str, status: CheckStatus, *, output: str = "", options: WriteOptions | None = None
     ) -> None:
         """Set a TTL check's state and output."""
-        return self._perform(agent.update_check(id, status, output=output, options=options))
+        return self._runner.perform(agent.update_check(id, status, output=output, options=options))
 
 
 class Catalog:
     """Nodes and what is registered on them."""
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def nodes(self, *, options: ReadOptions | None = None) -> Result[tuple[Node, ...]]:
         """Read all nodes that the token may read."""
-        return self._perform(catalog.nodes(options=options))
+        return self._runner.perform(catalog.nodes(options=options))
 
     def node(self, name: str, *, options: ReadOptions | None = None) -> Result[CatalogNode | None]:
         """Read a node with its services; None when it is not registered."""
-        return self._perform(catalog.node(name, options=options))
+        return self._runner.perform(catalog.node(name, options=options))
 
     def register(self, registration: Registration, *, options: WriteOptions | None = None) -> bool:
         """Enter a node, with a service and checks if given, or overwrite what is there."""
-        return self._perform(catalog.register(registration, options=options))
+        return self._runner.perform(catalog.register(registration, options=options))
 
     def deregister(
         self,
@@ -251,7 +294,7 @@ class Catalog:
 
         Sessions end with their node, and with any check that they name.
         """
-        return self._perform(
+        return self._runner.perform(
             catalog.deregister(node, check_id=check_id, service_id=service_id, options=options)
         )
 
@@ -259,53 +302,113 @@ class Catalog:
 class Health:
     """Health checks of all nodes, as the servers know them."""
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def node(self, name: str, *, options: ReadOptions | None = None) -> Result[tuple[HealthCheck, ...]]:
         """Read the checks of one node; none when it is not registered."""
-        return self._perform(health.node(name, options=options))
+        return self._runner.perform(health.node(name, options=options))
 
     def state(
         self, state: HealthState, *, options: ReadOptions | None = None
     ) -> Result[tuple[HealthCheck, ...]]:
         """Read the checks that are in one state."""
-        return self._perform(health.state(state, options=options))
+        return self._runner.perform(health.state(state, options=options))
 
 
 class Query:
     """Prepared queries, which may be bound to a session and are then deleted with it."""
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def create(self, query: PreparedQuery, *, options: WriteOptions | None = None) -> str:
         """Store a query and return its id; SessionNotFound when it names a session that does not exist."""
-        return self._perform(_query.create(query, options=options))
+        return self._runner.perform(_query.create(query, options=options))
 
     def get(self, id: str, *, options: ReadOptions | None = None) -> Result[PreparedQuery | None]:
         """Read one query; None when there is none."""
-        return self._perform(_query.get(id, options=options))
+        return self._runner.perform(_query.get(id, options=options))
 
     def list(self, *, options: ReadOptions | None = None) -> Result[tuple[PreparedQuery, ...]]:
         """Read all queries that the token may read."""
-        return self._perform(_query.list_queries(options=options))
+        return self._runner.perform(_query.list_queries(options=options))
 
     def delete(self, id: str, *, options: WriteOptions | None = None) -> None:
         """Delete a query."""
-        return self._perform(_query.delete(id, options=options))
+        return self._runner.perform(_query.delete(id, options=options))
 
 
 class Status:
     """The servers' Raft state; needs no permission."""
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def leader(self, *, options: ReadOptions | None = None) -> str | None:
         """Read the address of the servers' leader; None when there is none."""
-        return self._perform(status.leader(options=options))
+        return self._runner.perform(status.leader(options=options))
 
     def peers(self, *, options: ReadOptions | None = None) -> tuple[str, ...]:
         """Read the addresses of the servers."""
-        return self._perform(status.peers(options=options))
+        return self._runner.perform(status.peers(options=options))
+
+
+class Endpoints(BaseClient[Runner]):
+    """A client but for its settings."""
+
+    __slots__ = {
+        "agent": "The agent that answers, and its health checks.",
+        "catalog": "Nodes and services.",
+        "health": "Health checks of all nodes.",
+        "kv": "The key-value store.",
+        "query": "Prepared queries.",
+        "session": "Sessions, as the server has them.",
+        "status": "The servers' Raft state.",
+    }
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self.agent = Agent(runner)
+        self.catalog = Catalog(runner)
+        self.health = Health(runner)
+        self.kv = KV(runner)
+        self.query = Query(runner)
+        self.session = Sessions(runner)
+        self.status = Status(runner)
+
+    def txn(self, *ops: TxnOp, options: ReadOptions | WriteOptions | None = None) -> TxnResult:
+        """Apply up to 64 operations as one, or none of them.
+
+        Returns the pairs that each operation gave, by its place. Raises TxnFailed with each refusal,
+        ValueTooLarge, and what a request raises. A transaction that writes is not repeated when its outcome
+        is unknown.
+        """
+        return self._runner.perform(_txn.txn(*ops, options=options))
+
+    def keep_session(self, spec: SessionSpec, *, resume: str | None = None) -> KeptSession:
+        """Open a session of the user's own and keep it renewed; a context manager.
+
+        ``resume``: what ``export`` of an earlier one returned; its settings are then the server's. Raises
+        SessionNotFound when that has ended, SessionCheckFailed, and what a request raises.
+        """
+        core = self._runner.core
+        kept = self._runner.call(handling.open_session, core, spec, resume=resume)
+        return KeptSession(self._runner, core, kept)
+
+    def close(self, *, timeout: float = CLOSE_TIMEOUT) -> None:
+        """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
+
+        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Callbacks
+        have as long to end. Harmless when done before. A call that failed may be repeated, and goes on.
+        """
+        self._runner.close(timeout)
+
+    def __enter__(self) -> Self:
+        self._runner.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from consul_coord.recipes.election.election import Candidacy
     from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.sync.client import Client
+    from consul_coord.sync.runner import Runner
 
 
 class Leadership(LeadershipView, Hold):
@@ -30,15 +30,15 @@ class Leadership(LeadershipView, Hold):
     cancelled. The candidacy goes on.
     """
 
-    def __init__(self, client: Client, candidacy: Candidacy, hold: Grant) -> None:
-        super().__init__(client, candidacy.core, hold)
+    def __init__(self, runner: Runner, candidacy: Candidacy, hold: Grant) -> None:
+        super().__init__(runner, candidacy.core, hold)
         self._candidacy = candidacy
-        self._blocks = Blocks[Leadership](client, hold.key, LeaderBody)
+        self._blocks = Blocks[Leadership](hold.key, LeaderBody)
 
     @property
     def lost(self) -> LossEvent:
         """The event to wait on for its end, by a loss or by resigning."""
-        return LossEvent(self._client, End(self._hold))
+        return LossEvent(self._runner, End(self._hold))
 
     def ensure(self, seconds: float) -> None:
         """Make sure that at least ``seconds`` of the lease are left, renewing it if need be.
@@ -54,7 +54,7 @@ class Leadership(LeadershipView, Hold):
         Raises LeadershipLost when it does not lead any more, and what the write raises.
         """
         data = as_bytes(value)
-        self._client.call(lambda io: recipe.proclaim(io, self._candidacy, self._hold, data))
+        self._runner.call(recipe.proclaim, self._candidacy, self._hold, data)
 
     def __enter__(self) -> Self:
         self._blocks.enter(self)

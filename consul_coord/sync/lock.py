@@ -3,28 +3,23 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.lock import lock as recipe
-from consul_coord.sync.blocks import Blocks, Held
+from consul_coord.sync.blocks import Holdable
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from types import TracebackType
+    from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
 
-T = TypeVar("T")
-P = ParamSpec("P")
 
-
-class Lock:
+class Lock(Holdable[Hold]):
     """A lock on one key, for any number of threads, tasks and processes.
 
     Guarantees: at most one hold at a time whose client believes in it, as ``Hold`` says; each hold's
@@ -61,7 +56,7 @@ class Lock:
         ``accept_flags``: further flags that an existing key may carry. Raises InvalidKey, and
         InvalidArgument for a client of the other kind.
         """
-        self._client = require(client, Client, type(self).__name__)
+        self._runner = require(client, Client, type(self).__name__)
         self._lock = recipe.LockObject(
             recipe.LockPlan(
                 keys=self._keys or (key,),
@@ -73,7 +68,7 @@ class Lock:
                 session=session,
             )
         )
-        self._blocks = Blocks[Hold](self._client, self.key)
+        super().__init__(self.key)
 
     @property
     def key(self) -> str:
@@ -88,69 +83,28 @@ class Lock:
         thread or task has it, KeyConflict when the key is used for something else, ClientClosed, and what the
         server refuses.
         """
-        core = self._client.core
+        core = self._runner.core
         with self._lock.waiting() as interrupt:
-            hold = self._client.call(
-                lambda io: recipe.acquire(io, core, self._lock, timeout=timeout), interrupt=interrupt
-            )
-        return Hold(self._client, core, hold)
+            hold = self._runner.run(interrupt, recipe.acquire, core, self._lock, timeout=timeout)
+        return Hold(self._runner, core, hold)
 
     def try_acquire(self) -> Hold | None:
         """Take the lock if it is free; None when somebody else has it or a lock-delay is in force.
 
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
-        core = self._client.core
+        core = self._runner.core
         with self._lock.waiting() as interrupt:
-            hold = self._client.call(lambda io: recipe.try_acquire(io, core, self._lock), interrupt=interrupt)
-        return None if hold is None else Hold(self._client, core, hold)
+            hold = self._runner.run(interrupt, recipe.try_acquire, core, self._lock)
+        return None if hold is None else Hold(self._runner, core, hold)
 
     def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""
-        core = self._client.core
-        return self._client.call(lambda io: recipe.release_own(io, core, self._lock), closing=True)
+        return self._runner.finish(recipe.release_own, self._runner.core, self._lock)
 
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._lock.cancel()
-
-    def hold(self, *, timeout: float | None = None) -> Held[Hold]:
-        """Return a context manager that takes the lock within ``timeout`` seconds and releases it at the end.
-
-        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
-        hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
-        cancellation goes on unchanged.
-        """
-        return Held(self._client, self.key, functools.partial(self.acquire, timeout=timeout))
-
-    def __enter__(self) -> Hold:
-        return self._blocks.enter(self.acquire())
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._blocks.leave(kind, error, trace)
-
-    def run(self, fn: Callable[[Hold], T], *, timeout: float | None = None) -> T:
-        """Call ``fn(hold)`` while holding the lock, and return what it returns.
-
-        Raises what ``hold`` raises.
-        """
-        with self.hold(timeout=timeout) as hold:
-            return fn(hold)
-
-    def wrap(self, *, timeout: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-        """Return a decorator that makes a function hold the lock while it runs; its signature is kept."""
-
-        def decorate(function: Callable[P, T]) -> Callable[P, T]:
-            @functools.wraps(function)
-            def locked(*args: P.args, **kwargs: P.kwargs) -> T:
-                with self.hold(timeout=timeout):
-                    return function(*args, **kwargs)
-
-            return locked
-
-        return decorate
 
     def holder(self) -> Holder | None:
         """Return who holds the lock, as the leader has it, or None; a consistent read.
@@ -159,21 +113,18 @@ class Lock:
         with ``lock_delay_active`` and an empty ``session``. To tell that, a transaction is sent that can't
         succeed; a token that may not write the key gets None.
         """
-        core = self._client.core
-        return self._client.call(lambda io: recipe.holder(io, core, self._lock))
+        return self._runner.call(recipe.holder, self._runner.core, self._lock)
 
     def locked(self) -> bool:
         """Return whether anybody holds the lock, as the leader has it; a consistent read, and old at once."""
-        core = self._client.core
-        return self._client.call(lambda io: recipe.is_locked(io, core, self._lock))
+        return self._runner.call(recipe.is_locked, self._runner.core, self._lock)
 
     def contenders(self) -> tuple[Contender, ...]:
         """Return who queues for the lock, the next one first; a consistent read.
 
         Clients that know nothing of the queue, such as ``consul lock``, are not among them.
         """
-        core = self._client.core
-        return self._client.call(lambda io: recipe.contenders(io, core, self._lock))
+        return self._runner.call(recipe.contenders, self._runner.core, self._lock)
 
     def break_lock(self, expected_session: str, *, how: Literal["release", "destroy"] = "release") -> bool:
         """Take the lock from the session that has it; returns False when it is not ``expected_session``.
@@ -182,21 +133,17 @@ class Lock:
         of the loss. ``destroy`` ends the session and with it all its holds; their keys stay locked for the
         lock-delay.
         """
-        core = self._client.core
-        return self._client.call(
-            lambda io: recipe.break_lock(io, core, self._lock, expected_session, how=how)
-        )
+        return self._runner.call(recipe.break_lock, self._runner.core, self._lock, expected_session, how=how)
 
     def destroy(self) -> bool:
         """Delete the key if nobody holds it.
 
         Returns False while it is in use. Raises KeyConflict when it is not a lock.
         """
-        core = self._client.core
-        return self._client.call(lambda io: recipe.destroy(io, core, self._lock))
+        return self._runner.call(recipe.destroy, self._runner.core, self._lock)
 
     def __repr__(self) -> str:
-        return f"<Lock on {self.key!r} of {self._client!r}>"
+        return f"<Lock on {self.key!r} of {self._runner!r}>"
 
 
 class ReentrantLock(Lock):

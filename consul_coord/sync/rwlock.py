@@ -41,7 +41,7 @@ class ReadWriteLock:
 
         No I/O. ``session``: what its sessions are like, without checks. Raises InvalidKey, InvalidArgument.
         """
-        self._client = require(client, Client, type(self).__name__)
+        self._runner = require(client, Client, type(self).__name__)
         self._key = key
         read, write = recipe.sides(
             LockPlan(
@@ -75,16 +75,14 @@ class ReadWriteLock:
 
     def holders(self) -> tuple[Holder, ...]:
         """Return who is in: one writer, or readers; a consistent read."""
-        core = self._client.core
-        return self._client.call(lambda io: recipe.holders(io, core, self._side))
+        return self._runner.call(recipe.holders, self._runner.core, self._side)
 
     def contenders(self) -> tuple[Contender, ...]:
         """Return who waits, the next one first; a consistent read."""
-        core = self._client.core
-        return self._client.call(lambda io: recipe.contenders(io, core, self._side))
+        return self._runner.call(recipe.contenders, self._runner.core, self._side)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self._key!r} of {self._client!r}>"
+        return f"<{type(self).__name__} on {self._key!r} of {self._runner!r}>"
 
 
 class RwSide(Lock):
@@ -102,24 +100,20 @@ class RwSide(Lock):
 
     def holder(self) -> Holder | None:
         """Return who is in, on either side, or the first of several readers; a consistent read."""
-        core = self._client.core
-        holders = self._client.call(lambda io: recipe.holders(io, core, self._side))
+        holders = self._runner.call(recipe.holders, self._runner.core, self._side)
         return holders[0] if holders else None
 
     def contenders(self) -> tuple[Contender, ...]:
         """Return who waits, for either side, the next one first; a consistent read."""
-        core = self._client.core
-        return self._client.call(lambda io: recipe.contenders(io, core, self._side))
+        return self._runner.call(recipe.contenders, self._runner.core, self._side)
 
     def break_lock(self, expected_session: str, *, how: Literal["release", "destroy"] = "release") -> bool:
         """Put out the session that is in.
 
         Returns False when ``expected_session`` is not. See ``Lock.break_lock``.
         """
-        core = self._client.core
-        return self._client.call(lambda io: recipe.break_in(io, core, self._side, expected_session, how=how))
+        return self._runner.call(recipe.break_in, self._runner.core, self._side, expected_session, how=how)
 
     def destroy(self) -> bool:
         """Return whether nobody is in or waits; nothing is left on the server then."""
-        core = self._client.core
-        return self._client.call(lambda io: recipe.is_unused(io, core, self._side))
+        return self._runner.call(recipe.is_unused, self._runner.core, self._side)

@@ -3,25 +3,20 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.semaphore import semaphore as recipe
-from consul_coord.sync.blocks import Blocks, Held
+from consul_coord.sync.blocks import Holdable
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from types import TracebackType
+    from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 
 class Permit(Hold):
@@ -38,7 +33,7 @@ class Permit(Hold):
     """
 
 
-class Semaphore:
+class Semaphore(Holdable[Permit]):
     """A number of slots under one prefix, for any number of threads, tasks and processes.
 
     Guarantees: at most ``limit`` permits at a time whose clients believe in them, as ``Permit`` says; a
@@ -76,7 +71,7 @@ class Semaphore:
         carry, such as 0 for hand-written clients. Raises InvalidKey, InvalidArgument, ValueTooLarge when the
         record of so many holders can't be kept, UnsafeSession for checks without a grace.
         """
-        self._client = require(client, Client, type(self).__name__)
+        self._runner = require(client, Client, type(self).__name__)
         self._semaphore = recipe.SemaphoreObject(
             recipe.SemaphorePlan(
                 prefix=prefix,
@@ -89,7 +84,7 @@ class Semaphore:
             ),
             limit,
         )
-        self._blocks = Blocks[Permit](self._client, self.prefix)
+        super().__init__(self.prefix)
 
     @property
     def prefix(self) -> str:
@@ -109,95 +104,49 @@ class Semaphore:
         when the record has another limit, KeyConflict when it is none, DecodeError when it can't be read,
         ClientClosed, and what the server refuses.
         """
-        core = self._client.core
+        core = self._runner.core
         with self._semaphore.waiting() as interrupt:
-            hold = self._client.call(
-                lambda io: recipe.acquire(io, core, self._semaphore, timeout=timeout), interrupt=interrupt
-            )
-        return Permit(self._client, core, hold)
+            hold = self._runner.run(interrupt, recipe.acquire, core, self._semaphore, timeout=timeout)
+        return Permit(self._runner, core, hold)
 
     def try_acquire(self) -> Permit | None:
         """Get a slot if one is free and nobody waits for it; None otherwise.
 
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
-        core = self._client.core
+        core = self._runner.core
         with self._semaphore.waiting() as interrupt:
-            hold = self._client.call(
-                lambda io: recipe.try_acquire(io, core, self._semaphore), interrupt=interrupt
-            )
-        return None if hold is None else Permit(self._client, core, hold)
+            hold = self._runner.run(interrupt, recipe.try_acquire, core, self._semaphore)
+        return None if hold is None else Permit(self._runner, core, hold)
 
     def release(self) -> ReleaseOutcome:
         """Give up the latest permit of the calling thread or task; see ``Permit.release``. Raises NotHeld."""
-        core = self._client.core
-        return self._client.call(lambda io: recipe.release_own(io, core, self._semaphore), closing=True)
+        return self._runner.finish(recipe.release_own, self._runner.core, self._semaphore)
 
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._semaphore.cancel()
-
-    def hold(self, *, timeout: float | None = None) -> Held[Permit]:
-        """Return a context manager that gets a slot within ``timeout`` seconds and releases it at the end.
-
-        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
-        permit was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
-        cancellation goes on unchanged.
-        """
-        return Held(self._client, self.prefix, functools.partial(self.acquire, timeout=timeout))
-
-    def __enter__(self) -> Permit:
-        return self._blocks.enter(self.acquire())
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._blocks.leave(kind, error, trace)
-
-    def run(self, fn: Callable[[Permit], T], *, timeout: float | None = None) -> T:
-        """Call ``fn(permit)`` while holding a slot, and return what it returns.
-
-        Raises what ``hold`` raises.
-        """
-        with self.hold(timeout=timeout) as permit:
-            return fn(permit)
-
-    def wrap(self, *, timeout: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-        """Return a decorator that makes a function hold a slot while it runs; its signature is kept."""
-
-        def decorate(function: Callable[P, T]) -> Callable[P, T]:
-            @functools.wraps(function)
-            def holding(*args: P.args, **kwargs: P.kwargs) -> T:
-                with self.hold(timeout=timeout):
-                    return function(*args, **kwargs)
-
-            return holding
-
-        return decorate
 
     def holders(self) -> tuple[Holder, ...]:
         """Return who holds a slot, the longest holder first; a consistent read.
 
         ``since_index`` tells the age: the index of the last write to the holder's key.
         """
-        core = self._client.core
-        return self._client.call(lambda io: recipe.holders(io, core, self._semaphore))
+        return self._runner.call(recipe.holders, self._runner.core, self._semaphore)
 
     def contenders(self) -> tuple[Contender, ...]:
         """Return who queues for a slot, the next one first; a consistent read.
 
         Clients that know nothing of the queue, such as ``consul lock -n``, are not among them.
         """
-        core = self._client.core
-        return self._client.call(lambda io: recipe.contenders(io, core, self._semaphore))
+        return self._runner.call(recipe.contenders, self._runner.core, self._semaphore)
 
     def position(self) -> int | None:
         """Return the best place in the queue among this object's waiting calls, 0 for the next one.
 
         None when none of them queues. A consistent read.
         """
-        core = self._client.core
-        return self._client.call(lambda io: recipe.position(io, core, self._semaphore))
+        return self._runner.call(recipe.position, self._runner.core, self._semaphore)
 
     def resize(self, new_limit: int) -> None:
         """Change the limit for everybody, and for this object.
@@ -206,16 +155,14 @@ class Semaphore:
         limit, here or elsewhere, go on waiting with the new one, and find a conflict at their next acquire.
         Raises InvalidArgument, ValueTooLarge, KeyConflict, DecodeError, and what a request raises.
         """
-        core = self._client.core
-        self._client.call(lambda io: recipe.resize(io, core, self._semaphore, new_limit))
+        self._runner.call(recipe.resize, self._runner.core, self._semaphore, new_limit)
 
     def destroy(self) -> bool:
         """Delete the record if nobody holds a slot or waits for one.
 
         Returns False while it is in use. Raises KeyConflict when it is not a semaphore's.
         """
-        core = self._client.core
-        return self._client.call(lambda io: recipe.destroy(io, core, self._semaphore))
+        return self._runner.call(recipe.destroy, self._runner.core, self._semaphore)
 
     def __repr__(self) -> str:
-        return f"<Semaphore of {self.limit} on {self.prefix!r} of {self._client!r}>"
+        return f"<Semaphore of {self.limit} on {self.prefix!r} of {self._runner!r}>"

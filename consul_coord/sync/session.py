@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.session import keeping as sessions
-    from consul_coord.sync.client import Client
+    from consul_coord.sync.runner import Runner
 
 
 class KeptSession:
@@ -24,8 +24,8 @@ class KeptSession:
     session has to be opened. Leaving it as a context manager closes it.
     """
 
-    def __init__(self, client: Client, core: ClientState, kept: sessions.KeptSession) -> None:
-        self._client = client
+    def __init__(self, runner: Runner, core: ClientState, kept: sessions.KeptSession) -> None:
+        self._runner = runner
         self._core = core
         self._kept = kept
 
@@ -37,11 +37,11 @@ class KeptSession:
     @property
     def lost(self) -> LossEvent:
         """The event to wait on for its loss; not set by ``close``."""
-        return LossEvent(self._client, self._kept)
+        return LossEvent(self._runner, self._kept)
 
     def remaining(self) -> float:
         """Return the seconds for which it is surely alive unless renewed; no I/O."""
-        return self._kept.lease.remaining(self._client.now())
+        return self._kept.lease.remaining(self._runner.now())
 
     def export(self) -> str:
         """Return a text from which ``client.keep_session(spec, resume=text)`` goes on, anywhere.
@@ -56,7 +56,7 @@ class KeptSession:
 
         Harmless when it has ended.
         """
-        self._client.call(lambda io: session_ops.close_session(io, self._core, self._kept), closing=True)
+        self._runner.finish(session_ops.close_session, self._core, self._kept)
 
     def __enter__(self) -> Self:
         return self

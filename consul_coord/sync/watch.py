@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from consul_coord.models import Result
     from consul_coord.recipes.watch.follow import Follower
-    from consul_coord.sync.client import Client
+    from consul_coord.sync.runner import Runner
 
 T = TypeVar("T")
 
@@ -26,8 +26,8 @@ class Watch(Generic[T]):
     it.
     """
 
-    def __init__(self, client: Client, follower: Follower[T]) -> None:
-        self._client = client
+    def __init__(self, runner: Runner, follower: Follower[T]) -> None:
+        self._runner = runner
         self._follower = follower
         self._closed = Signal()
 
@@ -37,7 +37,7 @@ class Watch(Generic[T]):
     def __next__(self) -> Result[T]:
         if self._closed.is_set():
             raise StopIteration
-        result = self._client.call(lambda io: self._follower.change(io, until=self._closed))
+        result = self._runner.call(self._follower.change, until=self._closed)
         if result is None:
             raise StopIteration
         return result

@@ -70,3 +70,19 @@ def test_a_missing_docstring_is_caught(text: str) -> None:
 def test_private_names_and_overloads_need_none() -> None:
     text = '"""Module."""\ndef _f(): ...\nclass _C:\n    def m(self): ...\n@overload\ndef f(): ...'
     assert rules.undocumented({"consul_coord.planted": text}) == []
+
+
+def test_dir_shows_what_is_loaded_later_and_the_endpoints() -> None:
+    assert set(consul_coord.__all__) <= set(dir(consul_coord))
+    for client in (consul_coord.Client, consul_coord.AsyncClient):
+        endpoints = {"agent", "catalog", "health", "kv", "query", "session", "status"}
+        shown = {name for name in dir(client) if name[0] != "_"}
+        assert shown == endpoints | {
+            "close",
+            "healthy",
+            "keep_session",
+            "now",
+            "pending_cleanup",
+            "stats",
+            "txn",
+        }

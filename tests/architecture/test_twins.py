@@ -8,10 +8,8 @@ import pytest
 
 import consul_coord
 from consul_coord.aio import blocks as aio_blocks
-from consul_coord.aio import client as aio_client
 from consul_coord.aio import endpoints as aio_endpoints
 from consul_coord.sync import blocks as sync_blocks
-from consul_coord.sync import client as sync_client
 from consul_coord.sync import endpoints as sync_endpoints
 from tests.architecture.twins import Twins, members
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 WATCHES = frozenset({"watch", "watch_tree"})
 PLAIN = {
-    "Client": frozenset({"now", "healthy", "stats", "forked"}),
+    "Client": frozenset({"now", "healthy", "stats"}),
     "Hold": frozenset({"deadline", "remaining", "check", "guard", "on_lost"}),
     "KeptSession": frozenset({"remaining", "export"}),
     "LeaderElection": frozenset({"leading"}),
@@ -32,7 +30,7 @@ PLAIN = {
 }
 """Methods without I/O, by class; they hold for its subclasses too."""
 OWN_DOCS = {
-    "Client": frozenset({"", "__init__", "call", "forked"}),  # threads here, a loop there
+    "Client": frozenset({"", "__init__"}),  # threads here, a loop there
     "Lock": frozenset({"run"}),  # calls here, awaits there
     "Semaphore": frozenset({"run"}),
     "KeptSession": frozenset({""}),
@@ -56,11 +54,9 @@ PUBLIC = [name.removeprefix("Async") for name in consul_coord.__all__ if name.st
 TWINS = [
     *(twins_of(getattr(consul_coord, name), getattr(consul_coord, f"Async{name}")) for name in PUBLIC),
     twins_of(sync_blocks.Held, aio_blocks.AsyncHeld),
-    twins_of(sync_client.KV, aio_client.AsyncKV),
-    twins_of(sync_client.Sessions, aio_client.AsyncSessions),
     *(
         twins_of(getattr(sync_endpoints, name), getattr(aio_endpoints, f"Async{name}"))
-        for name in ("Agent", "Catalog", "Health", "Query", "Status")
+        for name in ("KV", "Sessions", "Agent", "Catalog", "Health", "Query", "Status")
     ),
 ]
 

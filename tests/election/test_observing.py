@@ -32,7 +32,9 @@ class Follower:
 
     def __init__(self, client: Client, key: str, *, wait: float | None = None) -> None:
         self.seen: list[LeaderInfo | None] = []
-        self._watch = observe(client, key) if wait is None else Watch(client, LeaderFollower(key, wait=wait))
+        self._watch = (
+            observe(client, key) if wait is None else Watch(client._runner, LeaderFollower(key, wait=wait))
+        )
         self._thread = threading.Thread(target=self._follow)
 
     def __enter__(self) -> Self:

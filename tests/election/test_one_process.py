@@ -65,12 +65,12 @@ def test_a_waiting_candidate_costs_two_requests_a_minute(
         if place == "follower":
             waiting = stand()
             queued(leading, 2)
-        client = waiting._client
-        before = client.stats()
+        core = waiting._runner.core
+        before = core.stats()
         for _ in range(MINUTES * 60):
             still.clock.advance(1.0)
             time.sleep(0.003)  # for the other threads to answer, within this second of theirs
-        after = client.stats()
+        after = core.stats()
         assert after.renewals - before.renewals >= MINUTES * 10
         idle = (after.requests - before.requests) - (after.renewals - before.renewals)
         tell(f"a waiting candidate ({place}): {idle / MINUTES:.2f} requests a minute besides renewals")

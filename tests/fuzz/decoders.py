@@ -67,14 +67,15 @@ def _capture(call: Call[Any]) -> NoReturn:
     raise _CapturedError(call)
 
 
+_RUNNER: Final[Any] = SimpleNamespace(perform=_capture)
 _CLIENT: Final = SimpleNamespace(
-    kv=endpoints.KV(_capture),
-    session=endpoints.Sessions(_capture),
-    agent=endpoints.Agent(_capture),
-    catalog=endpoints.Catalog(_capture),
-    health=endpoints.Health(_capture),
-    query=endpoints.Query(_capture),
-    status=endpoints.Status(_capture),
+    kv=endpoints.KV(_RUNNER),
+    session=endpoints.Sessions(_RUNNER),
+    agent=endpoints.Agent(_RUNNER),
+    catalog=endpoints.Catalog(_RUNNER),
+    health=endpoints.Health(_RUNNER),
+    query=endpoints.Query(_RUNNER),
+    status=endpoints.Status(_RUNNER),
     txn=lambda *ops, options=None: _capture(txn.txn(*ops, options=options)),
 )
 

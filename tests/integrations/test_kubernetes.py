@@ -13,7 +13,7 @@ import yaml
 
 from consul_coord import Client, LeaderElection, leader
 from consul_coord.server import Effect, Fault, ReferenceServer, ServerConfig
-from consul_coord.sync.client import CLOSE_TIMEOUT
+from consul_coord.sync.runner import CLOSE_TIMEOUT
 from tests.integrations import pages
 from tests.integrations.programs import PATIENCE, Served, eventually, serving
 
@@ -119,4 +119,4 @@ def test_the_settings_of_the_manifest_are_understood(
             monkeypatch.setenv(variable["name"], str(token) if value.startswith("/") else value)
     client = Client()
     assert repr(client) == "<Client of http://192.0.2.7:8500>"
-    assert client._settings.credentials.headers(now=0.0)["X-Consul-Token"] == "from-the-secret"
+    assert client._runner._settings.credentials.headers(now=0.0)["X-Consul-Token"] == "from-the-secret"

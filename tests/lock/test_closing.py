@@ -294,7 +294,7 @@ def test_a_hold_dropped_while_the_client_closes_is_unlocked(
     client = make_client(address=proxy.address, lock_delay=30.0)
     first = Lock(client, f"{site.key}/first").acquire(timeout=5)
     dropped = [Lock(client, site.key).acquire(timeout=5)]
-    client.core.closing.subscribe(dropped.clear)
+    client._runner.core.closing.subscribe(dropped.clear)
     client.close()
     assert first.reason is LossReason.CLIENT_CLOSED
     with Client(address=site.address, session=spec(site)) as other:
@@ -308,7 +308,7 @@ def test_a_close_that_was_interrupted_goes_on_when_it_is_repeated(
 ) -> None:
     client = Client(address=site.address, session=spec(site, lock_delay=30.0))
     holds = [Lock(client, f"{site.key}/{number}").acquire(timeout=5) for number in range(2)]
-    transport = client._transport
+    transport = client._runner._transport
     send, sent = transport.send, itertools.count(1)
 
     def interrupted(*args: Any, **kwargs: Any) -> Response:

@@ -116,14 +116,14 @@ async def test_a_close_that_failed_goes_on_when_it_is_repeated(
 ) -> None:
     async with AsyncClient(address=site.address, session=spec(site, lock_delay=30.0)) as client:
         hold = await AsyncLock(client, site.key).acquire()
-        send, failures = client._transport.send, [MemoryError()]
+        send, failures = client._runner._transport.send, [MemoryError()]
 
         async def failing(*args: Any, **kwargs: Any) -> Response:
             if failures:
                 raise failures.pop()
             return await send(*args, **kwargs)
 
-        monkeypatch.setattr(client._transport, "send", failing)
+        monkeypatch.setattr(client._runner._transport, "send", failing)
         with pytest.raises(MemoryError):
             await client.close()
         await client.close()

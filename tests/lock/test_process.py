@@ -21,7 +21,7 @@ EXITS = {
     "end": "",
     "sys.exit": "sys.exit(0)",
     "in a thread": "t = threading.Thread(target=Lock(client, KEY + '2').acquire); t.start(); t.join()",
-    "with a callback thread": "hold.on_lost(print); client._host.call_back(lambda: None)",
+    "with a callback thread": "hold.on_lost(print); client._runner._host.call_back(lambda: None)",
 }
 
 
@@ -167,7 +167,7 @@ hold = lock.acquire()
 results = []
 waiter = threading.Thread(target=lambda: results.append(lock.acquire(timeout=10)))
 waiter.start()
-while len(client.core.queues._queues[KEY]) < 2:
+while len(client._runner.core.queues._queues[KEY]) < 2:
     time.sleep(0.005)
 pid = os.fork()
 if pid == 0:
@@ -257,7 +257,7 @@ others = [Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name
 holds = [Lock(other, KEY + str(number)).acquire() for number, other in enumerate(others)]
 broken = Client(address=ADDRESS)
 def fail(): raise ValueError("made up")
-broken._transport.close = fail
+broken._runner._transport.close = fail
 """
     process = programs.start(program, site)
     _, err = process.communicate(timeout=programs.TIMEOUT)

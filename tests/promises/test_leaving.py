@@ -179,7 +179,7 @@ async def test_cancelled_tasks_break_no_request_of_others(
 def test_a_program_that_is_cancelled_before_its_start_sends_nothing(
     proxy: FaultProxy, client: Client
 ) -> None:
-    host, done = client.core.host, list[Signal]()
+    host, done = client._runner.core.host, list[Signal]()
 
     async def ask(io: IO) -> None:
         await io.changed(kv.get("never").request)

@@ -215,7 +215,7 @@ def _link(file: Path) -> str:
         return "socket:"
 
 
-def at_server(client: Client, *clients: BaseClient) -> dict[str, float]:
+def at_server(client: Client, *clients: BaseClient[Any]) -> dict[str, float]:
     """Return how many sessions and keys the server has of this run, and what its clients still have to do."""
     return {
         "sessions": len(client.session.named(_NAME)),

@@ -151,7 +151,7 @@ class Search:
         self.note(basic)
         self.note(base64.b64decode(basic).decode().partition(":")[2])
 
-    def _client(self, client: object, *, result: object, **_settings: object) -> None:
+    def _client(self, client: object, _runner: object, *, result: object) -> None:
         self._clients.append(weakref.ref(client))
 
     def _exported(self, _self: object, spans: Iterable[Any], *, result: object) -> None:

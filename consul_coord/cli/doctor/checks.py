@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from consul_coord import (
     LOCK_FLAGS,
     SEMAPHORE_FLAGS,
+    Client,
     ConsulCoordError,
     InvalidRequest,
     PermissionDenied,
@@ -31,6 +32,7 @@ from consul_coord import (
     TxnOp,
     failover_bound,
 )
+from consul_coord.base_client import require
 from consul_coord.http.failures import blocked_by, failure, printable
 from consul_coord.http.messages import Call, Request, Retry
 from consul_coord.recipes.contend import queue as waitqueue
@@ -39,7 +41,7 @@ from consul_coord.recipes.semaphore import slots
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from consul_coord import AgentInfo, Client
+    from consul_coord import AgentInfo
     from consul_coord.http.messages import Response
 
 Kind = Literal["lock", "semaphore"]
@@ -137,7 +139,7 @@ def _version(case: Examination) -> Iterator[Finding]:
         text = "the agent's version, name and limits can't be seen; nothing depends on it"
         yield Finding("version", "warning", text, ('agent_prefix "" { policy = "read" }',))
         return
-    case.limits = case.client.perform(_SELF)
+    case.limits = require(case.client, Client, "doctor").perform(_SELF)
     agent = case.agent
     role = "server" if agent.server else "client agent"
     text = f"Consul {agent.version}, {role} {agent.node}, datacenter {agent.datacenter}"

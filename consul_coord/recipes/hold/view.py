@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold import grant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.errors import LockLost
     from consul_coord.io import Signal
     from consul_coord.models import HoldState, LossReason, Sequencer, TxnOp
     from consul_coord.recipes.client import ClientState
@@ -48,11 +50,6 @@ class HoldView:
 
     def _now(self) -> float:
         return self._core.host.now()
-
-    @property
-    def core(self) -> Grant:
-        """What this is a view of, for this package's own use."""
-        return self._hold
 
     @property
     def key(self) -> str:
@@ -128,3 +125,14 @@ class HoldView:
     def __repr__(self) -> str:
         left = f"{self.remaining():.1f} s left"
         return f"<{type(self).__name__} of {self.key!r}: {self.state}, fence {self.fence}, {left}>"
+
+
+def grant_of(view: HoldView) -> Grant:
+    """Return what a hold is a view of, for this package's own use: the one door to it."""
+    return view._hold  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def error_at_exit(view: HoldView, raised: BaseException | None) -> LockLost | None:
+    """Return what leaving a block on a hold raises, after the release, besides what its body raised."""
+    now = view._now()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return grant.error_at_exit(grant_of(view), now, raised)

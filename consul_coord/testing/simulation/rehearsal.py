@@ -23,6 +23,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from consul_coord.aio.client import AsyncClient
+from consul_coord.aio.endpoints import AsyncEndpoints
+from consul_coord.aio.runner import AsyncRunner
+from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError, RequestTimeout
 from consul_coord.models import SessionSpec
 from consul_coord.testing.simulation.clock import LocalClock
@@ -299,13 +302,17 @@ class _Client(AsyncClient):
     def __init__(
         self, link: Link, judge: Judge, *, clock: LocalClock, session: SessionSpec, timeout: float
     ) -> None:
-        self._link = link
-        eyes = _Eyes(judge, link.who)
-        super().__init__(address=_ADDRESS, clock=clock, session=session, timeout=timeout, observer=eyes)
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._transport = _Transport(self._link)
+        AsyncEndpoints.__init__(
+            self,
+            AsyncRunner(
+                Settings.resolve(address=_ADDRESS, timeout=timeout, environ={}),
+                lambda: _Transport(link),
+                kind="AsyncClient",
+                session=session,
+                observer=_Eyes(judge, link.who),
+                clock=clock,
+            ),
+        )
 
 
 class _Eyes:

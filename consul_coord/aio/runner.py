@@ -1,0 +1,209 @@
+"""How an async client's programs run: each in its caller's task, and the background under one supervisor.
+
+Rules
+- Nothing needs a loop before the client is entered. Entering starts one supervisor task, whose children all
+  background programs are.
+- A failure in the background is reported and never cancels the user's tasks.
+- In a forked child the inherited holds are lost, and the client must be entered anew.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from contextlib import nullcontext
+from inspect import isawaitable, iscoroutine
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from consul_coord.aio import backend
+from consul_coord.aio.driver import AsyncIO, Supervisor
+from consul_coord.base_client import BaseRunner
+from consul_coord.host import BaseHost
+from consul_coord.http.retry import perform
+from consul_coord.io import Interrupt, Signal
+from consul_coord.recipes import client as coordinator
+from consul_coord.recipes.client import ClientState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
+
+    from consul_coord.aio.driver import BackgroundTask
+    from consul_coord.base_client import Program
+    from consul_coord.clock import Clock
+    from consul_coord.config import Settings
+    from consul_coord.events import Observer
+    from consul_coord.http.messages import Call
+    from consul_coord.http.transport.base import AsyncTransport
+    from consul_coord.io import IO
+    from consul_coord.models import SessionSpec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CLOSE_TIMEOUT = 5.0
+
+
+class AsyncHost(BaseHost):
+    """The host of an async client: its supervisor, once that is started."""
+
+    supervisor: Supervisor | None = None
+
+    def __init__(self, *, clock: Clock, observer: Observer | None) -> None:
+        super().__init__(clock=clock, observer=observer)
+        self._callbacks: dict[Signal, None] = {}
+        """What is raised when a callback that was handed over has ended."""
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """Return what does nothing: all happens in one loop."""
+        return nullcontext()
+
+    def running(self) -> Supervisor:
+        """Return the supervisor. Raises RuntimeError before the client was entered."""
+        if self.supervisor is None:
+            message = "enter the AsyncClient first: 'async with AsyncClient(...) as client:'"
+            raise RuntimeError(message)
+        return self.supervisor
+
+    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> BackgroundTask:
+        """Run a program as a child of the supervisor."""
+        return self.running().spawn(program, name=name)
+
+    def call_back(self, function: Callable[[], object]) -> None:
+        """Run a user's callback in the loop, soon; one that returns an awaitable becomes a task."""
+        ended = Signal()
+        self._callbacks[ended] = None
+        ended.subscribe(lambda: self._callbacks.pop(ended, None))
+        if self.supervisor is None:
+            self._run(function, ended)
+        else:
+            self.supervisor.wake(lambda: self._run(function, ended))
+
+    def _run(self, function: Callable[[], object], ended: Signal) -> None:
+        try:
+            result = function()
+        except Exception as error:  # noqa: BLE001 - a user's bug must not end the loop's other work
+            self.report_failure("a callback", error)
+            result = None
+        if isawaitable(result):
+
+            async def finish(_: IO) -> None:
+                await result
+
+            task = self.spawn(finish, name="a callback")
+            if task.done.is_set() and iscoroutine(result):
+                result.close()  # too late to be begun
+            task.done.subscribe(ended.set)
+        else:
+            ended.set()
+
+    async def stop(self, io: IO, *, deadline: float) -> None:
+        """Stop, when callbacks have ended or the deadline comes."""
+        supervisor = self.running()
+        while self._callbacks and not supervisor.runs_this():
+            if not await io.wait(next(iter(self._callbacks)), deadline=deadline):
+                break
+        await supervisor.stop()
+
+
+class AsyncRunner(BaseRunner):
+    """Carries out what is asked of an async client."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        transport: Callable[[], AsyncTransport],
+        *,
+        kind: str,
+        session: SessionSpec | None,
+        observer: Observer | None,
+        clock: Clock | None,
+    ) -> None:
+        super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock)
+        self._make_transport = transport
+        self._begin()
+        _runners.add(self)
+
+    def _begin(self) -> None:
+        """Start afresh, at first and in a forked child."""
+        self._transport = self._make_transport()
+        self._host = AsyncHost(clock=self._clock, observer=self._observer)
+        self._closed_by = {}
+        self.core = ClientState(self._host, spec=self._spec, timeout=self._settings.timeout)
+
+    def forked(self) -> None:
+        """Leave what was inherited to the parent, without any I/O; called in a forked child."""
+        self._transport.forget()
+        inherited = self.core
+        self._begin()
+        inherited.forked(self._host)
+
+    async def run(self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a program that ``interrupt`` may end, in this task; so may closing."""
+        self._host.running()
+        return await self._run(interrupt, program, *args, **kwargs)
+
+    async def _run(
+        self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        core = self.core
+        core.enter(interrupt)
+        try:
+            return await program(AsyncIO(self._host, self._transport, interrupt=interrupt), *args, **kwargs)
+        finally:
+            core.leave(interrupt)
+
+    async def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a program, in this task."""
+        return await self.run(Interrupt(), program, *args, **kwargs)
+
+    async def finish(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a program that gives something back, or only waits: also when the client is closed."""
+        return await program(AsyncIO(self._host, self._transport), *args, **kwargs)
+
+    async def perform(self, call: Call[T], /) -> T:
+        """Carry out one endpoint's call; needs no background."""
+        timeout = self._settings.timeout
+        return await self._run(Interrupt(), perform, call, deadline=self.now() + timeout, attempt=timeout)
+
+    async def start(self) -> None:
+        """Start the background; harmless when that was done before."""
+        if self._host.supervisor is None:
+            supervisor = Supervisor(self._host, self._transport)
+            await supervisor.start()
+            self._host.supervisor = supervisor
+
+    async def close(self, timeout: float) -> None:
+        """Give everything back and stop, in ``timeout`` seconds; harmless when done before."""
+        mine = object()
+        try:
+            if self._closed_by.setdefault(None, mine) is mine:
+                # Whoever cancels it meanwhile cancels the task once that is done.
+                await backend.uncancelled(lambda: self._close(timeout))
+        except Exception:
+            if self._closed_by.get(None) is mine:
+                self._closed_by.clear()
+            raise
+
+    async def _close(self, timeout: float) -> None:
+        core = self.core
+        core.begin_close()
+        io = AsyncIO(self._host, self._transport)
+        deadline = io.now() + timeout
+        await coordinator.close(io, core, deadline=deadline)
+        if self._host.supervisor is not None:
+            await self._host.stop(io, deadline=deadline)
+            await coordinator.close_late(io, core, deadline=deadline)
+        await self._transport.aclose()
+
+
+_runners: weakref.WeakSet[AsyncRunner] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for runner in list(_runners):
+        runner.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,150 @@
+"""How a blocking client's programs run: each on its caller's thread, and the background on a loop thread.
+
+Rules
+- Nothing does I/O or starts a thread before it is needed. The loop thread starts with the first session or
+  watch.
+- ``close`` ends the calls that wait, in any thread, and does its own I/O where it is called.
+- ``lifetime`` closes open clients at the end of the process. In a forked child the inherited holds are lost,
+  and the client starts afresh, with sockets and sessions of its own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from consul_coord.base_client import BaseRunner
+from consul_coord.http.retry import perform
+from consul_coord.io import Interrupt, run
+from consul_coord.recipes import client as coordinator
+from consul_coord.recipes.client import ClientState
+from consul_coord.sync import green, lifetime
+from consul_coord.sync.driver import BlockingIO, ThreadHost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.base_client import Program
+    from consul_coord.clock import Clock
+    from consul_coord.config import Settings
+    from consul_coord.events import Observer
+    from consul_coord.http.messages import Call
+    from consul_coord.http.transport.base import AsyncTransport, Transport
+    from consul_coord.io import IO
+    from consul_coord.models import SessionSpec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CLOSE_TIMEOUT = 5.0
+
+
+class Runner(BaseRunner):
+    """Carries out what is asked of a blocking client."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        transport: Transport,
+        background: Callable[[], AsyncTransport],
+        *,
+        kind: str,
+        session: SessionSpec | None,
+        observer: Observer | None,
+        clock: Clock | None,
+    ) -> None:
+        green.refuse()
+        super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock)
+        self._transport = transport
+        self._make_background = background
+        self._begin()
+        lifetime.begin(self)
+
+    def _begin(self) -> None:
+        """Start afresh, at first and in a forked child."""
+        self._host = ThreadHost(
+            clock=self._clock,
+            observer=self._observer,
+            background=self._make_background,
+            foreground=self._transport,
+        )
+        self.core = ClientState(self._host, spec=self._spec, timeout=self._settings.timeout)
+        self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
+        self._closed_by = {}
+        self._finalizer.atexit = False  # open clients are closed then, on the main thread
+
+    def forked(self) -> None:
+        """Leave what was inherited to the parent, without any I/O, and start afresh.
+
+        Called in a forked child.
+        """
+        self._transport.forget()
+        self._finalizer.detach()
+        inherited = self.core
+        self._begin()
+        inherited.forked(self._host)
+
+    def run(self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a program that ``interrupt`` may end, on this thread; so may closing."""
+        core = self.core
+        core.enter(interrupt)
+        try:
+            return run(program(BlockingIO(self._host, self._transport, interrupt=interrupt), *args, **kwargs))
+        finally:
+            core.leave(interrupt)
+
+    def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a program, on this thread."""
+        return self.run(Interrupt(), program, *args, **kwargs)
+
+    def finish(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a program that gives something back, or only waits: also when the client is closed."""
+        return run(program(BlockingIO(self._host, self._transport), *args, **kwargs))
+
+    def perform(self, call: Call[T], /) -> T:
+        """Carry out one endpoint's call."""
+        timeout = self._settings.timeout
+        return self.call(perform, call, deadline=self.now() + timeout, attempt=timeout)
+
+    def start(self) -> None:
+        """Do nothing: the background starts when it is needed."""
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Give everything back and stop, in ``timeout`` seconds; harmless when done before."""
+        mine = object()
+        try:
+            if self._closed_by.setdefault(None, mine) is mine:
+                self._close(timeout)
+        except BaseException:
+            if self._closed_by.get(None) is mine:
+                self._closed_by.clear()
+            raise
+
+    def _close(self, timeout: float) -> None:
+        core = self.core
+        core.begin_close()
+        io = BlockingIO(self._host, self._transport)
+        deadline = io.now() + timeout
+        run(coordinator.close(io, core, deadline=deadline))
+        self._host.stop(timeout=timeout)
+        run(coordinator.close_late(io, core, deadline=deadline))
+        self._transport.close()
+        self._finalizer.detach()
+
+
+def _dropped(host: ThreadHost, core: ClientState, transport: Transport) -> None:
+    """Close what a client had that nobody refers to any more.
+
+    In the background, for this is the garbage collector.
+    """
+    core.begin_close()
+    if core.sessions() or core.reaper.pending:
+
+        async def close(io: IO) -> None:
+            await coordinator.close(io, core, deadline=io.now() + CLOSE_TIMEOUT)
+            host.stop(timeout=0)
+
+        host.spawn(close, name="close a dropped client")
+    else:
+        host.stop(timeout=0)
+    transport.close()
