@@ -29,10 +29,16 @@ class Bed:
     quick: bool
     folder: Path
     """For files that live as long as the run."""
+    smoke: bool = False
+    """Only see that it runs: one round of what is repeated for the sake of its times."""
 
     def pick(self, *, full: T, quick: T) -> T:
         """Return the one that suits this run."""
         return quick if self.quick else full
+
+    def rounds(self, *, full: int, quick: int) -> int:
+        """Return how often contenders take turns in this run."""
+        return 1 if self.smoke else self.pick(full=full, quick=quick)
 
     def behind(self, address: str) -> Bed:
         """Return the same bed with its agent behind another address."""

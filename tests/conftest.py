@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -56,6 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and not _AGENT_FIXTURES.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.agent)
+
+
+def pytest_collection_finish() -> None:
+    # What collecting has made stays until the end. The garbage collector would look through thousands of
+    # tests at each of its rounds, and the tests of one folder ask for two rounds each.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

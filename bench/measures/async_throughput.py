@@ -123,7 +123,7 @@ def run(bed: Bed) -> Outcome:
     pairs = cycles * TASKS
     with ExitStack() as stack:
         opened, skipped = open_all(stack, (Httpx(), Ours(), Ours(OVER_HTTPX, over_httpx=True)), bed)
-        samples = in_turns(opened, lambda _, load: load(cycles), rounds=bed.pick(full=6, quick=1))
+        samples = in_turns(opened, lambda _, load: load(cycles), rounds=bed.rounds(full=6, quick=1))
     rates = {name: [[pairs / seconds] for seconds, _ in rounds] for name, rounds in samples.items()}
     costs = {name: [[cpu / pairs] for _, cpu in rounds] for name, rounds in samples.items()}
     return Outcome(

@@ -38,7 +38,7 @@ def run(bed: Bed) -> Outcome:
         subprocess.run([sys.executable, "-c", program], check=True, cwd=bed.folder)  # noqa: S603 - Python itself
         return [perf_counter() - began]
 
-    samples = in_turns(_PROGRAMS, start, rounds=bed.pick(full=25, quick=2))
+    samples = in_turns(_PROGRAMS, start, rounds=bed.rounds(full=25, quick=2))
     empty = samples[EMPTY]
     alone = {
         name: [[one[0] - base[0]] for one, base in zip(times, empty, strict=True)]

@@ -47,7 +47,7 @@ def run(bed: Bed) -> Outcome:
     with ExitStack() as stack:
         opened, skipped = open_all(stack, [entry.contender for entry in ENTRIES], bed)
         samples = in_turns(
-            opened, lambda name, pairs: pairs(batches[name]), rounds=bed.pick(full=60, quick=4)
+            opened, lambda name, pairs: pairs(batches[name]), rounds=bed.rounds(full=60, quick=4)
         )
     return Outcome(
         measure="pair",

@@ -28,7 +28,7 @@ def run(bed: Bed) -> Outcome:
     """Time the pair, contender by contender, round by round."""
     with ExitStack() as stack:
         opened, skipped = open_all(stack, CONTENDERS, bed)
-        samples = in_turns(opened, lambda _, pairs: pairs(_PAIRS), rounds=bed.pick(full=40, quick=4))
+        samples = in_turns(opened, lambda _, pairs: pairs(_PAIRS), rounds=bed.rounds(full=40, quick=4))
     return Outcome(
         measure="semaphore_pair",
         title="A semaphore's slot, uncontended: acquire + release, warm",

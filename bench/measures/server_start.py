@@ -31,7 +31,7 @@ def run(bed: Bed) -> Outcome:
         way()
         return [perf_counter() - began]
 
-    samples = in_turns(ways, start, rounds=bed.pick(full=15, quick=3))
+    samples = in_turns(ways, start, rounds=bed.rounds(full=15, quick=3))
     return Outcome(
         measure="server_start",
         title="The reference server: start to first reply, and stop",

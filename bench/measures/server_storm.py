@@ -38,7 +38,7 @@ def run(bed: Bed) -> Outcome:
                 server.ask("POST", f"{_LEADER}/{change}", {})
             return _ask_until_free(server, last)
 
-    samples = in_turns({REFERENCE: None}, storm, rounds=bed.pick(full=2, quick=1))
+    samples = in_turns({REFERENCE: None}, storm, rounds=bed.rounds(full=2, quick=1))
     longest = {name: [[max(times)] for times in rounds] for name, rounds in samples.items()}
     return Outcome(
         measure="server_storm",

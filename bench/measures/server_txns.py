@@ -31,7 +31,9 @@ def run(bed: Bed) -> Outcome:
             AGENT: Served(bed.address),
         }
         loads = {name: stack.enter_context(_Load(server, bed.key())) for name, server in servers.items()}
-        samples = in_turns(loads, lambda _, load: [load.run(transactions)], rounds=bed.pick(full=9, quick=2))
+        samples = in_turns(
+            loads, lambda _, load: [load.run(transactions)], rounds=bed.rounds(full=9, quick=2)
+        )
     return Outcome(
         measure="server_txns",
         title=f"Lock and unlock transactions on {CONNECTIONS} connections",

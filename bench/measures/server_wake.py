@@ -30,7 +30,9 @@ def run(bed: Bed) -> Outcome:
             AGENT: Served(bed.address),
         }
         key = bed.key()
-        samples = in_turns(servers, lambda _, server: [_wake(server, key)], rounds=bed.pick(full=9, quick=2))
+        samples = in_turns(
+            servers, lambda _, server: [_wake(server, key)], rounds=bed.rounds(full=9, quick=2)
+        )
     return Outcome(
         measure="server_wake",
         title=f"{QUERIES:,} blocking queries on one key, woken by one write",

@@ -114,7 +114,7 @@ def run(bed: Bed) -> Outcome:
     """Let each team do its batches in turn."""
     with ExitStack() as stack:
         opened, skipped = open_all(stack, CONTENDERS, bed)
-        samples = in_turns(opened, lambda _, team: team.run(), rounds=bed.pick(full=20, quick=4))
+        samples = in_turns(opened, lambda _, team: team.run(), rounds=bed.rounds(full=20, quick=4))
     rates = {name: [[rate] for rate in team.rates[1:]] for name, team in opened.items()}
     return Outcome(
         measure="threads",

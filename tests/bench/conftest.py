@@ -24,4 +24,4 @@ def bench_agent(consul_binary: Path) -> Iterator[RealAgent]:
 @pytest.fixture(scope="session")
 def bed(bench_agent: RealAgent, tmp_path_factory: pytest.TempPathFactory) -> Bed:
     # One folder for all, so that the Go program is built once.
-    return Bed(address=bench_agent.address, quick=True, folder=tmp_path_factory.mktemp("bench"))
+    return Bed(address=bench_agent.address, quick=True, smoke=True, folder=tmp_path_factory.mktemp("bench"))

@@ -19,7 +19,7 @@ from tests.simulation.mutations import MUTATIONS
 
 COUNTED = range(1_000)
 """Enough to reach every rare branch."""
-FEW = 50
+FEW = 20
 PORTION = 2_000
 """How many seeds a search runs besides, in shards, for workers to share; `search_seed` chooses which."""
 SHARDS = 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -43,12 +42,7 @@ def running_agent() -> Iterator[ScriptedAgent]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     agent = ScriptedAgent()
     agent.start()
-    # What is there by now stays. The check for leaked sockets collects garbage twice a test: let it look at
-    # the test's own objects only.
-    gc.collect()
-    gc.freeze()
     yield agent
-    gc.unfreeze()
     agent.stop()
 
 

@@ -103,14 +103,19 @@ def _collect_sometimes() -> None:
 
 @contextmanager
 def _without_collector() -> Generator[None]:
-    """Let objects go when nobody refers to them, or where the run says so, but at no other time."""
-    enabled = gc.isenabled()
+    """Let objects go when nobody refers to them, or where the run says so, but at no other time.
+
+    What the caller has frozen stays so: there is no way to freeze the same again.
+    """
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count()
     gc.disable()
-    gc.freeze()
+    if not frozen:
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
         _collect_sometimes()
         if enabled:
             gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -39,6 +40,9 @@ class Notes:
 
 class NoTransport:
     """For programs that send nothing."""
+
+    async def sweep(self) -> float:
+        return math.inf
 
     async def aclose(self) -> None:
         pass
