@@ -14,8 +14,9 @@ import sys
 import textwrap
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from consul_coord.models import session as session_model
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.cleanup import unlock
 from consul_coord.recipes.cleanup.reaper import RemoveContender
@@ -57,6 +58,8 @@ class Mutation:
     """The rule that must be found broken; None for whichever is."""
     also: Mutation | None = None
     """The other place that the fault is in."""
+    within: int = 2_000
+    """Of so many seeds one must find it."""
 
     def mutated(self) -> Any:
         """Return the function with the fault in it."""
@@ -90,13 +93,14 @@ class Mutation:
             setattr(self.home, self.function, was)
 
 
+_BOTH: Final[tuple[Rule, ...]] = ("exclusion", "lease")
 MUTATIONS = (
     Mutation(
         "deadline counted from the receipt",
         session,
         "renew",
-        "confirm(sent_at=sent_at",
-        "confirm(sent_at=io.now()",
+        "sent_at=sent_at, horizon=_horizon",
+        "sent_at=io.now(), horizon=_horizon",
         rare=True,
     ),
     Mutation(
@@ -115,6 +119,18 @@ MUTATIONS = (
         "horizon",
         rare=True,
         breaks="exclusion",
+    ),
+    *(
+        Mutation(
+            f"a lease of the TTL alone, by {rule}",
+            session_model,
+            "_horizon",
+            "min(ttl, max(0.0, min(lock_delay, LONGEST_LOCK_DELAY)))",
+            "ttl",
+            breaks=rule,
+            within=200,
+        )
+        for rule in _BOTH
     ),
     Mutation(
         "renewal takes 404 for success",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.process import Process
 
 KEY = "jobs/a"
-SPEC = SessionSpec(ttl=8.0, lock_delay=0.0)
+SPEC = SessionSpec(ttl=8.0, lock_delay=0.0, allow_unbounded=True)
 
 
 def a_lock(*, session: SessionSpec | None = None) -> LockObject:

@@ -10,9 +10,6 @@ from consul_coord.testing import Simulation
 from consul_coord.testing.simulation.judge import Rule
 from tests.simulation.mutations import MUTATIONS, Mutation
 
-SEEDS = 2_000
-"""Within so many each planted fault is found."""
-
 # Those that take long are looked for where there is time.
 CASES = [
     pytest.param(each, id=each.name, marks=pytest.mark.long if each.rare else pytest.mark.search)
@@ -24,7 +21,7 @@ CASES = [
 @pytest.mark.timeout(900)
 def test_a_planted_fault_is_found(mutation: Mutation) -> None:
     with mutation.planted():
-        violations = (Simulation(seed=seed).outcome().violation for seed in range(SEEDS))
+        violations = (Simulation(seed=seed).outcome().violation for seed in range(mutation.within))
         assert any(found.rule == (mutation.breaks or found.rule) for found in violations if found is not None)
 
 

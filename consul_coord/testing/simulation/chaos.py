@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.server.acl import Rule
-from consul_coord.server.gotext import SECOND
 from consul_coord.testing.simulation.network import FADED
 from consul_coord.testing.simulation.slot_rules import GARBAGE
 from consul_coord.testing.simulation.trace import short
@@ -46,6 +45,7 @@ class Chaos:
             "leaderless": lambda: self._leaderless(1.0, 12.0),
             "agent restart": self._restart,
             "destroy session": self._destroy_session,
+            "deregister node": self._deregister_node,
             "release key": self._release_key,
             "delete key": self._delete_key,
             "delete contender": self._delete_contender,
@@ -208,7 +208,28 @@ class Chaos:
             return
         session = self._rng.choice(sessions)
         self._note(f"operator destroys {short(session.id)}")
-        if not self._covered(session):
+        self._end_early(session)
+        world.cluster.destroy_session(session.id)
+
+    def _deregister_node(self) -> None:
+        cluster = self._world.cluster
+        if not cluster.state.leader:
+            return
+        # Until anti-entropy has put the agent's node back, nobody gets a session.
+        seconds = self._later(0.1, 4.0, lambda: cluster.set_health(passing=True))
+        self._note("node deregistered", seconds=seconds)
+        for session in cluster.sessions():
+            self._end_early(session)
+        cluster.deregister()
+
+    def _end_early(self, session: SessionRecord) -> None:
+        """Tell the judge what is promised no more when a session ends before its TTL has passed.
+
+        A lock-delay covers for as long as the holder may believe. Slots have none: theirs is the grace, with
+        checks.
+        """
+        world = self._world
+        if not session.lock_delay:
             for key in self._keys:
                 if world.cluster.holder(key) == session.id:
                     world.judge.rules[key].forced()
@@ -216,14 +237,6 @@ class Chaos:
             for pool in self._pools:
                 if world.cluster.entry(f"{pool.prefix}/{session.id}") is not None:
                     world.judge.rules[pool.prefix].forced(session.id)
-        world.cluster.destroy_session(session.id)
-
-    @staticmethod
-    def _covered(session: SessionRecord) -> bool:
-        """Return whether the lock-delay outlasts what the session's holder may still believe."""
-        return bool(session.node_checks) or session.lock_delay / SECOND >= float(
-            session.ttl.rstrip("s") or "inf"
-        )
 
     def _key(self) -> str:
         """Return a key that has a leader to write it; empty if there is none."""

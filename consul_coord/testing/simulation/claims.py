@@ -22,6 +22,7 @@ class Claim:
 
     __slots__ = (
         "actor",
+        "covered",
         "fence",
         "found_lost",
         "lease",
@@ -34,13 +35,15 @@ class Claim:
         "told",
     )
 
-    def __init__(self, process: Process, hold: Grant, *, of: str, actor: str) -> None:
+    def __init__(self, process: Process, hold: Grant, *, of: str, actor: str, covered: float) -> None:
         self.process = process
         self.actor = actor
         self.of = of
         """The lock's or the election's key, or the semaphore's prefix."""
         self.session = hold.session
         self.fence = hold.fence
+        self.covered = covered
+        """For how many seconds after the end of its session the server lets nobody else get it."""
         self.lease = hold.lease
         self.reference = weakref.ref(hold)
         self.told = False

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from consul_coord.server import catalog
 from consul_coord.server.acl import AclConfig, Token
 from consul_coord.server.config import ServerConfig
+from consul_coord.server.gotext import SECOND
 from consul_coord.server.kv import KvOp
 from consul_coord.server.records import CRITICAL, PASSING, SERF_CHECK, CheckRecord, Entry
 from consul_coord.server.service import Service
@@ -52,6 +53,7 @@ class Cluster:
             new_id=lambda: f"{next(numbers):08x}-0000-4000-8000-{rng.getrandbits(48):012x}",
             config=config,
         )
+        (self._node,) = self.state.store.nodes
         self.service = Service(self.state, random=rng.random)
         self.down = False
         self._waiting: dict[int, Receiver] = {}
@@ -176,10 +178,19 @@ class Cluster:
         return True
 
     def set_health(self, *, passing: bool) -> None:
-        """Let the agent's own check pass or fail."""
+        """Let the agent's own check pass or fail, on its node, which may have to be put back."""
         status = PASSING if passing else CRITICAL
         check = CheckRecord(self.state.node, SERF_CHECK, "Serf Health Status", status=status)
-        self._do(lambda now: self.state.register(catalog.Registration(self.state.node, checks=(check,)), now))
+        what = catalog.Registration(self.state.node, node=self._node, checks=(check,))
+        self._do(lambda now: self.state.register(what, now))
+
+    def deregister(self) -> None:
+        """Remove the agent's node from the catalog, and with it all sessions; ``set_health`` puts it back."""
+        self._do(lambda now: self.state.deregister(self.state.node, now))
+
+    def lock_delay(self, session: str) -> float:
+        """Return the seconds for which a living session's keys stay locked after its end."""
+        return self.state.store.sessions.rows[session].lock_delay / SECOND
 
     def permit(self, rules: tuple[Rule, ...]) -> None:
         """Have these rules of permission, and let everything else be allowed."""

@@ -110,7 +110,7 @@ class ForeignLock(Foreign):
 class ForeignSemaphore(Foreign):
     """A client that contends for slots, with a limit that it takes from the record."""
 
-    spec = SessionSpec(ttl=3.0, behavior="delete", lock_delay=0.0)
+    spec = SessionSpec(ttl=3.0, behavior="delete", lock_delay=0.0, allow_unbounded=True)
 
     async def _round(self, io: SimIO, own: str, name: str) -> None:
         contender, record = f"{name}/{own}", f"{name}/.lock"

@@ -310,7 +310,10 @@ class Judge:
 
     def granted(self, process: Process, hold: Grant, *, of: str, actor: str, kind: str = "acquired") -> Claim:
         """Take note of a hold that a user has got."""
-        claim = Claim(process, hold, of=of, actor=actor)
+        # Without a lock-delay nothing covers a holder but the TTL, which must not have ended the session yet.
+        session = hold.session
+        covered = (self.cluster.lock_delay(session) if self.cluster.lives(session) else 0.0) or self.ttl
+        claim = Claim(process, hold, of=of, actor=actor, covered=covered)
         self.note(process.name, f"holds {of} by {short(hold.session)}, fence {hold.fence}")
         self.tell(claim, kind, until=claim.until)
         self.rules[of].granted(claim)

@@ -107,8 +107,10 @@ class KeyRules(Rules):
         for claim in believed:
             holder = self.cluster.holder(self.name)
             # Of a session that has ended, the key may be free until its lock-delay is over.
-            if holder != claim.session and (holder or self.cluster.lives(claim.session)):
-                self.judge.convict("exclusion", f"{claim} is believed in, and {short(holder)} has the key")
+            delayed = not self.cluster.lives(claim.session) and self.cluster.in_lock_delay(self.name)
+            if holder != claim.session and (holder or not delayed):
+                who = f"{short(holder)} has the key" if holder else "anybody could have the key"
+                self.judge.convict("exclusion", f"{claim} is believed in, and {who}")
 
     def check_queue(self) -> None:
         """See who queues, after something was written."""

@@ -49,6 +49,7 @@ CHAOS = {
     "leaderless": "no leader for longer than requests wait for one",
     "agent restart": "connections break, and are refused for a while",
     "destroy session": "an operator destroys a session",
+    "deregister node": "the agent's node leaves the catalog for a while, and all sessions end",
     "release key": "an operator releases the key from its session",
     "delete key": "an operator deletes the key",
     "delete contender": "an operator deletes a contender",
@@ -171,6 +172,7 @@ AIMS = (
         patience=2.5,
     ),
     Aim(fates=("late and cut off", "no leader"), hot=("barge", "take", "unlock"), patience=2.5),
+    Aim(fates=("slow", "no leader"), chaos=("deregister node", "cut"), hot=("renew",)),
     *(Aim(fates=("fading", "reply lost"), chaos=("cut",), hot=("renew",), short_leases=True),) * 2,
     Aim(fates=("reply lost", "reply cut off"), hot=("barge", "join", "take", "unlock", "create")),
 )
@@ -250,11 +252,14 @@ def _pools(rng: Dice) -> tuple[Pool, ...]:
 
 def _spec(rng: Dice, *, short: bool) -> SessionSpec:
     if short:
-        return SessionSpec(ttl=2.0, lock_delay=0.0)
+        return SessionSpec(ttl=2.0, lock_delay=0.0, allow_unbounded=True)
     checked = rng.chance(0.15)
+    lock_delay = rng.choice((2.0, 4.0)) if checked else rng.choice((0.0, 1.0, 1.0, 3.0, 6.0))
     return SessionSpec(
+        # With the longer TTLs the lease rests on the lock-delay alone.
         ttl=rng.choice((2.0, 4.0, 8.0)),
-        lock_delay=rng.choice((2.0, 4.0)) if checked else rng.choice((0.0, 0.0, 1.0, 3.0, 6.0)),
+        lock_delay=lock_delay,
+        allow_unbounded=not lock_delay,
         behavior="delete" if rng.chance(0.25) else "release",
         node_checks=(SERF_HEALTH,) if checked else (),
     )

@@ -4,7 +4,9 @@ Rules
 - What an acquire returns is held, at that moment; no two holds have the same fence, and it is one under which
   the server gave it to that very session: so fences rise in the order of the grants, whatever clocks and
   operators do.
-- Nobody believes in a hold for longer than the TTL after its session has ended, whatever has ended it.
+- Nobody believes in a hold for longer than the lock-delay after its session has ended, whatever has ended it;
+  without a lock-delay, for no longer than the TTL.
+- Who believes in what is compared with the server's state, and with who else believes, after every event.
 - The loss of a hold is told once, by its deadline or as soon as its process goes on, and never of one that
   goes on; and a hold never comes back, neither for those who are told nor for those who ask.
 - A write guarded by a hold succeeds only while its session has, under its fence, what it is a hold of.
@@ -52,7 +54,6 @@ class Rules(ABC):
         self._forced: dict[str, int] = {}
         """Likewise, of one session."""
         self._by_fence: dict[int, Claim] = {}
-        self._anew = False
         self._free_since: float | None = None
         self._register: tuple[int, Claim | None] = (0, None)
         """The resource that takes no fence lower than the last one, and who wrote it last."""
@@ -128,7 +129,6 @@ class Rules(ABC):
             judge.convict("fences", f"{claim}: the server gave nothing to that session under that fence")
         if not claim.believed():
             judge.convict("granted", f"{claim} was over before it began")
-        self._anew = True
         self.claims.append(claim)
         self.check_fence(claim)
         self.latest = max(self.latest, claim.fence)
@@ -174,23 +174,21 @@ class Rules(ABC):
     def look(self, *, written: bool) -> None:
         """See whether all is well at this moment."""
         if self.claims:
-            self._check_claims(anew=written or self._anew)
-            self._anew = False
+            self._check_claims()
         if written:
             self.check_queue()
         if self.judge.healed_at is not None:
             self._check_taken()
 
-    def _check_claims(self, *, anew: bool) -> None:
+    def _check_claims(self) -> None:
         over = [claim for claim in self.claims if self._is_over(claim)]
         for claim in over:
             self.claims.remove(claim)
         if not self.judge.bounded:
             return
+        self.check_belief([claim for claim in self.claims if self.counts(claim) and claim.believed()])
         for claim in self.claims:
             self._check_session(claim)
-        if anew:  # belief begins with a grant, and what is held changes hands with a write
-            self.check_belief([claim for claim in self.claims if self.counts(claim) and claim.believed()])
 
     def _check_session(self, claim: Claim) -> None:
         now = self.judge.now
@@ -198,7 +196,7 @@ class Rules(ABC):
             if not self.cluster.lives(claim.session):
                 claim.session_ended = now
                 self.judge.record("agent", "ended", key=self.name, session=claim.session)
-        elif now > claim.session_ended + self.judge.ttl and claim.believed():
+        elif now > claim.session_ended + claim.covered and claim.believed():
             self.judge.convict(
                 "lease", f"{claim} is believed in, {now - claim.session_ended:.2f} s after its session"
             )
