@@ -100,7 +100,7 @@ def main() -> None:
     given = parser.parse_args()
     logging.getLogger("consul_coord").disabled = True
     # Without a lock-delay: the keys are not used again, and the server need not remember them.
-    with Client(address=given.address, session=SessionSpec(lock_delay=0.0)) as client:
+    with Client(address=given.address, session=SessionSpec(lock_delay=0.0, allow_unbounded=True)) as client:
         for _ in sys.stdin:
             print(json.dumps(lose(client, given.holds, given.busy)), flush=True)
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         KeyConflict,
         LeadershipLost,
         LockLost,
+        NodeNotRegistered,
         NoLeader,
         NotFound,
         NotHeld,
@@ -130,8 +131,8 @@ else:  # type checkers know the names above, and report every other one
             "errors": """
                 AcquireCancelled AcquireTimeout AlreadyHeld BrokenReply CertificateRefused ClientClosed
                 ConfigError ConnectFailed ConsulCoordError CoordinationError DecodeError InvalidArgument
-                InvalidKey InvalidRequest KeyConflict LeadershipLost LockLost NoLeader NotFound NotHeld
-                PayloadTooLarge PermissionDenied RateLimited RequestTimeout ResponseError
+                InvalidKey InvalidRequest KeyConflict LeadershipLost LockLost NoLeader NodeNotRegistered
+                NotFound NotHeld PayloadTooLarge PermissionDenied RateLimited RequestTimeout ResponseError
                 SemaphoreLimitConflict ServerError SessionCheckFailed SessionNotFound TransportError
                 TxnFailed UnsafeSession ValueTooLarge
             """,
@@ -219,6 +220,7 @@ __all__ = [
     "MultiLock",
     "NoLeader",
     "Node",
+    "NodeNotRegistered",
     "NotFound",
     "NotHeld",
     "Observer",

@@ -23,6 +23,7 @@
         InvalidRequest                        400, or another 4xx
         PayloadTooLarge                       413
         ServerError                           5xx
+          NodeNotRegistered                     a session's node is not in the catalog, or not yet
       TxnFailed                             a transaction was rolled back: .failures
       CoordinationError                     .key .session
         AcquireTimeout (TimeoutError)         .blocker says what stood in the way
@@ -208,6 +209,13 @@ class PayloadTooLarge(ResponseError):
 
 class ServerError(ResponseError):
     """Consul failed; a write may or may not have been applied."""
+
+
+class NodeNotRegistered(ServerError):
+    """A session can't be made: its node is not in the catalog.
+
+    That passes for an agent's own node, which the agent puts back within a minute.
+    """
 
 
 class TxnFailed(ConsulCoordError):

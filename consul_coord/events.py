@@ -197,6 +197,18 @@ class SessionDiffers(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ShortHorizon(Event):
+    """A session's TTL or lock-delay is below 1 s: it is renewed every third of these ``horizon`` seconds.
+
+    Each client reports each such time once.
+    """
+
+    level: ClassVar[int] = logging.WARNING
+    session: str
+    horizon: float
+
+
+@dataclass(frozen=True, slots=True)
 class Retried(Event):
     """A request is sent again."""
 

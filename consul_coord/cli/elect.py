@@ -96,7 +96,8 @@ class _Observer(Observer):
     "--lock-delay",
     type=options.DURATION,
     metavar="TIME",
-    help="Seconds for which nobody is elected after a leader died (default: the server's, 15).",
+    help="Seconds for which nobody is elected after a leader died (default: the server's, 15). Give it "
+    "together with --ttl: without contact to Consul a leadership lasts no longer than the shorter of both.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Tell problems only.")
 @options.connection

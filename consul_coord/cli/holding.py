@@ -47,6 +47,13 @@ _OPTIONS = (
         help="Seconds until the hold of a dead process begins to expire.",
     ),
     click.option(
+        "--lock-delay",
+        type=options.DURATION,
+        metavar="TIME",
+        help="Seconds for which nobody gets it after a holder died (default: the server's, 15). Give it "
+        "together with --ttl: a hold without contact to Consul lasts no longer than the shorter of both.",
+    ),
+    click.option(
         "--not-acquired-code",
         type=click.IntRange(0, 255),
         default=int(ExitCode.NOT_ACQUIRED),

@@ -29,12 +29,6 @@ does not outlive consul-coord.
 @click.command(epilog=EPILOG)
 @click.argument("key")
 @holding.command_options
-@click.option(
-    "--lock-delay",
-    type=options.DURATION,
-    metavar="TIME",
-    help="Seconds for which nobody gets the lock after a holder died (default: the server's, 15).",
-)
 @options.connection
 def lock(
     *,

@@ -76,6 +76,13 @@ def _differs(event: events.SessionDiffers) -> str:
     return f"the server keeps the session with {event.setting} {event.got} instead of {event.asked}"
 
 
+def _short(event: events.ShortHorizon) -> str:
+    return (
+        f"the session's TTL or lock-delay is only {event.horizon:g} s: it is renewed each third of that, and "
+        "a stall that long loses what it holds"
+    )
+
+
 def _retried(event: events.Retried) -> str:
     return f"no success yet, trying again: {event.error}"
 
@@ -88,6 +95,7 @@ _TEXTS: dict[type[events.Event], Callable[[Any], str]] = {
     events.Lost: _lost,
     events.Overwritten: _overwritten,
     events.SessionDiffers: _differs,
+    events.ShortHorizon: _short,
     events.Retried: _retried,
 }
 RETRY_SPACING = 10.0

@@ -38,12 +38,19 @@ It does not outlive consul-coord.
 @holding.command_options
 @options.connection
 def semaphore(
-    *, prefix: str, limit: int, fair: bool, value: str | None, ttl: float, **errand: Unpack[Errand]
+    *,
+    prefix: str,
+    limit: int,
+    fair: bool,
+    value: str | None,
+    ttl: float,
+    lock_delay: float | None,
+    **errand: Unpack[Errand],
 ) -> int:
     """Run COMMAND while holding one of the N slots of PREFIX."""
     return holding.run(
         errand,
-        session={"ttl": ttl, "name": f"consul-coord semaphore {prefix}"},
+        session={"ttl": ttl, "lock_delay": lock_delay, "name": f"consul-coord semaphore {prefix}"},
         # A slot of a session that has ended may be somebody else's at once.
         keeps_out=lambda _: 0.0,
         wanted=lambda client: Semaphore(client, prefix, limit, value=shown_value(value), fair=fair),

@@ -68,7 +68,7 @@ class Grace(NamedTuple):
 
 def grace_of(spec: SessionSpec, *, keeps_out: float) -> Grace:
     """Return what the lease can spare and, once the session has ended, ``keeps_out`` seconds at most."""
-    lease = min(LONGEST_GRACE, GRACE_SHARE * (spec.lease_horizon or spec.ttl or 0.0))
+    lease = min(LONGEST_GRACE, GRACE_SHARE * (spec.lease_horizon or 0.0))
     return Grace(lease, session_gone=min(lease, max(keeps_out, MOMENT)))
 
 

@@ -25,6 +25,7 @@ from consul_coord.errors import (
     ConsulCoordError,
     DecodeError,
     InvalidRequest,
+    NodeNotRegistered,
     NoLeader,
     NotFound,
     PayloadTooLarge,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
 
 _SHOWN = 200
+_CREATE = "/v1/session/create"
 _RENEW = "/v1/session/renew/"
 _TTL_RANGE = re.compile(r"between \[([^=\]]+)=([^\]]+)\]")
 _QUOTED_SESSION = re.compile(r'invalid session "([^"]*)"', re.IGNORECASE)
@@ -148,11 +150,22 @@ def _missing(refusal: Refusal) -> ConsulCoordError:
     return refusal.error(NotFound, "there is no such thing, or this agent does not offer it")
 
 
+def _no_node(refusal: Refusal) -> ConsulCoordError:
+    if refusal.request.path == _CREATE:
+        advice = (
+            "the session's node is not in this datacenter's catalog: an agent puts its own node back within "
+            "a minute, another node has to be registered"
+        )
+        return refusal.error(NodeNotRegistered, advice)
+    return refusal.error(InvalidRequest, "the node is not registered in this datacenter: register it first")
+
+
 _MALFORMED_ID = "this is no id of a session: use the one that create returned"
 
 _RATE_LIMITED = _plain(RateLimited, "there are too many requests at present: try again later")
 
 # The first fragment found in the text, in lower case, decides.
+_MISSING_NODE = "missing node registration"
 _BY_TEXT: tuple[tuple[str, Build], ...] = (
     ("no cluster leader", _plain(NoLeader, "it passes when the servers have elected a leader")),
     # 503 where only the leader could have done it; it is refused before anything is done.
@@ -165,14 +178,7 @@ _BY_TEXT: tuple[tuple[str, Build], ...] = (
     ("invalid session", _plain(InvalidRequest, _MALFORMED_ID)),
     ("failed session lookup", _plain(InvalidRequest, _MALFORMED_ID)),
     ("missing session", _plain(InvalidRequest, "name a session")),
-    (
-        "missing node registration",
-        _plain(
-            InvalidRequest,
-            "the node is not registered in this datacenter (or not yet, right after its agent started): "
-            "give a registered node and its datacenter",
-        ),
-    ),
+    (_MISSING_NODE, _no_node),
     (
         "is in critical state",
         _check_failed("a session needs its health checks passing or warning: pass it first"),
@@ -252,12 +258,14 @@ def retryable(error: BaseException) -> bool:
 def outcome_unknown(error: BaseException) -> bool:
     """Return whether a write that ended with this error may have been applied, or may be later.
 
-    True for 5xx, for a reply that can't be understood, for what the transport says so, and for whatever ended
-    the call from outside; false for a clear refusal.
+    True for most 5xx, for a reply that can't be understood, for what the transport says so, and for whatever
+    ended the call from outside; false for a clear refusal.
     """
     if isinstance(error, TransportError):
         return error.outcome_unknown
     if not isinstance(error, ConsulCoordError):
         return True
+    if isinstance(error, NodeNotRegistered):
+        return False
     unknown = NoLeader | ServerError | DecodeError | AcquireCancelled | ClientClosed
     return isinstance(error, unknown) or type(error) is ResponseError

@@ -25,6 +25,14 @@ def uint64(name: str, value: object) -> int:
     return value
 
 
+def count(name: str, value: object) -> int:
+    """Return a whole number of 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        message = f"{name} must be an integer of 0 or more, not {value!r}"
+        raise InvalidArgument(message)
+    return value
+
+
 def number(name: str, value: object) -> float:
     """Return a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

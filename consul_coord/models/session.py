@@ -2,9 +2,12 @@
 
 Rules
 - The *horizon* of a session is the time for which nobody else can get what it holds, counted from the sending
-  of its last successful renewal: its TTL if nothing but the TTL ends it. A health check may end it at any
-  moment, and then only the lock-delay keeps others out, so with checks the horizon is the smaller of the two.
+  of its last successful renewal: the smaller of its TTL and its lock-delay. The servers wait for the TTL, and
+  longer, before they end a session that nobody renews. But every session may end before that: with its node
+  (autopilot, ``consul leave`` and ``force-leave`` remove nodes), by a health check, by an operator. Then the
+  lock-delay alone keeps others out.
 - A session without a horizon gives no local guarantee; it has to be asked for by name (``allow_unbounded``).
+  Its lease is then the TTL, which holds as long as nothing but the TTL ends the session.
 - Consul's minimum for a TTL is a setting of the servers (10 s unless changed), so it is theirs to enforce.
 """
 
@@ -51,6 +54,11 @@ class Session:
     service_checks: tuple[str, ...] = ()
     create_index: int = 0
 
+    @property
+    def horizon(self) -> float:
+        """Seconds for which a renewal surely keeps others out; 0 when there is no such time."""
+        return _horizon(self.ttl, self.lock_delay)
+
 
 class SessionSettings(TypedDict, total=False):
     """The settings of a ``SessionSpec``, each optional."""
@@ -70,8 +78,10 @@ class SessionSettings(TypedDict, total=False):
 class SessionSpec:
     """What a session shall be like.
 
-    Raises InvalidArgument for a setting out of its range, and UnsafeSession when ``lease_horizon`` would be
-    None and ``allow_unbounded`` is not set.
+    A hold lasts for ``1 - drift`` times ``lease_horizon`` after the last renewal was sent. So give ``ttl``
+    and ``lock_delay`` together: the smaller one counts. Raises InvalidArgument for a setting out of its
+    range. Raises UnsafeSession without a TTL or with a lock-delay of 0, unless ``allow_unbounded`` is set:
+    nothing would then keep others out while a holder may still trust its session.
     """
 
     ttl: float | None = 15.0
@@ -87,6 +97,7 @@ class SessionSpec:
     drift: float = 0.05
     """The part of the horizon given away for clocks that run at different speeds; 0 or more, less than 1."""
     allow_unbounded: bool = False
+    """Do without the guarantee that two holders never overlap, where the settings leave no time for it."""
 
     def __post_init__(self) -> None:
         if self.ttl is not None:
@@ -115,25 +126,21 @@ class SessionSpec:
             raise InvalidArgument(message)
 
     def _check_bounded(self) -> None:
-        if self.lease_horizon is not None or self.allow_unbounded:
+        if self.allow_unbounded or _horizon(self.ttl, effective_lock_delay(self)):
             return
-        cause = (
-            "it has no TTL" if self.ttl is None else "its checks may end it at once, with a lock-delay of 0"
-        )
         message = (
-            f"this session gives its holder no time in which a loss could be noticed: {cause}. Set a ttl "
-            "(and a lock_delay above 0 if it has checks), or allow_unbounded=True to go without the guarantee"
+            f"this session would give its holder no time to notice a loss: {no_horizon(self.ttl)}. Set both "
+            "ttl and lock_delay, or allow_unbounded=True to go without the guarantee"
         )
         raise UnsafeSession(message)
 
     @property
     def lease_horizon(self) -> float | None:
-        """Seconds for which a renewed session surely keeps others out; None when there is no such time."""
-        if self.ttl is None:
-            return None
-        if not (self.node_checks or self.service_checks):
-            return self.ttl
-        return min(self.ttl, effective_lock_delay(self)) or None
+        """Seconds that a renewal gives the lease, before ``drift``: the smaller of TTL and lock-delay.
+
+        With ``allow_unbounded``, where that would be 0: the TTL, without the guarantee; None without a TTL.
+        """
+        return _horizon(self.ttl, effective_lock_delay(self)) or self.ttl
 
     @classmethod
     def liveness(cls, **changes: Unpack[SessionSettings]) -> Self:
@@ -151,14 +158,28 @@ def effective_lock_delay(spec: SessionSpec) -> float:
     return DEFAULT_LOCK_DELAY if spec.lock_delay is None else spec.lock_delay
 
 
-def failover_bound(spec: SessionSpec, *, leader_change: float = 0.0) -> float:
-    """Return the seconds within which another can acquire after a holder vanished; ``inf`` without a TTL.
+def _horizon(ttl: float | None, lock_delay: float) -> float:
+    return 0.0 if ttl is None else min(ttl, max(0.0, min(lock_delay, LONGEST_LOCK_DELAY)))
 
-    The servers end a session at most 2 x TTL after its last renewal, and keep its keys locked for the
-    lock-delay. A new leader starts every session's time anew: give as ``leader_change`` the seconds that
-    passed until then.
+
+def no_horizon(ttl: float | None) -> str:
+    """Return why a session has no horizon."""
+    if ttl is None:
+        return "it has no TTL"
+    return (
+        "its lock-delay is 0, so another client gets its keys as soon as it ends, which may be at any moment"
+    )
+
+
+def failover_bound(spec: SessionSpec, *, leader_changes: int = 0) -> float:
+    """Return the seconds within which another client can acquire after a holder died.
+
+    The servers end a session at most 2 x TTL after its last renewal, and then keep its keys locked for the
+    lock-delay. ``leader_changes`` says how many new leaders to allow for in that time: each one restarts the
+    timers of all sessions, which costs up to 2 x TTL more. Returns ``inf`` without a TTL. Raises
+    InvalidArgument when ``leader_changes`` is not a whole number of 0 or more.
     """
-    _validate.seconds("leader_change", leader_change, minimum=0)
+    _validate.count("leader_changes", leader_changes)
     if spec.ttl is None:
         return math.inf
-    return 2 * spec.ttl + leader_change + effective_lock_delay(spec) + _FAILOVER_SLACK
+    return 2 * spec.ttl * (1 + leader_changes) + effective_lock_delay(spec) + _FAILOVER_SLACK

@@ -72,6 +72,7 @@ class ClientState:
         self.closing = Signal()
         """Raised next, once the holds have ended."""
         self._sessions: dict[str, KeptSession] = {}
+        self._short_horizons: set[float] = set()
         self._slot_sessions: weakref.WeakValueDictionary[tuple[str, SessionSpec], SessionPool] = (
             weakref.WeakValueDictionary()
         )
@@ -132,6 +133,12 @@ class ClientState:
         if kept.lease.ended_by is None:
             self.end_session(kept, LossReason.CLIENT_CLOSED)
             self.reaper.add(DestroySession(kept.id))
+
+    def first_warning_of(self, horizon: float) -> bool:
+        """Return whether nobody has been warned of a horizon that short yet."""
+        known = horizon in self._short_horizons
+        self._short_horizons.add(horizon)
+        return not known
 
     def session(self, session_id: str) -> KeptSession | None:
         """Return a session in care by its id."""

@@ -195,7 +195,7 @@ def _left(bed: Bed) -> dict[str, list[str]]:
     """Use every key once more, and return what is left then, as soon as that is nothing."""
     plan = bed.plan
     agent = bed.cluster.clients[0]
-    with Client(address=agent.address, session=SessionSpec(lock_delay=0, name=plan.prefix)) as client:
+    with Client(address=agent.address, session=SessionSpec(name=plan.prefix)) as client:
         for key in plan.keys:
             limit = plan.limits.get(key)
             thing = Semaphore(client, key, limit, fair=True) if limit else Lock(client, key, fair=True)

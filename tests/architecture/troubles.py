@@ -103,7 +103,7 @@ TROUBLES: tuple[Trouble, ...] = (
         "A session that the server keeps otherwise than asked for is told",
         (
             "unit/recipes/test_session.py::test_the_servers_ttl_is_adopted",
-            "unit/recipes/test_session.py::test_added_checks_shorten_the_horizon_to_the_lock_delay",
+            "unit/recipes/test_session.py::test_the_lock_delay_paces_lease_and_renewals",
         ),
     ),
     Trouble(

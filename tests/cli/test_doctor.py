@@ -49,10 +49,12 @@ def test_all_is_well_and_nothing_is_left(call: Call, key: str, anywhere: str) ->
         assert state(client) == before
     assert list(found) == [
         *("agent", "leader", "token", "version", "session", "ttl", "checks"),
-        *("key", "clock", "connections", "failover"),
+        *("key", "clock", "connections", "lease", "failover"),
     ]
     assert "200ms to 24h0m0s" in found["ttl"]["text"]
     assert "46 s" in found["failover"]["text"]
+    assert "14.25 s" in found["lease"]["text"]
+    assert "(ttl=60: 14.25 s, not 57 s); SessionSpec(ttl=60, lock_delay=60) does" in found["lease"]["text"]
 
 
 def test_text_names_each_check(call: Call) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Start
 
-FAST = ("--ttl", "1", "--lock-delay", "0")
+FAST = ("--ttl", "1", "--lock-delay", "1")
 SHOW_AND_WAIT = 'echo "$CONSUL_LOCK_HELD $CONSUL_LOCK_KEY $CONSUL_LOCK_FENCE"; exec sleep 600'
 
 

@@ -29,7 +29,7 @@ def told(call: Call, prefix: str, *options: str, address: str | None = None) -> 
 
 
 def waiter(client: Client, key: str) -> str:
-    session = client.session.create(SessionSpec(lock_delay=0.0))
+    session = client.session.create(SessionSpec(lock_delay=0.0, allow_unbounded=True))
     assert client.kv.acquire(f"{key}/.wait/{session}", session, flags=LOCK_FLAGS)
     return session
 
@@ -66,7 +66,7 @@ def test_a_semaphore_with_its_holders_the_longest_first(call: Call, key: str, an
         semaphore = Semaphore(client, key, 3, value="slot")
         with semaphore.hold() as first, semaphore.hold() as second:
             (place,) = told(call, key, address=anywhere)
-            dead = client.session.create(SessionSpec(behavior="delete", lock_delay=0.0))
+            dead = client.session.create(SessionSpec(behavior="delete", lock_delay=0.0, allow_unbounded=True))
             assert client.kv.acquire(f"{key}/{dead}", dead, flags=SEMAPHORE_FLAGS)
             assert told(call, key, address=anywhere) == [place], "who is not in the record holds nothing"
             client.session.destroy(dead)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Start
 
-FAST = ("--ttl", "1", "--lock-delay", "0")
+FAST = ("--ttl", "1", "--lock-delay", "1")
 """A dead holder is succeeded within two seconds."""
 
 

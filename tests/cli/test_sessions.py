@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def two(client: Client, key: str) -> Iterator[list[str]]:
     """Yield two sessions, named after the test's key."""
-    specs = [SessionSpec(name=f"{key} {which}", ttl=20.0, lock_delay=0.0) for which in ("first", "second")]
+    specs = [
+        SessionSpec(name=f"{key} {which}", ttl=20.0, lock_delay=0.0, allow_unbounded=True)
+        for which in ("first", "second")
+    ]
     made = [client.session.create(spec) for spec in specs]
     yield made
     for session in made:

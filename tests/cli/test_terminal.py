@@ -198,7 +198,7 @@ def test_ctrl_z_suspends_and_fg_continues(shell: Screen, key: str) -> None:
 def test_a_command_whose_lock_was_lost_while_suspended_does_not_go_on(
     shell: Screen, key: str, client: Client
 ) -> None:
-    shell.type(command_line(key, "echo ready; read line; echo went on", "--ttl", "1", "--lock-delay", "0"))
+    shell.type(command_line(key, "echo ready; read line; echo went on", "--ttl", "1", "--lock-delay", "1"))
     shell.wait_for("ready")
     shell.type(CTRL_Z)
     shell.wait_for("Stopped")

@@ -35,7 +35,7 @@ PATIENCE: Final = 25.0
 
 
 def spec(site: Site) -> SessionSpec:
-    return SessionSpec(ttl=TTL, lock_delay=0, name=site.unique)
+    return SessionSpec(ttl=TTL, lock_delay=0, name=site.unique, allow_unbounded=True)
 
 
 class Losses:

@@ -64,7 +64,7 @@ def consul(request: pytest.FixtureRequest) -> Guarded:
 
 
 def client_with(consul: Guarded, rules: Rules, *, observer: Notes | None = None) -> Client:
-    session = SessionSpec(name="election", lock_delay=0)
+    session = SessionSpec(name="election", lock_delay=0, allow_unbounded=True)
     return Client(address=consul.address, token=consul.tokens[rules], session=session, observer=observer)
 
 

@@ -86,13 +86,11 @@ class Rounds:
         """Kill the servers' leader: it may cost nobody the leadership, so a resignation follows."""
         assert self.cluster is not None
         index = self.cluster.wait_for_leader()
-        began = now()
         self.cluster.kill(index)
         self.cluster.wait_for_leader()
         self.cluster.start(index)
-        change = (now() - began) / SECOND
         self.fleet.send(pid, signal.SIGUSR1)
-        return failover_bound(SPEC, leader_change=change) + LATE
+        return failover_bound(SPEC, leader_changes=1) + LATE
 
     def finish(self) -> None:
         for name, took in self.took.items():

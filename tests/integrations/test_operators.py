@@ -40,7 +40,7 @@ def test_a_stuck_lock_is_found_and_taken(address: str) -> None:
     )
     got: list[Hold] = []
     with (
-        Client(address=address, session=SessionSpec(lock_delay=0)) as hung,
+        Client(address=address, session=SessionSpec(lock_delay=0, allow_unbounded=True)) as hung,
         Client(address=address) as waiting,
     ):
         stuck = Lock(hung, "jobs/stuck", value="host-7 pid 42").acquire(timeout=PATIENCE)

@@ -62,8 +62,9 @@ def proxy(site: Site) -> Iterator[FaultProxy]:
 
 
 def spec(site: Site, *, ttl: float = TTL, lock_delay: float = 0.0, **changes: Any) -> SessionSpec:
-    """Return what the sessions of a test are like."""
-    return SessionSpec(ttl=ttl, lock_delay=lock_delay, name=site.unique, **changes)
+    """Return what the sessions of a test are like: without a lock-delay the next one need not wait for it."""
+    unbounded = changes.pop("allow_unbounded", not lock_delay)
+    return SessionSpec(ttl=ttl, lock_delay=lock_delay, name=site.unique, allow_unbounded=unbounded, **changes)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import logging, os, signal, sys, threading, time
 from consul_coord import *
 logging.getLogger().addHandler(logging.NullHandler())
 ADDRESS, KEY, NAME = sys.argv[1:4]
-client = Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME))
+client = Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME, allow_unbounded=True))
 lock = Lock(client, KEY)
 def say(*words):
     print(*words, flush=True)

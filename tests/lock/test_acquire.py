@@ -376,7 +376,7 @@ def test_destroy_removes_an_unused_lock_only(site: Site, make_client: MakeClient
 
 
 def test_a_lock_may_have_a_session_of_its_own(site: Site, client: Client) -> None:
-    own = SessionSpec(ttl=20.0, lock_delay=0, name=site.unique)
+    own = SessionSpec(ttl=20.0, lock_delay=0, name=site.unique, allow_unbounded=True)
     with Lock(client, site.key, session=own) as one, Lock(client, f"{site.key}2") as shared:
         assert one.session != shared.session
         assert one.remaining() > 15.0 > shared.remaining()
@@ -385,7 +385,7 @@ def test_a_lock_may_have_a_session_of_its_own(site: Site, client: Client) -> Non
 
 
 def test_a_lock_may_use_a_session_made_elsewhere(site: Site, client: Client) -> None:
-    outside = site.operator.create(ttl="20s")
+    outside = site.operator.create(ttl="30s", lock_delay="20s")
     with Lock(client, site.key, session=outside) as hold:
         assert hold.session == outside
         assert 15.0 < hold.remaining() <= 19.0

@@ -84,7 +84,7 @@ def test_processes_exclude_each_other(site: Site, tmp_path: Path) -> None:
 
 def test_a_killed_holder_is_succeeded(site: Site, make_client: MakeClient) -> None:
     program = """
-short = SessionSpec(ttl=0.6, lock_delay=0, name=NAME)
+short = SessionSpec(ttl=0.6, lock_delay=0, name=NAME, allow_unbounded=True)
 hold = Lock(client, KEY, session=short).acquire()
 say(hold.fence)
 time.sleep(60)

@@ -169,7 +169,7 @@ def test_a_permission_withdrawn_for_a_while_is_no_loss(consul_binary: Path) -> N
     notes = Notes()
     with guarded.agent(consul_binary, [everything]) as consul:
         token = consul.tokens[everything]
-        session = SessionSpec(ttl=10.0, lock_delay=0)
+        session = SessionSpec(ttl=10.0, lock_delay=0, allow_unbounded=True)
         with Client(address=consul.address, token=token, session=session, observer=notes) as client:
             hold = Lock(client, "k").acquire(timeout=5)
             assert not hold.lost.wait(0.12), "watched from now on"

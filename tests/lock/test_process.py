@@ -72,7 +72,7 @@ def test_the_end_of_a_multiprocessing_child_releases_and_destroys(
 import __main__, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from consul_coord import *
-client = Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME))
+client = Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME, allow_unbounded=True))
 hold = Lock(client, KEY).acquire(timeout=10)
 def say(word):
     print(word, flush=True)
@@ -185,7 +185,7 @@ def test_a_process_that_was_stopped_past_its_lease_does_not_believe_in_it(
     site: Site, make_client: MakeClient
 ) -> None:
     program = """
-short = SessionSpec(ttl=0.5, lock_delay=0, name=NAME)
+short = SessionSpec(ttl=0.5, lock_delay=0, name=NAME, allow_unbounded=True)
 hold = Lock(client, KEY, session=short).acquire()
 say(hold.fence)
 while True:
@@ -216,7 +216,7 @@ while True:
 @pytest.mark.usefixtures("held")
 def test_a_waiter_that_is_killed_is_passed_over(site: Site, make_client: MakeClient) -> None:
     program = """
-short = SessionSpec(ttl=0.5, lock_delay=0, name=NAME)
+short = SessionSpec(ttl=0.5, lock_delay=0, name=NAME, allow_unbounded=True)
 Lock(client, KEY, session=short).acquire()
 """
     process = programs.start(program, site)
@@ -243,7 +243,8 @@ class Observer:
     def on_event(self, event):
         if type(event).__name__ == "Released":
             say("released")
-observed = Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME), observer=Observer())
+spec = SessionSpec(ttl=10, lock_delay=0, name=NAME, allow_unbounded=True)
+observed = Client(address=ADDRESS, session=spec, observer=Observer())
 hold, other = lock.acquire(), Lock(observed, KEY + "2").acquire()
 hold.on_lost(say)
 """
@@ -253,7 +254,8 @@ hold.on_lost(say)
 
 def test_at_the_exit_a_client_that_fails_keeps_no_other_from_closing(site: Site) -> None:
     program = """
-others = [Client(address=ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME)) for _ in range(4)]
+spec = SessionSpec(ttl=10, lock_delay=0, name=NAME, allow_unbounded=True)
+others = [Client(address=ADDRESS, session=spec) for _ in range(4)]
 holds = [Lock(other, KEY + str(number)).acquire() for number, other in enumerate(others)]
 broken = Client(address=ADDRESS)
 def fail(): raise ValueError("made up")

@@ -28,7 +28,7 @@ def course(address: str) -> Callable[[Observer], None]:
     """Return what makes a released hold, a lost one, a leadership, and renewals."""
 
     def run(observer: Observer) -> None:
-        spec = SessionSpec(ttl=0.6, lock_delay=0.0)
+        spec = SessionSpec(ttl=0.6, lock_delay=0.0, allow_unbounded=True)
         with Client(address=address, observer=observer, session=spec) as client:
             with Lock(client, "group/released").hold() as kept:
                 while not client.stats().renewals:

@@ -64,7 +64,7 @@ class Plan:
 
 async def run(plan: Plan) -> None:
     log = os.open(plan.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    spec = SessionSpec(ttl=TTL, lock_delay=0, name=plan.key.partition("/")[0])
+    spec = SessionSpec(ttl=TTL, lock_delay=0, name=plan.key.partition("/")[0], allow_unbounded=True)
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(AsyncClient(address=plan.address, session=spec, timeout=PATIENCE))

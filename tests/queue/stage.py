@@ -489,7 +489,9 @@ class Player:
         self.events: list[Event] = []
         self.host = PlayerHost(self)
         self.core = ClientState(
-            self.host, spec=SessionSpec(ttl=TTL, lock_delay=lock_delay, name=name), timeout=timeout
+            self.host,
+            spec=SessionSpec(ttl=TTL, lock_delay=lock_delay, name=name, allow_unbounded=not lock_delay),
+            timeout=timeout,
         )
         self.alive = True
         self.holds: list[Grant] = []

@@ -24,7 +24,7 @@ def test_clients_with_and_without_a_queue_exclude_each_other() -> None:
     inside, fences = threading.Semaphore(1), list[int]()
 
     def work(address: str, token: str) -> None:
-        spec = SessionSpec(lock_delay=0)
+        spec = SessionSpec(lock_delay=0, allow_unbounded=True)
         with Client(address=address, token=token, session=spec) as client:
             lock = Lock(client, KEY)
             for _ in range(ROUNDS):

@@ -298,7 +298,7 @@ class TestArguments:
     def test_a_users_session_settings_still_vanish_with_their_keys(
         self, client: Client, place: Place
     ) -> None:
-        session = SessionSpec(ttl=20.0, name=place.site.unique, behavior="release")
+        session = SessionSpec(ttl=20.0, lock_delay=20.0, name=place.site.unique, behavior="release")
         with Semaphore(client, place.prefix, 2, session=session) as permit:
             (found,) = place.operator.done("GET", f"/v1/session/info/{permit.session}")
             assert (found["TTL"], found["Behavior"], found["NodeChecks"]) == ("20s", "delete", [])

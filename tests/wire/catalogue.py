@@ -210,7 +210,7 @@ WRITES_SESSION: Final = "session:write on the session's node"
 
 SESSION_ENDPOINTS = {
     "session.create": write(
-        lambda c: c.session.create(SessionSpec(ttl=90, lock_delay=0, name="jobs")),
+        lambda c: c.session.create(SessionSpec(ttl=90, lock_delay=0, name="jobs", allow_unbounded=True)),
         "PUT /v1/session/create",
         b'{"Name":"jobs","LockDelay":"0s","Behavior":"release","TTL":"90s","NodeChecks":[],"ServiceChecks":[]}',
         {"ID": SID},

@@ -68,7 +68,6 @@ SESSION_REFUSALS: dict[str, tuple[Reply, type[ConsulCoordError], str]] = {
         InvalidRequest,
         "take 20s to 24h0m0s",
     ),
-    "node": (said(500, "rpc error making call: Missing node registration"), InvalidRequest, "registered"),
     "critical": (said(500, "Check 'c1' is in critical state"), SessionCheckFailed, "'c1' is in critical"),
     "check": (said(500, "Missing check 'c1' registration"), SessionCheckFailed, "no such health check"),
     "denied": (said(403, "Permission denied"), PermissionDenied, "session:write on the agent's own node"),
@@ -82,11 +81,6 @@ SESSION_REFUSALS: dict[str, tuple[Reply, type[ConsulCoordError], str]] = {
         said(400, 'Invalid query parameter: "partition" - Partitions are a Consul Enterprise feature'),
         InvalidRequest,
         "leave partition unset",
-    ),
-    "node, as 1.20.6 says it": (
-        said(500, "rpc error making call: apply failed: Missing node registration"),
-        InvalidRequest,
-        "registered",
     ),
     "critical, as 1.20.6 says it": (
         said(500, "apply failed: Check 'c1' is in critical state"),
@@ -113,6 +107,32 @@ def test_no_session(make: Make, consul: RelayedConsul, scripted: ScriptedAgent, 
         assert "PUT /v1/session/create" in str(raised.value)
         assert TOKEN not in str(raised.value)
     assert [seen.path for seen in scripted.requests] == ["/v1/session/create"] * 2
+    assert client.pending_cleanup == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["rpc error making call: Missing node registration", "apply failed: Missing node registration"],
+    ids=["as 1.8.7 says it", "as 1.20.6 says it"],
+)
+def test_an_agents_node_that_is_not_registered_yet_passes(
+    make: Make, consul: RelayedConsul, scripted: ScriptedAgent, words: str
+) -> None:
+    refused = 0
+
+    def soon(seen: Seen) -> Reply | None:
+        nonlocal refused
+        if creates_session(seen) and refused < 2:
+            refused += 1
+            return said(500, words)
+        return None
+
+    consul.follow(soon)
+    client = make.client()
+    with pytest.raises(AcquireTimeout, match="puts its own node back within a minute"):
+        make.lock(client, KEY).acquire(timeout=0)
+    assert make.lock(client, KEY).acquire(timeout=PATIENT).is_held
+    assert [seen.path for seen in scripted.requests][:2] == ["/v1/session/create"] * 2
     assert client.pending_cleanup == 0
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEY = "demo/lock"
-LOCK_DELAY = 1.0
+LOCK_DELAY = 3.0
+"""At most. The lease is no longer than that, so it has to outlast a hiccup of the machine."""
 EMBEDDED_TTL = 2.0
 REAL_TTL = 10.0
 """The least that Consul servers take, unless they are set up otherwise."""
@@ -86,7 +87,7 @@ def _on_agent(address: str, *, ttl: float) -> int:
 def _play(address: str, key: str, *, ttl: float, environ: Mapping[str, str]) -> int:
     with needs("cli"):
         from consul_coord.cli.demo.stage import Stage
-    spec = SessionSpec(ttl=ttl, lock_delay=LOCK_DELAY)
+    spec = SessionSpec(ttl=ttl, lock_delay=min(ttl, LOCK_DELAY))
     with Stage(address=address, key=key, spec=spec, environ=environ) as stage:
         return ExitCode.DONE if stage.play() else ExitCode.NO
 

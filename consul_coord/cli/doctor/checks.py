@@ -52,7 +52,7 @@ OLDEST = (1, 8)
 _OK = 200
 _NEVER = 2**63 - 1
 """An index that no key has."""
-_TINY = SessionSpec(ttl=1e-6, lock_delay=0.0, name="consul-coord doctor")
+_TINY = SessionSpec(ttl=1e-6, lock_delay=0.0, name="consul-coord doctor", allow_unbounded=True)
 _TTL_RANGE = re.compile(r"between \[([^=\]]+)=([^\]]+)\]")
 _SUSPEND_AWARE = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
 _VERSION = re.compile(r"(\d+)\.(\d+)")
@@ -76,7 +76,9 @@ class Examination:
     client: Client
     key: str | None = None
     kind: Kind | None = None
-    spec: SessionSpec = field(default_factory=lambda: SessionSpec(lock_delay=0.0, name="consul-coord doctor"))
+    spec: SessionSpec = field(
+        default_factory=lambda: SessionSpec(lock_delay=0.0, name="consul-coord doctor", allow_unbounded=True)
+    )
     agent: AgentInfo | None = None
     session: str | None = None
     limits: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -338,12 +340,22 @@ def _connections(case: Examination) -> Iterator[Finding]:
 
 
 def _failover(_case: Examination) -> Iterator[Finding]:
-    spec = SessionSpec()
+    spec, longer = SessionSpec(), SessionSpec(ttl=60)
+    text = (
+        f"without contact to Consul a hold lasts {_lease(spec):g} s by the default settings: the smaller of "
+        f"ttl and lock_delay, less {spec.drift:.0%}. A longer ttl alone does not change that (ttl=60: "
+        f"{_lease(longer):g} s, not {(1 - longer.drift) * 60:g} s); SessionSpec(ttl=60, lock_delay=60) does"
+    )
+    yield Finding("lease", "ok", text)
     text = (
         f"after a holder died its lock is free within {failover_bound(spec):g} s, by the default settings: "
         f"twice the TTL of {spec.ttl:g} s, then the lock-delay"
     )
     yield Finding("failover", "ok", text)
+
+
+def _lease(spec: SessionSpec) -> float:
+    return (1 - spec.drift) * (spec.lease_horizon or 0.0)
 
 
 _CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (

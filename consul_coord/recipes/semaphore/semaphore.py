@@ -87,7 +87,7 @@ class SemaphoreObject(WaitingCalls):
     def memory(self, core: ClientState) -> Memory:
         """Return what is remembered: the same for as long as the client's coordinator is."""
         if self._memory is None or self._memory[0] is not core:
-            plain = replace(core.spec, node_checks=(), service_checks=(), lock_delay=None)
+            plain = replace(core.spec, node_checks=(), service_checks=())
             spec = self._spec or slot_spec(plain, None, self.plan.prefix)
             self._memory = (core, Memory(core, self.plan.prefix, spec, self.plan.flags))
         return self._memory[1]

@@ -8,7 +8,9 @@ Rules
   which a leader answers only once it has caught up.
 - Each renewal has its own deadline, a part of the lease, so that one request that hangs leaves time for
   another.
-- The lease is what is believed in, never the server's 2 x TTL. The server's echo of the TTL is adopted.
+- The lease is what is believed in, never the server's 2 x TTL. What the server echoes of TTL and lock-delay
+  is adopted; until the first echo, a lock-delay that was left to the server is taken for its default.
+- A horizon so short that renewals follow each other within a fraction of a second is warned of once.
 - A session that ended here is destroyed on the server as soon as that can be reached, *without* releasing its
   keys first: their lock-delay then covers what the former holder may still have under way.
 - A create that got no answer may have made a session, or will. It is looked for by its name, which no other
@@ -31,14 +33,14 @@ from consul_coord.errors import (
     SessionNotFound,
     UnsafeSession,
 )
-from consul_coord.events import Failed, Jeopardy, Renewed, SessionDiffers
+from consul_coord.events import Failed, Jeopardy, Renewed, SessionDiffers, ShortHorizon
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
 from consul_coord.http.failures import outcome_unknown
 from consul_coord.http.retry import send_once
 from consul_coord.io import Signal
 from consul_coord.models import LossReason, ReadOptions, SessionSpec
-from consul_coord.models.session import LONGEST_LOCK_DELAY
+from consul_coord.models.session import no_horizon
 from consul_coord.recipes.cleanup.reaper import SWEEPS, StraySession
 from consul_coord.recipes.session.lease import Lease
 
@@ -58,6 +60,8 @@ EARLY_PART = 0.02
 """A lease is declared over this many seconds before it is, so that the news is not later than the fact."""
 TRIES_PER_LEASE = 4
 """A renewal may take this part of the lease at most."""
+SHORT_HORIZON = 1.0
+"""Seconds. A shorter horizon is warned of."""
 LEAST_LEFT = 0.25
 """An acquire renews a lease of which less than this part is left.
 
@@ -160,7 +164,7 @@ class SessionSource:
             if outcome_unknown(error):
                 self._core.reaper.add(StraySession(name, has_ttl=spec.ttl is not None), after=SWEEPS[0])
             raise
-        kept.lease.confirm(sent_at=sent_at, horizon=spec.lease_horizon)
+        _confirm(io, self._core, kept, sent_at=sent_at, horizon=spec.lease_horizon)
         return kept
 
 
@@ -187,7 +191,7 @@ async def renew(
         core.end_session(kept, LossReason.SESSION_GONE)
         raise
     recovered = not kept.lease.in_contact
-    kept.lease.confirm(sent_at=sent_at, horizon=_horizon(kept, session))
+    _confirm(io, core, kept, sent_at=sent_at, horizon=_horizon(kept, session))
     if kept.lease.ended_by is None:
         _compare(io, kept, session)
         io.emit(Renewed(kept.id, kept.lease.remaining(io.now()), recovered))
@@ -217,21 +221,23 @@ async def _wait_for_readiness(io: IO, kept: KeptSession, deadline: float) -> Non
 def _horizon(kept: KeptSession, session: Session) -> float | None:
     """Return what the server grants by its own account of the session.
 
-    Raises UnsafeSession for an outside one without a bound.
+    Raises UnsafeSession for one without a horizon that was not asked for.
     """
-    if session.ttl is not None and (session.node_checks or session.service_checks):
-        granted: float | None = min(session.ttl, max(0.0, min(session.lock_delay, LONGEST_LOCK_DELAY)))
-    else:
-        granted = session.ttl
-    if granted:
-        return granted
-    if kept.outside:
-        message = (
-            f"session {kept.id} has no TTL, or checks and no lock-delay: nobody could notice a loss in time. "
-            "Give one with a TTL, or let the client make it: SessionSpec(..., allow_unbounded=True)"
-        )
-        raise UnsafeSession(message, session=kept.id)
-    return kept.spec.lease_horizon
+    if session.horizon:
+        return session.horizon
+    if kept.spec.allow_unbounded:
+        return session.ttl
+    message = (
+        f"session {kept.id} can't be used: {no_horizon(session.ttl)}. Use one with a TTL and a lock-delay, "
+        "or let the client make it: SessionSpec(..., allow_unbounded=True)"
+    )
+    raise UnsafeSession(message, session=kept.id)
+
+
+def _confirm(io: IO, core: ClientState, kept: KeptSession, *, sent_at: float, horizon: float | None) -> None:
+    kept.lease.confirm(sent_at=sent_at, horizon=horizon)
+    if horizon is not None and horizon < SHORT_HORIZON and core.first_warning_of(horizon):
+        io.emit(ShortHorizon(kept.id, horizon))
 
 
 def _compare(io: IO, kept: KeptSession, session: Session) -> None:

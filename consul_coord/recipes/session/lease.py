@@ -2,10 +2,11 @@
 
 Rules
 - ``valid_until = sent_at + (1 - drift) * horizon``: counted from just *before* the renewal was sent, since
-  the server restarted its timer at some moment after that. Only a success moves it, and never backwards.
-- Horizon: the TTL for a session without checks, as the server waits at least that long (in fact twice). With
-  checks the session may die at once, but nobody can take its keys before the lock-delay has passed: min(TTL,
-  lock-delay).
+  the server restarted its timer at some moment after that. Only a success moves it. It moves backwards only
+  when the server turns out to grant less than was assumed.
+- Horizon: min(TTL, lock-delay), for every session. The server waits for the TTL (in fact for twice that)
+  before it ends a session that is not renewed. But a session may end at once for other reasons, and then
+  nobody can take its keys before the lock-delay has passed.
 - Drift covers the difference in rate between the two clocks; 5 % is far beyond any working machine.
 - A lease that has ended never comes back: the next acquire gets a new session.
 
@@ -52,8 +53,7 @@ class Lease:
         self.in_contact = True
         self.sent_at = max(self.sent_at, sent_at)
         self._horizon = horizon
-        granted = math.inf if horizon is None else sent_at + (1 - self._drift) * horizon
-        self.valid_until = max(self.valid_until, granted)
+        self.valid_until = math.inf if horizon is None else self.sent_at + (1 - self._drift) * horizon
 
     def end(self, reason: LossReason) -> bool:
         """End the lease for good; returns whether this call did it."""

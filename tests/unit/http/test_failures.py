@@ -40,7 +40,8 @@ TABLE: list[Row] = [
     (RENEW, 500, "failed session lookup: index error: UUID must be 36", errors.InvalidRequest, "no id"),
     (PUT, 500, "missing session", errors.InvalidRequest, "name a session"),
     (RENEW, 400, "Missing session", errors.InvalidRequest, "does not understand"),
-    (CREATE, 500, "Missing node registration", errors.InvalidRequest, "datacenter"),
+    (CREATE, 500, "Missing node registration", errors.NodeNotRegistered, "datacenter"),
+    (PUT, 500, "Missing node registration", errors.InvalidRequest, "register it first"),
     (CREATE, 500, "Must provide Node", errors.InvalidRequest, "requires"),
     (
         CREATE,
@@ -254,6 +255,7 @@ EVERY_ERROR: list[errors.ConsulCoordError] = [
             errors.InvalidRequest,
             errors.PayloadTooLarge,
             errors.ServerError,
+            errors.NodeNotRegistered,
         )
     ),
     errors.SessionNotFound("m", session="s"),
@@ -302,6 +304,7 @@ RETRYABLE = {
     "RateLimited",
     "NoLeader",
     "ServerError",
+    "NodeNotRegistered",
 }
 UNKNOWN = {
     "TransportError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,8 +16,9 @@ from consul_coord.errors import (
     SessionNotFound,
     UnsafeSession,
 )
-from consul_coord.events import Cleaned, Failed, Jeopardy, Lost, Renewed, SessionDiffers, log
+from consul_coord.events import Cleaned, Failed, Jeopardy, Lost, Renewed, SessionDiffers, ShortHorizon, log
 from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
+from consul_coord.models.session import effective_lock_delay
 from consul_coord.recipes.cleanup.reaper import DestroySession
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
@@ -240,7 +241,8 @@ def test_the_next_need_gets_a_new_session(bench: Bench) -> None:
 
 
 def test_the_servers_ttl_is_adopted(bench: Bench) -> None:
-    bench.io.expect("PUT", RENEW, renewed(ttl="30s"), renewed(ttl="30s"))
+    longer = renewed(ttl="30s", LockDelay=30_000_000_000)
+    bench.io.expect("PUT", RENEW, longer, longer)
     bench.end_at(1019.0)
     bench.keep()
     assert bench.io.sent_at[1:] == pytest.approx([1005.0, 1015.0])
@@ -248,12 +250,54 @@ def test_the_servers_ttl_is_adopted(bench: Bench) -> None:
     assert [(e.setting, e.asked, e.got) for e in bench.io.seen(SessionDiffers)] == [("ttl", "15.0", "30.0")]
 
 
-def test_added_checks_shorten_the_horizon_to_the_lock_delay(bench: Bench) -> None:
-    bench.io.expect("PUT", RENEW, renewed(NodeChecks=["serfHealth"], LockDelay=6_000_000_000))
+def test_the_servers_lock_delay_is_adopted_where_it_is_left_to_them(bench: Bench) -> None:
+    assert bench.spec.lock_delay is None
+    bench.io.expect("PUT", RENEW, renewed(LockDelay=6_000_000_000))
     bench.end_at(1006.0)
     bench.keep()
     assert bench.kept.lease.longest == pytest.approx(0.95 * 6)
-    assert [event.setting for event in bench.io.seen(SessionDiffers)] == ["node_checks"]
+    assert bench.kept.lease.valid_until == pytest.approx(1005.0 + 0.95 * 6)
+    assert bench.io.seen(SessionDiffers) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "lease"),
+    [
+        ({"ttl": 60.0}, 14.25),
+        ({"ttl": 60.0, "lock_delay": 60.0}, 57.0),
+        ({"ttl": 30.0, "lock_delay": 5.0}, 4.75),
+        ({"ttl": 10.0, "lock_delay": 0.0, "allow_unbounded": True}, 9.5),
+    ],
+)
+def test_the_lock_delay_paces_lease_and_renewals(settings: dict[str, Any], lease: float) -> None:
+    spec = SessionSpec(**settings)
+    bench = Bench(spec)
+    assert bench.kept.lease.valid_until == pytest.approx(1000.0 + lease), "at creation"
+    echo = renewed(ttl=f"{spec.ttl:g}s", LockDelay=int(effective_lock_delay(spec) * 1e9))
+    bench.io.expect("PUT", RENEW, echo, echo)
+    horizon = lease / 0.95
+    bench.end_at(1000.0 + 0.9 * horizon)
+    bench.keep()
+    assert bench.io.sent_at[1:] == pytest.approx([1000.0 + horizon / 3, 1000.0 + 2 * horizon / 3])
+    assert bench.kept.lease.valid_until == pytest.approx(bench.io.sent_at[-1] + lease), "at each renewal"
+
+
+def test_a_lock_delay_that_the_server_has_lost_extends_no_lease(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, *[renewed(LockDelay=0)] * 200)
+    bench.keep()
+    assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.EXPIRED)
+    assert "lock-delay is 0" in bench.io.seen(Jeopardy)[0].error
+
+
+def test_a_short_horizon_is_warned_of_once() -> None:
+    bench = Bench(SessionSpec(ttl=TTL, lock_delay=0.6))
+    bench.io.expect("PUT", RENEW, *[renewed(LockDelay=600_000_000)] * 3)
+    bench.end_at(1000.7)
+    bench.keep()
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
+    bench.live()
+    (warned,) = bench.io.seen(ShortHorizon)
+    assert (warned.session, warned.horizon, warned.rank) == (SESSION, 0.6, logging.WARNING)
 
 
 def test_a_short_lease_is_refreshed_before_it_is_used(bench: Bench) -> None:
@@ -303,8 +347,8 @@ def outside(reply: Callable[[Bench], None]) -> tuple[Bench, KeptSession]:
 
 
 def test_an_outside_session_is_renewed_first_and_never_destroyed() -> None:
-    bench, kept = outside(lambda b: b.io.expect("PUT", RENEW, ok([session_json(OTHER, ttl="20s")])))
-    assert kept.lease.longest == pytest.approx(19.0)
+    bench, kept = outside(lambda b: b.io.expect("PUT", RENEW, ok([session_json(OTHER, ttl="10s")])))
+    assert kept.lease.longest == pytest.approx(9.5)
     bench.core.end_session(kept, LossReason.EXPIRED)
     assert bench.core.reaper.pending == 0
 
@@ -316,12 +360,25 @@ def test_an_outside_session_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"TTL": ""}, {"NodeChecks": ["serfHealth"], "LockDelay": 0}, {"TTL": "", "NodeChecks": ["x"]}]
+    ("fields", "cause"),
+    [
+        ({"TTL": ""}, "it has no TTL"),
+        ({"LockDelay": 0}, "its lock-delay is 0"),
+        ({"NodeChecks": ["serfHealth"], "LockDelay": 0}, "its lock-delay is 0"),
+        ({"TTL": "", "NodeChecks": ["x"]}, "it has no TTL"),
+    ],
 )
-def test_an_outside_session_without_a_bound_is_refused(fields: dict[str, object]) -> None:
+def test_an_outside_session_without_a_bound_is_refused(fields: dict[str, object], cause: str) -> None:
     reply = session_json(OTHER) | fields
-    with pytest.raises(UnsafeSession, match=OTHER):
+    with pytest.raises(UnsafeSession, match=OTHER) as refused:
         outside(lambda b: b.io.expect("PUT", RENEW, ok([reply])))
+    assert cause in str(refused.value)
+
+
+def test_the_lock_delay_of_an_outside_session_is_read_from_the_server() -> None:
+    reply = session_json(OTHER, ttl="60s") | {"LockDelay": 90_000_000_000}
+    _, kept = outside(lambda b: b.io.expect("PUT", RENEW, ok([reply])))
+    assert kept.lease.longest == pytest.approx(57.0), "a lock-delay is a minute at most"
 
 
 def test_a_session_without_a_ttl_is_kept_but_never_renewed() -> None:

@@ -107,7 +107,7 @@ def test_repeating_ends_with_the_clients_timeout(bench: Bench) -> None:
 
 
 def test_resuming_renews_first_and_creates_nothing(bench: Bench) -> None:
-    bench.io.expect("PUT", RENEW + SESSION, renewed(ttl="40s"))
+    bench.io.expect("PUT", RENEW + SESSION, renewed(ttl="40s", LockDelay=40_000_000_000))
     kept = bench.open(TEXT)
     assert kept.id == SESSION
     assert kept.lease.longest == pytest.approx(0.95 * 40)
