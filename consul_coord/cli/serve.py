@@ -53,6 +53,7 @@ It keeps everything in memory, and is meant for tests and trials.
 @click.option(
     "--node", default="node1", show_default=True, metavar="NAME", help="Name of the agent's own node."
 )
+@click.option("--node-id", default="", metavar="UUID", help="Id of that node; random when not given.")
 @click.option("--config", metavar="FILE", help="JSON file with settings of the server.")
 @click.option("--allow-remote", is_flag=True, help="Allow an address that other machines can reach.")
 @options.as_json
@@ -62,6 +63,7 @@ def serve(
     port: int,
     uds: str | None,
     node: str,
+    node_id: str,
     config: str | None,
     allow_remote: bool,
     as_json: bool,
@@ -78,8 +80,10 @@ def serve(
     except ConfigError as error:
         return reporter.fail(ExitCode.CONFIG, str(error))
     try:
-        server = ReferenceServer(host=host, port=port, uds=uds, node=node, config=made)
+        server = ReferenceServer(host=host, port=port, uds=uds, node=node, node_id=node_id, config=made)
     except ValueError as error:
+        if "node_id" in str(error):
+            raise click.BadParameter(f"{node_id!r} is no UUID", param_hint="--node-id") from error
         raise click.UsageError(
             f"{host!r} is not loopback, other machines could reach it: give --allow-remote if that is meant"
         ) from error

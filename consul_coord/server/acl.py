@@ -2,7 +2,9 @@
 
 Rules
 - A rule for an exact name beats one for a prefix, a longer prefix beats a shorter one; without a rule the
-  default policy decides. ``write`` includes ``read``.
+  default policy decides: ``allow`` or ``deny``. ``write`` includes ``list``, and that ``read``.
+- Keys are listed to whoever may read them; where the key list policy is enabled, only a token that may list
+  the prefix lists it.
 - Writing a whole prefix needs ``write`` there and no stricter rule beneath.
 - A request without a token bears the agent's default token, and without one has the rights of the anonymous
   token; an unknown token is refused everywhere.
@@ -13,17 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from consul_coord.server.failures import LeadersRefusal
+from consul_coord.server.failures import LeadersRefusal, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Resource = Literal["agent", "event", "key", "node", "query", "service", "session"]
-Policy = Literal["deny", "read", "write"]
+Policy = Literal["deny", "read", "list", "write"]
+DefaultPolicy = Literal["allow", "deny"]
 
 DENIED: Final = "Permission denied"
 _UNKNOWN: Final = "ACL not found"
-_STRENGTH: Final = {"deny": 0, "read": 1, "write": 2}
+_STRENGTH: Final = {"deny": 0, "read": 1, "list": 2, "write": 3, "allow": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,9 @@ class AclConfig:
 
     tokens: Mapping[str, Token] = field(default_factory=dict[str, Token], repr=False)
     anonymous: Token = Token()
-    default_policy: Policy = "deny"
+    default_policy: DefaultPolicy = "deny"
     default_token: str = field(default="", repr=False)
+    enable_key_list_policy: bool = False
 
 
 class Authorizer:
@@ -63,8 +67,8 @@ class Authorizer:
 
     __slots__ = ("_default", "_exact", "_prefixes")
 
-    def __init__(self, token: Token, default: Policy) -> None:
-        self._default = _STRENGTH["write" if token.management else default]
+    def __init__(self, token: Token, default: DefaultPolicy) -> None:
+        self._default = _STRENGTH["allow" if token.management else default]
         rules = () if token.management else token.rules
         self._exact = {
             (rule.resource, rule.name): _STRENGTH[rule.policy] for rule in rules if not rule.prefix
@@ -97,6 +101,11 @@ class Authorizer:
         if not self.may(resource, name, policy):
             raise LeadersRefusal(403, DENIED)
 
+    def require_on_agent(self, resource: Resource, name: str, policy: Policy) -> None:
+        """Refuse with 403 unless the token may, in the words of an agent, which say what is missing."""
+        if not self.may(resource, name, policy):
+            raise Refusal(403, f"{DENIED}: Missing {resource}:{policy} on {name}")
+
     def _strength(self, resource: Resource, name: str) -> int:
         exact = self._exact.get((resource, name))
         return self._by_prefix(resource, name) if exact is None else exact
@@ -107,7 +116,7 @@ class Authorizer:
         return self._default if rule is None else _STRENGTH[rule.policy]
 
 
-_EVERYTHING = Authorizer(Token(management=True), "write")
+_EVERYTHING = Authorizer(Token(management=True), "allow")
 
 
 def authorizer_of(config: AclConfig | None, secret: str) -> Authorizer:

@@ -14,13 +14,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from consul_coord.errors import ConfigError
-from consul_coord.server.acl import AclConfig, Policy, Resource, Rule, Token
+from consul_coord.server.acl import AclConfig, DefaultPolicy, Policy, Resource, Rule, Token
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 _RESOURCES: Final[tuple[Resource, ...]] = get_args(Resource)
 _POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+_DEFAULTS: Final[tuple[DefaultPolicy, ...]] = get_args(DefaultPolicy)
+_FIELDS: Final = frozenset(
+    {"anonymous", "default_policy", "default_token", "enable_key_list_policy", "tokens"}
+)
 _KINDS: Final[dict[str, tuple[Resource, bool]]] = {
     f"{resource}{suffix}": (resource, bool(suffix)) for resource in _RESOURCES for suffix in ("", "_prefix")
 }
@@ -28,7 +32,7 @@ _KINDS: Final[dict[str, tuple[Resource, bool]]] = {
 
 def acl_of(shown: object) -> AclConfig:
     """Return the ACLs that a JSON value describes. Raises ConfigError."""
-    fields = _object("acl", shown, {"anonymous", "default_policy", "default_token", "tokens"})
+    fields = _object("acl", shown, _FIELDS)
     tokens = _object("acl.tokens", fields.get("tokens", {}))
     return AclConfig(
         tokens={
@@ -36,8 +40,9 @@ def acl_of(shown: object) -> AclConfig:
             for number, (secret, rules) in enumerate(tokens.items(), 1)
         },
         anonymous=_token("acl.anonymous", fields.get("anonymous", {})),
-        default_policy=_policy("acl.default_policy", fields.get("default_policy", "deny")),
+        default_policy=_default_policy(fields.get("default_policy", "deny")),
         default_token=_text("acl.default_token", fields.get("default_token", "")),
+        enable_key_list_policy=fields.get("enable_key_list_policy", False) is True,
     )
 
 
@@ -57,6 +62,13 @@ def _token(where: str, shown: object) -> Token:
             for name, given in _object(f"{where}.{kind}", names).items()
         )
     )
+
+
+def _default_policy(shown: object) -> DefaultPolicy:
+    for policy in _DEFAULTS:
+        if shown == policy:
+            return policy
+    raise ConfigError(f"acl.default_policy: it is one of {', '.join(_DEFAULTS)}")
 
 
 def _policy(where: str, shown: object) -> Policy:

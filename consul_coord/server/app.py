@@ -3,12 +3,14 @@
 Rules
 - Every reply varies on Accept-Encoding and is gzipped for whoever takes it; a larger one is sent chunked.
 - A body without Content-Length is marked as such, because Consul does not read it everywhere.
+- A request says whom it is for, once; one of HTTP/1.0 need not.
 - A client that goes away before its request is whole, or while it waits, takes the request with it.
 """
 
 from __future__ import annotations
 
 import gzip
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -20,7 +22,7 @@ from consul_coord.server.wire import Reply, Request, text_reply
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consul_coord.server.asgi import Receive, Scope, Send
+    from consul_coord.server.asgi import Message, Receive, Scope, Send
     from consul_coord.server.faults import Fault, Faults
     from consul_coord.server.host import Host
 
@@ -28,6 +30,7 @@ WIRE: Final = "consul_coord.wire"
 _CHUNKED_ABOVE = 2_048
 _GZIP_LEVEL = 1
 _LARGEST_BODY = 64 * 1024 * 1024
+_HOST = re.compile(rb"[!$&'()*+,;=:%\[\]A-Za-z0-9\-._~]*")
 
 
 class Wire(Protocol):
@@ -65,6 +68,11 @@ class App:
             message = f"this app serves HTTP only, not {scope['type']!r}"
             raise RuntimeError(message)
         if (body := await _body(receive)) is None:
+            return
+        if scope.get("http_version") == "1.0":
+            send = _whole(scope, send)
+        if (refused := _bad_host(scope)) is not None:
+            await _send(send, refused, zipped=False)
             return
         request = _request(scope, body)
         if self._control is not None and request.path.startswith(PREFIX):
@@ -207,6 +215,41 @@ async def _body(receive: Receive) -> _Body | None:
             parts.clear()
         more = message.get("more_body", False)
     return _Body(b"".join(parts), size)
+
+
+def _whole(scope: Scope, send: Send) -> Send:
+    """Return how to reply to HTTP/1.0, which knows no chunks and ends a connection unless told to keep it."""
+    held: list[Message] = []
+    wishes = b",".join(value for name, value in scope["headers"] if name == b"connection").lower()
+
+    async def send_whole(message: Message) -> None:
+        held.append(message)
+        if message.get("more_body", message["type"] == "http.response.start"):
+            return
+        start, *parts = held
+        body = b"".join(part.get("body", b"") for part in parts)
+        headers = [each for each in start["headers"] if each[0].lower() != b"content-length"]
+        headers.append((b"Content-Length", b"%d" % len(body)))
+        if b"keep-alive" in wishes:
+            headers.append((b"Connection", b"keep-alive"))
+        await send({**start, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return send_whole
+
+
+def _bad_host(scope: Scope) -> Reply | None:
+    """Return the refusal of a request that does not say whom it is for, or says it in a wrong way."""
+    hosts: list[bytes] = [value for name, value in scope["headers"] if name.lower() == b"host"]
+    if not hosts and scope.get("http_version") == "1.1":
+        return _no_host("missing required Host header")
+    if len(hosts) > 1:
+        return _no_host("too many Host headers")
+    return _no_host("malformed Host header") if hosts and not _HOST.fullmatch(hosts[0]) else None
+
+
+def _no_host(why: str) -> Reply:
+    return text_reply(400, f"400 Bad Request: {why}", (("Connection", "close"),))
 
 
 def _request(scope: Scope, body: _Body) -> Request:

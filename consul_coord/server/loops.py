@@ -55,6 +55,10 @@ class _Asyncio:
 
     def call_soon(self, action: Action) -> None:
         with suppress(RuntimeError):
+            if asyncio.get_running_loop() is self.loop:  # which is awake, and needs no waking
+                self.loop.call_soon(action)
+                return
+        with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(action)
 
     def call_later(self, seconds: float, action: Action) -> Action:

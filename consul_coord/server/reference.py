@@ -26,6 +26,7 @@ from consul_coord.server.app import App
 from consul_coord.server.config import ServerConfig
 from consul_coord.server.faults import Faults
 from consul_coord.server.host import Host
+from consul_coord.server.ids import is_uuid
 from consul_coord.server.service import Service
 from consul_coord.server.state import ConsulState
 from consul_coord.server.tls import context_of
@@ -49,8 +50,9 @@ class ReferenceServer(Generic[C]):
 
     ``with ReferenceServer() as server`` serves at ``server.address`` until the block ends; stopping answers
     every pending blocking query with what there is. ``tls`` makes it HTTPS, as do the files that ``config``
-    may name instead. Raises ``ValueError`` for an address that is not loopback; starting raises ``OSError``
-    when the address is taken, or a file for TLS is missing or none.
+    may name instead. ``node_id`` is the id of the agent's own node, a UUID; random when it is not given.
+    Raises ``ValueError`` for an address that is not loopback and for a ``node_id`` that is no UUID; starting
+    raises ``OSError`` when the address is taken, or a file for TLS is missing or none.
     """
 
     @overload
@@ -61,6 +63,7 @@ class ReferenceServer(Generic[C]):
         port: int = ...,
         uds: os.PathLike[str] | str | None = ...,
         node: str = ...,
+        node_id: str = ...,
         datacenter: str = ...,
         config: ServerConfig | None = ...,
         clock: None = None,
@@ -75,6 +78,7 @@ class ReferenceServer(Generic[C]):
         port: int = ...,
         uds: os.PathLike[str] | str | None = ...,
         node: str = ...,
+        node_id: str = ...,
         datacenter: str = ...,
         config: ServerConfig | None = ...,
         clock: C,
@@ -88,6 +92,7 @@ class ReferenceServer(Generic[C]):
         port: int = 0,
         uds: os.PathLike[str] | str | None = None,
         node: str = "node1",
+        node_id: str = "",
         datacenter: str = "dc1",
         config: ServerConfig | None = None,
         clock: Clock | None = None,
@@ -100,6 +105,7 @@ class ReferenceServer(Generic[C]):
             now=self._clock.now(),
             new_id=lambda: str(uuid.uuid4()),
             node=node,
+            node_id=node_id and _uuid(node_id),
             datacenter=datacenter,
             config=self.config,
         )
@@ -251,6 +257,13 @@ def _bound(place: Any, family: int, protocol: int = 0) -> socket.socket:  # noqa
         listening.close()
         raise
     return listening
+
+
+def _uuid(text: str) -> str:
+    if not is_uuid(text):
+        message = f"node_id {text!r} is no UUID, such as {uuid.uuid4()}"
+        raise ValueError(message)
+    return text.lower()
 
 
 def _check_host(host: str, *, permitted: bool) -> None:

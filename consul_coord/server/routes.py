@@ -49,13 +49,17 @@ _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An endpoint: its handlers by method, whether it needs a leader and whether it takes a namespace."""
+    """An endpoint: its handlers by method, whether it needs a leader and whether it takes a namespace.
+
+    ``cached`` says that it tells how an answer to ``?cached`` was come by.
+    """
 
     path: str
     handlers: Mapping[str, Handler]
     needs_leader: bool = True
     namespaced: bool = True
     authorized: bool = True
+    cached: bool = False
 
     @property
     def allow(self) -> str:
@@ -63,8 +67,17 @@ class Route:
         return ",".join(("OPTIONS", *self.handlers))
 
 
-def _local(path: str, method: str, handler: Handler, *, authorized: bool = True) -> Route:
-    return Route(path, {method: handler}, needs_leader=False, namespaced=False, authorized=authorized)
+def _local(
+    path: str, method: str, handler: Handler, *, authorized: bool = True, cached: bool = False
+) -> Route:
+    return Route(
+        path,
+        {method: handler},
+        needs_leader=False,
+        namespaced=False,
+        authorized=authorized,
+        cached=cached,
+    )
 
 
 ROUTES = (
@@ -78,14 +91,14 @@ ROUTES = (
     Route("/v1/txn", {"PUT": txn.apply}, namespaced=False),
     Route("/v1/catalog/register", {"PUT": catalog.register}),
     Route("/v1/catalog/deregister", {"PUT": catalog.deregister}),
-    _local("/v1/catalog/datacenters", "GET", catalog.datacenters),
+    _local("/v1/catalog/datacenters", "GET", catalog.datacenters, authorized=False, cached=True),
     Route("/v1/catalog/nodes", {"GET": catalog.nodes}),
     Route("/v1/catalog/node/", {"GET": catalog.node}),
-    Route("/v1/catalog/services", {"GET": catalog.services}),
-    Route("/v1/catalog/service/", {"GET": catalog.service}),
+    Route("/v1/catalog/services", {"GET": catalog.services}, cached=True),
+    Route("/v1/catalog/service/", {"GET": catalog.service}, cached=True),
     Route("/v1/catalog/connect/", {"GET": catalog.connect}),
     Route("/v1/catalog/node-services/", {"GET": catalog.node_services}),
-    Route("/v1/health/service/", {"GET": health.service}),
+    Route("/v1/health/service/", {"GET": health.service}, cached=True),
     Route("/v1/health/connect/", {"GET": health.connect}),
     Route("/v1/health/ingress/", {"GET": health.ingress}),
     Route("/v1/health/node/", {"GET": health.of_node}),
@@ -99,7 +112,7 @@ ROUTES = (
     _local("/v1/event/list", "GET", event.list_all),
     Route("/v1/coordinate/nodes", {"GET": coordinate.nodes}, namespaced=False),
     Route("/v1/coordinate/node/", {"GET": coordinate.node}, namespaced=False),
-    _local("/v1/coordinate/datacenters", "GET", coordinate.datacenters),
+    _local("/v1/coordinate/datacenters", "GET", coordinate.datacenters, authorized=False),
     Route("/v1/coordinate/update", {"PUT": coordinate.update}, namespaced=False),
     _local("/v1/agent/self", "GET", agent.describe_self),
     _local("/v1/agent/checks", "GET", agent.checks),
@@ -149,6 +162,10 @@ _PREFIXES = tuple(
 def find(request: Request) -> tuple[Route, str]:
     """Return the route of a request and the decoded path after it; raise ``Refusal`` when there is none."""
     path = _decode(request.path)
+    if path == "*":
+        raise Refusal(200 if request.method == "OPTIONS" else 404, "")
+    if path == "/":
+        raise _redirect(request, "/ui/")
     if (clean := _clean(path)) != path:
         raise _redirect(request, clean)
     route = _match(path)

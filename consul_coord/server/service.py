@@ -61,6 +61,7 @@ class Service:
         self._waiting = WaitingRoom(spurious=state.config.spurious_wakeups)
         self._tickets = itertools.count(1)
         self._ready: list[tuple[int, Reply]] = []
+        self._asked: set[tuple[str, str]] = set()
 
     def handle(self, request: Request, now: float, *, timers: int | None = None) -> Reply | Blocked:
         """Answer a request, or let it wait; ``timers`` limits what is done first of what was due."""
@@ -129,9 +130,19 @@ class Service:
             if route.needs_leader and not self.state.leader and not call.options.stale:
                 return self._hold(request, now + self.state.config.leaderless_hold)
             outcome = handler(call)
-            return self._read(call, outcome, now) if isinstance(outcome, Read) else outcome
+            answer = self._read(call, outcome, now) if isinstance(outcome, Read) else outcome
+            return self._cached(request, answer) if route.cached and "cached" in call.params else answer
         except (Refusal, StateError) as refused:
             return _refuse(refused, self._hops(request) if route.needs_leader else 0)
+
+    def _cached(self, request: Request, answer: Reply | Waiter) -> Reply | Waiter:
+        """Say how a cached answer was come by; here, it is a new one all the same."""
+        if not isinstance(answer, Reply):
+            return answer
+        known = (request.path, request.query) in self._asked
+        self._asked.add((request.path, request.query))
+        told = (("X-Cache", "HIT"), ("Age", "0")) if known else (("X-Cache", "MISS"),)
+        return Reply(answer.status, answer.body, (*answer.headers, *told))
 
     def _hops(self, request: Request) -> int:
         params = Params(request.query)

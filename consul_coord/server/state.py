@@ -58,12 +58,13 @@ class ConsulState:
         now: float,
         new_id: Callable[[], str],
         node: str = "node1",
+        node_id: str = "",
         datacenter: str = "dc1",
         config: ServerConfig | None = None,
     ) -> None:
         self.config = config or ServerConfig()
         self.node = node
-        self.node_id = new_id()
+        self.node_id = node_id or new_id()
         self.datacenter = datacenter
         self.address = _ADDRESS
         self.server_address = f"{_ADDRESS}:{SERVER_PORT}"

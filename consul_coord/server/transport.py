@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 import struct
-from collections import Counter
+from collections import Counter, deque
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 _KEEP_ALIVE = 3_600
 _FRAMING = frozenset({b"connection", b"content-length"})  # uvicorn looks for these
 _BACKLOG = 1_024
+_READ = b"GET "
+_AT_ONCE = 20
+"""How many reads are looked at in one turn of the event loop."""
 _LARGEST_HEAD = 1024 * 1024
 """How many bytes may come in a row that are no body: as in Go's servers, one read from the socket aside."""
 _TOO_LARGE = (
@@ -61,6 +66,7 @@ class Listener:
         )
         self._state = ServerState()
         self._door = _Door(max_conns_per_client, self._state.connections)
+        self._queue = _Queue()
         self._listening: tuple[asyncio.Server, socket.socket] | None = None
         self._date: asyncio.TimerHandle | None = None
 
@@ -101,7 +107,7 @@ class Listener:
         server.close()
 
     def _protocol(self) -> _Protocol:
-        return _Protocol(self._config, self._state, {}, door=self._door)
+        return _Protocol(self._config, self._state, {}, door=self._door, queue=self._queue)
 
     def _stamp(self, loop: asyncio.AbstractEventLoop) -> None:
         self._state.default_headers = [(b"Date", formatdate(usegmt=True).encode("ascii"))]
@@ -164,14 +170,45 @@ class _Door:
             await self._left.wait()
 
 
+class _Queue:
+    """Reads that came in and wait to be looked at: a few in each turn of the event loop.
+
+    Thousands may come at once, as when all who watched a key ask again. What is no read (a write, a renewal)
+    is then not queued behind them, but passes between two turns.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[_Protocol, bytes]] = deque()
+        self._is_called = False
+
+    def add(self, protocol: _Protocol, data: bytes) -> None:
+        """Add what came in."""
+        self._waiting.append((protocol, data))
+        if not self._is_called:
+            self._is_called = True
+            self._serve()
+
+    def _serve(self) -> None:
+        for _ in range(min(_AT_ONCE, len(self._waiting))):
+            protocol, data = self._waiting.popleft()
+            protocol.take_late(data)
+        self._is_called = bool(self._waiting)
+        if self._is_called:
+            asyncio.get_running_loop().call_soon(self._serve)
+
+
 class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol behind a door."""
 
-    def __init__(self, config: Config, state: ServerState, app_state: dict[str, Any], *, door: _Door) -> None:
+    def __init__(
+        self, config: Config, state: ServerState, app_state: dict[str, Any], *, door: _Door, queue: _Queue
+    ) -> None:
         super().__init__(config, state, app_state)
         self.logger = _SILENT
         self.access_log = False
         self._door = door
+        self._queue = queue
+        self._is_behind = 0
         self._client = ""
         self._head = 0
 
@@ -182,6 +219,20 @@ class _Protocol(HttpToolsProtocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
+        """Take what came: at once, unless it begins with a read, which lets everything else pass first."""
+        if self._is_behind or data.startswith(_READ):
+            self._is_behind += 1
+            self._queue.add(self, data)
+        else:
+            self._take(data)
+
+    def take_late(self, data: bytes) -> None:
+        """Take what had to wait."""
+        self._is_behind -= 1
+        if not self.transport.is_closing():
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         """Take what came, unless it is a head, or trailers, without end."""
         self._head += len(data)
         super().data_received(data)
@@ -189,6 +240,17 @@ class _Protocol(HttpToolsProtocol):
             if getattr(self.cycle, "response_complete", True):  # before the first request there is no cycle
                 self.transport.write(_TOO_LARGE)
             self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        """Begin a request; its target may be of any length, and HTTP/1.0 may keep its connection."""
+        target, self.url = _target(self.url), b"/"  # uvicorn's parser of targets takes 64 KiB at most
+        super().on_headers_complete()
+        path, _, query = target.partition(b"?")
+        self.scope["path"] = unquote(path.decode("latin-1"))
+        self.scope["raw_path"], self.scope["query_string"] = path, query
+        if self.scope["http_version"] == "1.0" and self.cycle is not None:
+            wishes = b",".join(value for name, value in self.scope["headers"] if name == b"connection")
+            self.cycle.keep_alive = b"keep-alive" in wishes.lower()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
@@ -208,6 +270,16 @@ class _Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._door.leave(self._client)
+
+
+def _target(sent: bytes) -> bytes:
+    """Return the path and query of a request's target, which may be a whole URL."""
+    if not (absolute := _ABSOLUTE.match(sent)):
+        return sent
+    return b"/" + sent[absolute.end() :].removeprefix(b"/")
+
+
+_ABSOLUTE = re.compile(rb"(?i)https?://[^/?#]*")
 
 
 class _TransportWire:

@@ -81,10 +81,13 @@ def test_permissions_come_from_a_file(tmp_path: Path) -> None:
         ('{"acl": []}', "acl must be a JSON object"),
         (
             '{"acl": {"token": {}}}',
-            "acl: unknown field 'token'; there are anonymous, default_policy, default_token, tokens",
+            (
+                "acl: unknown field 'token'; there are anonymous, default_policy, default_token, "
+                "enable_key_list_policy, tokens"
+            ),
         ),
         ('{"acl": {"default_token": 1}}', "acl.default_token must be a string"),
-        ('{"acl": {"default_policy": "allow"}}', "acl.default_policy: a policy is one of deny, read, write"),
+        ('{"acl": {"default_policy": "read"}}', "acl.default_policy: it is one of allow, deny"),
         ('{"acl": {"anonymous": {"keys": {}}}}', "acl.anonymous: unknown field 'keys'"),
         ('{"acl": {"anonymous": {"key": {"a": {"policy": 1}}}}}', "acl.anonymous.key.a: a policy is one of"),
         ('{"acl": {"tokens": {"s3cret": {"key": {"a": "write"}}}}}', "acl.tokens (number 1)"),

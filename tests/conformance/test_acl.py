@@ -28,6 +28,8 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "reader": (Rule("key", "a/", "read", prefix=True), Rule("session", "", "read", prefix=True)),
     "locker": (Rule("session", "node1", "write"), Rule("key", "a/", "write", prefix=True)),
     "other node's": (Rule("session", "node2", "write"),),
+    "lister": (Rule("key", "a/", "list", prefix=True), Rule("key", "b/", "read", prefix=True)),
+    "of web": (Rule("service", "web", "write"),),
     "nobody": (),
 }
 SECRETS: Final = {
@@ -117,6 +119,13 @@ def with_keys(target: Guarded) -> Guarded:
         ("reader", ("GET", "/v1/kv/b/?keys", b""), 404),
         ("nobody", ("GET", "/v1/status/leader", b""), 200),
         ("anonymous", ("GET", "/v1/kv/a/1", b""), 403),
+        ("lister", ("GET", "/v1/kv/a/1", b""), 200),
+        ("lister", ("GET", "/v1/kv/a/?keys", b""), 200),
+        ("lister", ("PUT", "/v1/kv/a/1", b"v"), 403),
+        ("bogus", ("GET", "/v1/catalog/datacenters", b""), 200),
+        ("nobody", ("GET", "/v1/agent/members", b""), 200),
+        ("nobody", ("GET", "/v1/health/service/consul", b""), 200),
+        ("nobody", ("PUT", "/v1/event/fire/x", b""), 403),
     ],
 )
 def test_who_may_do_what(target: Guarded, who: str, call: tuple[str, str, object], status: int) -> None:
@@ -125,6 +134,60 @@ def test_who_may_do_what(target: Guarded, who: str, call: tuple[str, str, object
     if status == 403:  # later versions go on and say what is missing
         assert answer.text.startswith("Permission denied")
         assert target.kind == "agent" or answer.text == "Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("who", "call", "status", "text"),
+    [
+        (
+            "nobody",
+            ("service/register", {"Name": "web"}),
+            403,
+            "Permission denied: Missing service:write on web",
+        ),
+        ("of web", ("service/register", {"Name": "web", "Check": {"TTL": "60s"}}), 200, ""),
+        (
+            "of web",
+            ("service/register", {"Name": "db"}),
+            403,
+            "Permission denied: Missing service:write on db",
+        ),
+        ("of web", ("check/pass/service:web", b""), 200, ""),
+        ("nobody", ("check/pass/service:web", b""), 403, "Permission denied: Missing service:write on web"),
+        ("of web", ("check/register", {"Name": "c", "TTL": "9s"}), 403, "Missing node:write on node1"),
+        ("nobody", ("check/pass/none", b""), 500, 'Unknown check "none"'),
+        ("root", ("check/deregister/none", b""), 500, 'Unknown check "none"'),
+        ("nobody", ("service/deregister/none", b""), 500, 'Unknown service {"none" {}}'),
+        ("nobody", ("maintenance?enable=true", b""), 403, "Permission denied"),
+        ("bogus", ("check/pass/none", b""), 403, "ACL not found"),
+    ],
+)
+def test_an_agent_says_what_is_missing(
+    target: Guarded, who: str, call: tuple[str, object], status: int, text: str
+) -> None:
+    path, body = call
+    if "service:web" in path:
+        target.put("/v1/agent/service/register", {"Name": "web", "Check": {"TTL": "60s"}})
+    answer = target.by(who, "PUT", f"/v1/agent/{path}", body)
+    if target.is_1_8:
+        assert (answer.status, text in answer.text) == (status, True), answer.text
+    else:
+        assert answer.status in (status, 404)
+
+
+def test_whoever_may_write_a_service_registers_it_on_a_node_that_is_there(target: Guarded) -> None:
+    node = {"Node": "n9", "Address": "10.0.0.9"}
+    web = {**node, "Service": {"Service": "web"}}
+    assert target.by("of web", "PUT", "/v1/catalog/register", web).status == 403
+    assert target.by("root", "PUT", "/v1/catalog/register", node).status == 200
+    assert target.by("of web", "PUT", "/v1/catalog/register", web).status == 200
+    assert target.by("of web", "PUT", "/v1/catalog/register", {**web, "Address": "10.0.0.8"}).status == 403
+    unknown = target.by("of web", "PUT", "/v1/catalog/deregister", {"Node": "n9", "ServiceID": "none"})
+    assert (unknown.status, "Unknown service 'none'" in unknown.text) == (500, True)
+    gone = target.by("of web", "PUT", "/v1/catalog/deregister", {"Node": "n9", "ServiceID": "web"})
+    assert gone.status == 200
+    assert target.by("of web", "PUT", "/v1/catalog/deregister", {"Node": "n9"}).status == 403
+    target.by("root", "PUT", "/v1/catalog/deregister", {"Node": "n9"})
 
 
 @pytest.mark.parametrize(

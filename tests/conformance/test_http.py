@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tests.conformance.target import UNKNOWN, Target
+from tests.conformance.target import TIMEOUT, UNKNOWN, Target
 
 
 @pytest.mark.parametrize(
@@ -226,3 +226,65 @@ def test_agent_self(target: Target) -> None:
     assert {"Config", "DebugConfig", "Coord", "Member", "Stats", "Meta"} <= shown.keys()
     assert {"Datacenter", "NodeName", "NodeID", "Server", "Version"} <= shown["Config"].keys()
     assert shown["Config"]["Server"] is True
+
+
+def asked(target: Target, request: bytes) -> bytes:
+    """Send bytes as they are, and return all that comes until the server ends the connection."""
+    host, _, port = target.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (b"", b"missing required Host header"),
+        (b"Host: a\r\nHost: b\r\n", b"too many Host headers"),
+        (b"Host: a b\r\n", b"malformed Host header"),
+    ],
+)
+def test_whom_a_request_is_for(target: Target, head: bytes, why: bytes) -> None:
+    reply = asked(target, b"GET /v1/status/leader HTTP/1.1\r\n" + head + b"\r\n")
+    assert reply.startswith(b"HTTP/1.1 400 Bad Request")
+    assert reply.endswith(b"400 Bad Request: " + why)
+
+
+def test_http_1_0(target: Target) -> None:
+    """It needs no host, knows no chunks, and keeps its connection if it says so."""
+    key = target.key()
+    target.put(f"/v1/kv/{key}", b"x" * 10_000)
+    first = b"GET /v1/kv/" + key.encode() + b"?raw HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    replies = asked(target, first + b"GET /v1/status/leader HTTP/1.0\r\n\r\n")
+    head, _, rest = replies.partition(b"\r\n\r\n")
+    assert b"content-length: 10000" in head.lower()
+    assert b"connection: keep-alive" in head.lower()
+    assert rest.startswith(b"x" * 10_000 + b"HTTP/1.")
+    assert b" 200 OK" in rest[10_000:]
+
+
+def test_targets_that_are_no_endpoints(target: Target) -> None:
+    root = target.get("/")
+    assert (target.is_redirect(root.status), root.headers["Location"]) == (True, "/ui/")
+    assert target.ask("OPTIONS", "*").status == 200
+    assert target.get(f"http://elsewhere{'/v1/status/leader'}").status == 200
+    assert target.get("/v1/").status == 404
+
+
+def test_a_key_of_a_hundred_thousand_bytes(target: Target) -> None:
+    key = target.key("k" * 100_000)
+    assert target.put(f"/v1/kv/{key}", b"v").json is True
+    assert target.get(f"/v1/kv/{key}?raw").body == b"v"
+    assert target.delete(f"/v1/kv/{key}").json is True
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/health/service/{}?", "/v1/catalog/service/{}?", "/v1/catalog/services?near={}&"]
+)
+def test_a_cached_answer_says_so(target: Target, path: str) -> None:
+    place = path.format(target.unique)
+    first, second = target.get(f"{place}cached").headers, target.get(f"{place}cached").headers
+    if "services" not in path:  # which others may have asked for, too
+        assert (first["X-Cache"], first["Age"]) == ("MISS", None)
+    assert (second["X-Cache"], second["Age"]) == ("HIT", "0")
+    assert target.get(place).headers["X-Cache"] is None

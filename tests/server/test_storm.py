@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
+
 import pytest
 
+from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.server.lockdelay import LockDelays
 from consul_coord.server.wire import Request
 from tests.server.driver import Driver
@@ -51,3 +55,30 @@ def test_delays_that_are_over_are_forgotten_in_time() -> None:
         delays.start(f"k{number}", 10**9, now=float(number))
     assert delays.active("k49999", 49_999.5)
     assert len(delays._ends) < 10_000
+
+
+def test_a_write_is_not_queued_behind_reads_that_came_before_it() -> None:
+    """Most of the reads see what was written, though it was sent after them."""
+    reads = 400
+    config = ServerConfig(http_max_conns_per_client=0)
+    with ReferenceServer(config=config) as server, ExitStack() as open_ones:
+        host, _, port = server.address.removeprefix("http://").rpartition(":")
+
+        def connect() -> socket.socket:
+            return open_ones.enter_context(socket.create_connection((host, int(port))))
+
+        readers, writer = [connect() for _ in range(reads)], connect()
+
+        def send_all(_: float) -> None:  # while the server can serve nobody
+            for reader in readers:
+                reader.sendall(READ)
+            writer.sendall(WRITE)
+
+        server._host.do(send_all)
+        assert b" 200 OK" in writer.recv(65_536)
+        late = sum(b" 200 OK" in reader.recv(65_536) for reader in readers)
+        assert late > reads / 2
+
+
+READ = b"GET /v1/kv/w HTTP/1.1\r\nHost: x\r\n\r\n"
+WRITE = b"PUT /v1/kv/w HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nv"

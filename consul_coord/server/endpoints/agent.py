@@ -22,7 +22,9 @@ _SERF_PORT = 8301
 _WAN_PORT = 8302
 _ALIVE = 1
 STATUSES = (PASSING, WARNING, CRITICAL)
-_HEALTH = {PASSING: 200, WARNING: 429, CRITICAL: 503}
+_MAINTENANCE = "maintenance"
+_WORSE_AND_WORSE = (*STATUSES, _MAINTENANCE)
+_HEALTH = {PASSING: 200, WARNING: 429, CRITICAL: 503, _MAINTENANCE: 503}
 
 
 def describe_self(call: Call) -> Reply:
@@ -143,7 +145,8 @@ def health_by_id(call: Call) -> Reply:
     if found is not None:
         call.authorizer.require("service", found.service, "read")
     shown = _health(call, found) if found else {"AggregatedStatus": CRITICAL, "Service": None, "Checks": None}
-    return _with_status(call, shown, _status(call, found), known=found is not None)
+    missing = "" if found else f"ServiceId {call.tail} not found"
+    return _with_status(call, shown, _status(call, found), missing)
 
 
 def health_by_name(call: Call) -> Reply:
@@ -152,22 +155,24 @@ def health_by_name(call: Call) -> Reply:
         raise Refusal(400, "Missing service Name")
     call.authorizer.require("service", call.tail, "read")
     found = [each for _, each in sorted(call.state.local.services.items()) if each.service == call.tail]
-    worst = max((_status(call, each) for each in found), key=STATUSES.index, default=CRITICAL)
-    return _with_status(call, [_health(call, each) for each in found], worst, known=bool(found))
+    worst = max((_status(call, each) for each in found), key=_WORSE_AND_WORSE.index, default=CRITICAL)
+    missing = "" if found else f"ServiceName {call.tail} Not Found"
+    return _with_status(call, [_health(call, each) for each in found], worst, missing)
 
 
-def _with_status(call: Call, shown: object, worst: str, *, known: bool) -> Reply:
-    status = _HEALTH[worst] if known else 404
+def _with_status(call: Call, shown: object, worst: str, missing: str) -> Reply:
+    status = 404 if missing else _HEALTH[worst]
     if call.params.get("format") == "text":
         reply = Reply(status, worst.encode(), _PLAIN)
     else:
         reply = call.json(shown, status=status)
-    return Reply(reply.status, reply.body, (*reply.headers, ("X-Consul-Reason", worst)))
+    return Reply(reply.status, reply.body, (*reply.headers, ("X-Consul-Reason", missing or worst)))
 
 
 def _status(call: Call, service: ServiceRecord | None) -> str:
     checks = [] if service is None else _checks_of(call, service)
-    worst = max((check.status for check in checks), key=STATUSES.index, default=PASSING)
+    states = (_MAINTENANCE if check.type == _MAINTENANCE else check.status for check in checks)
+    worst = max(states, key=_WORSE_AND_WORSE.index, default=PASSING)
     return CRITICAL if service is None else worst
 
 
@@ -305,21 +310,28 @@ def _report(call: Call, status: str, output: str) -> Reply:
 
 def _require_of_check(call: Call) -> None:
     known = call.state.local.checks.get(call.tail)
-    require_write(call, known.record.service_name if known else "")
+    if known is not None:
+        require_write(call, known.record.service_name)
+    elif call.state.config.acl is not None:
+        message = f"Unknown check {quote(call.tail)}"
+        raise StateError(message)
 
 
 def _require_of_service(call: Call) -> None:
     known = call.state.local.services.get(call.tail)
     if known is not None:
         require_write(call, known.service)
+    elif call.state.config.acl is not None:
+        message = f"Unknown service {{{quote(call.tail)} {{}}}}"
+        raise StateError(message)
 
 
 def require_write(call: Call, service: str) -> None:
     """Refuse a token that may not write a service, or the node if there is none."""
     if service:
-        call.authorizer.require("service", service, "write")
+        call.authorizer.require_on_agent("service", service, "write")
     else:
-        call.authorizer.require("node", call.state.node, "write")
+        call.authorizer.require_on_agent("node", call.state.node, "write")
 
 
 def _may_see(call: Call, check: CheckRecord) -> bool:

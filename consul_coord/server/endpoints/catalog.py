@@ -14,7 +14,7 @@ from consul_coord.server.failures import Refusal, StateError
 from consul_coord.server.gotext import GoParseError, quote
 from consul_coord.server.records import NodeRecord
 from consul_coord.server.services import is_unspecified, problem_with_proxy
-from consul_coord.server.store import CHECKS, NODES, SERVICES, fold
+from consul_coord.server.store import CHECKS, NODES, SERVICES, fold, pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -122,8 +122,9 @@ def register(call: Call) -> Reply:
     if (node_id := fields.get("ID", "")) and len(node_id) != _UUID_LENGTH:
         raise StateError("Bad node ID: uuid string is wrong length")
     _check_datacenter(call, fields)
-    call.authorizer.require("node", name, "write")
-    call.state.register(_registration(call, name, fields), call.now)
+    registration = _registration(call, name, fields)
+    _require_registration(call, registration)
+    call.state.register(registration, call.now)
     return call.json(value=True)
 
 
@@ -134,11 +135,55 @@ def deregister(call: Call) -> Reply:
     if not name:
         raise StateError("Must provide node")
     _check_datacenter(call, fields)
-    call.authorizer.require("node", name, "write")
-    call.state.deregister(
-        name, call.now, check_id=fields.get("CheckID", ""), service_id=fields.get("ServiceID", "")
-    )
+    check, service = fields.get("CheckID", ""), fields.get("ServiceID", "")
+    _require_deregistration(call, name, check, service)
+    call.state.deregister(name, call.now, check_id=check, service_id=service)
     return call.json(value=True)
+
+
+def _require_registration(call: Call, what: catalog.Registration) -> None:
+    """Refuse a token that may not write the node, if that changes, nor the service or the checks."""
+    store, may = call.state.store, call.authorizer
+    known = store.nodes.get(fold(what.node_name))
+    if known is None or (what.node is not None and _changes(what.node, known)):
+        may.require("node", what.node_name, "write")
+    if what.service is not None:
+        may.require("service", what.service.service, "write")
+        before = store.services.get(pair(what.node_name, what.service.id))
+        if before is not None:
+            may.require("service", before.service, "write")
+    for check in what.checks:
+        owner = store.services.get(pair(what.node_name, check.service_id))
+        if check.service_id and owner is not None:
+            may.require("service", owner.service, "write")
+        elif not check.service_id or what.service is None or what.service.id != check.service_id:
+            may.require("node", what.node_name, "write")
+
+
+def _changes(node: NodeRecord, known: NodeRecord) -> bool:
+    return replace(node, create_index=known.create_index, modify_index=known.modify_index) != known
+
+
+def _require_deregistration(call: Call, node: str, check_id: str, service_id: str) -> None:
+    """Refuse a token that may write neither the node nor what is to go from it."""
+    store, may = call.state.store, call.authorizer
+    if may.may("node", node, "write"):
+        return
+    if service_id:
+        service = store.services.get(pair(node, service_id))
+        if service is None:
+            message = f"Unknown service '{service_id}'"
+            raise StateError(message)
+        may.require("service", service.service, "write")
+        return
+    check = store.checks.get(pair(node, check_id)) if check_id else None
+    if check_id and check is None:
+        message = f"Unknown check '{check_id}'"
+        raise StateError(message)
+    if check is not None and check.service_name:
+        may.require("service", check.service_name, "write")
+    else:
+        may.require("node", node, "write")
 
 
 def datacenters(call: Call) -> Reply:

@@ -68,7 +68,7 @@ def read(call: Call) -> Read:
 
 
 def _tree(call: Call) -> Read:
-    prefix = call.tail
+    prefix = _listable(call)
 
     def look(store: Store) -> Seen:
         index, entries = _readable(call, *kv.list_under(store, prefix))
@@ -79,7 +79,7 @@ def _tree(call: Call) -> Read:
 
 
 def _keys(call: Call) -> Read:
-    prefix = call.tail
+    prefix = _listable(call)
     separator = call.params.get("separator") or call.params.get("seperator")
 
     def look(store: Store) -> Seen:
@@ -90,6 +90,18 @@ def _keys(call: Call) -> Read:
         return Seen(index, reply, _marks_under(prefix, present=bool(entries)))
 
     return Read(look)
+
+
+def _listable(call: Call) -> str:
+    """Return the prefix that is to be listed."""
+    acl = call.state.config.acl
+    if (
+        acl is not None
+        and acl.enable_key_list_policy
+        and not call.authorizer.may_all("key", call.tail, "list")
+    ):
+        raise LeadersRefusal(403, DENIED)
+    return call.tail
 
 
 def _readable(call: Call, index: int, entries: list[Entry]) -> tuple[int, list[Entry]]:

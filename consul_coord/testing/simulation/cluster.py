@@ -194,7 +194,7 @@ class Cluster:
 
     def permit(self, rules: tuple[Rule, ...]) -> None:
         """Have these rules of permission, and let everything else be allowed."""
-        acl = AclConfig(anonymous=Token(rules), default_policy="write") if rules else None
+        acl = AclConfig(anonymous=Token(rules), default_policy="allow") if rules else None
         self.state.config = replace(self.state.config, acl=acl)
 
     def _write(self, verb: str, entry: Entry) -> None:
