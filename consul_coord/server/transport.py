@@ -184,16 +184,18 @@ class _Queue:
     def add(self, protocol: _Protocol, data: bytes) -> None:
         """Add what came in."""
         self._waiting.append((protocol, data))
-        if not self._is_called:
-            self._is_called = True
-            self._serve()
+        self._call()
 
     def _serve(self) -> None:
         for _ in range(min(_AT_ONCE, len(self._waiting))):
             protocol, data = self._waiting.popleft()
             protocol.take_late(data)
-        self._is_called = bool(self._waiting)
-        if self._is_called:
+        self._is_called = False
+        self._call()
+
+    def _call(self) -> None:
+        if self._waiting and not self._is_called:
+            self._is_called = True
             asyncio.get_running_loop().call_soon(self._serve)
 
 
