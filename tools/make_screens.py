@@ -1,31 +1,29 @@
-"""Draw the screens of the command line that the documentation shows, into docs/pictures.
+"""Make the screens of the command line that the documentation shows, in docs/pictures.
 
     python tools/make_screens.py [NAME...]
 
 Rules
-- A screen is what the real command wrote to a terminal of its own, on a reference server with a scene on it;
-  nothing is drawn by hand. Times, sessions and process ids are those of that run.
-- Each is made twice: NAME.txt, to be read everywhere, and NAME.svg, with its colours.
+- A screen is what a real terminal (tmux) showed of the real command, on a reference server with a scene on
+  it; nothing is drawn by hand. Times, sessions and process ids are those of that run.
+- Each is made in two sizes, and each size twice: NAME-80x24.txt, to be read everywhere, and NAME-80x24.svg,
+  with its colours. A command that prints more than a screen is shown whole.
 - A picture loads nothing from elsewhere: it names no fonts but the reader's own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
+import itertools
 import os
-import pty
 import re
-import select
-import signal
-import struct
+import shlex
 import subprocess
 import sys
-import termios
 import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.text import Text
@@ -39,68 +37,56 @@ if TYPE_CHECKING:
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 PORT = 8500
 """The one that readers know."""
-WIDTH, HEIGHT = 132, 24
+SIZES = ((80, 24), (120, 40))
 PATIENCE = 60.0
 TOKEN = "a-token-for-the-picture"  # noqa: S105 - of a server that lives for seconds
 
-_HOME = "\x1b[H"
-_LEAVE = "\x1b[?1049l"
+_NUMBERS = itertools.count()
+_END = "the-end-of-the-command"
 _FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _GENERATOR = re.compile(r"<!-- Generated with .*?-->\s*")
 
 
 class Terminal:
-    """A program at a terminal of its own."""
+    """A command at a terminal of its own; a context manager."""
 
-    def __init__(self, *arguments: str, environ: dict[str, str] | None = None) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
+    def __init__(self, cells: tuple[int, int], *arguments: str, **environ: str) -> None:
+        width, height = cells
         settings = {name: value for name, value in os.environ.items() if not name.startswith("CONSUL_")}
-        self._process = subprocess.Popen(  # noqa: S603 - this package, with arguments from here
-            [sys.executable, "-m", "consul_coord", *arguments],
-            env=settings | {"TERM": "xterm-256color", "COLORTERM": "", **(environ or {})},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        os.close(slave)
-        self.written = ""
+        self._socket = f"make-screens-{os.getpid()}-{next(_NUMBERS)}"
+        command = shlex.join([sys.executable, "-m", "consul_coord", *arguments])
+        self._environ = settings | environ
+        size = ("-x", str(width), "-y", str(height))
+        self._tmux("-f", "/dev/null", "new-session", "-d", *size, f"{command}; echo {_END}; exec sleep 60")
 
-    def wait_for(self, pattern: str) -> None:
-        """Read until the program has written something."""
-        while not re.search(pattern, self.written):
-            if not self._read():
-                raise SystemExit(f"{pattern!r} did not come: {self.written!r}")
+    def __enter__(self) -> Self:
+        return self
 
-    def type(self, keys: str) -> None:
-        """Press keys."""
-        os.write(self._master, keys.encode())
+    def __exit__(self, *_: object) -> None:
+        self._tmux("kill-server")
+
+    def wait_for(self, pattern: str) -> str:
+        """Return the screen, with its colours, once it shows something."""
+        deadline = time.monotonic() + PATIENCE
+        while not re.search(pattern, screen := self._tmux("capture-pane", "-p", "-S", "-")):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{pattern!r} did not come: {screen}")
+            time.sleep(0.1)
+        return self._tmux("capture-pane", "-p", "-e", "-S", "-")
 
     def end(self) -> str:
-        """Read until the program has ended, and return all it wrote."""
-        while self._read():
-            pass
-        self._process.wait(timeout=PATIENCE)
-        os.close(self._master)
-        return self.written
+        """Return all that the command has written by its end."""
+        return self.wait_for(_END).rpartition(_END)[0]
 
-    def _read(self) -> bool:
-        readable, _, _ = select.select([self._master], [], [], PATIENCE)
-        if not readable:
-            self._process.send_signal(signal.SIGKILL)
-            return False
-        try:
-            data = os.read(self._master, 65536)
-        except OSError:  # what Linux says of a terminal that nobody has open any more
-            return False
-        self.written += data.decode(errors="replace")
-        return bool(data)
-
-
-def last_screen(written: str) -> str:
-    """Return what a program that draws whole screens has shown last."""
-    return written.rpartition(_LEAVE)[0].rpartition(_HOME)[2]
+    def _tmux(self, *arguments: str) -> str:
+        done = subprocess.run(  # noqa: S603 - with arguments from here
+            ["tmux", "-L", self._socket, *arguments],  # noqa: S607 - wherever it is installed
+            env=self._environ | {"TERM": "xterm-256color"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
 
 
 @contextlib.contextmanager
@@ -140,25 +126,34 @@ def wanted(lock: Lock) -> Iterator[None]:
         waiter.join()
 
 
-def demo() -> str:
+def demo(size: tuple[int, int]) -> str:
     """Show the demonstration."""
-    return Terminal("demo").end()
+    with Terminal(size, "demo") as terminal:
+        return terminal.end()
 
 
-def top() -> str:
+def holders(size: tuple[int, int]) -> str:
+    """Show who holds and who waits."""
+    with (
+        ReferenceServer(port=PORT) as server,
+        scene(server.address),
+        Terminal(size, "holders", "jobs/", CONSUL_HTTP_ADDR=server.address) as terminal,
+    ):
+        return terminal.end()
+
+
+def top(size: tuple[int, int]) -> str:
     """Show the live table."""
-    with ReferenceServer(port=PORT) as server:
-        terminal = Terminal("top", "jobs/", environ={"CONSUL_HTTP_ADDR": server.address})
-        terminal.wait_for("looking|0 held")
+    with (
+        ReferenceServer(port=PORT) as server,
+        Terminal(size, "top", "jobs/", CONSUL_HTTP_ADDR=server.address) as terminal,
+    ):
+        terminal.wait_for("0 held")
         with scene(server.address):
-            terminal.wait_for(r"4 held, 2 waiting")
-            terminal.written = ""
-            terminal.wait_for(r"jobs/reports/leader(?s:.*)[3-9] s")
-            terminal.type("q")
-            return last_screen(terminal.end())
+            return terminal.wait_for(r"leads .* [3-9]s")
 
 
-def doctor() -> str:
+def doctor(size: tuple[int, int]) -> str:
     """Show what is found with a token that lacks something."""
     rules = (
         Rule("session", "node1", "write"),
@@ -169,11 +164,13 @@ def doctor() -> str:
     config = ServerConfig(acl=AclConfig(tokens={TOKEN: Token(rules)}))
     with ReferenceServer(port=PORT, config=config) as server:
         environ = {"CONSUL_HTTP_ADDR": server.address, "CONSUL_HTTP_TOKEN": TOKEN}
-        return Terminal("doctor", "service/reports", environ=environ).end()
+        with Terminal(size, "doctor", "service/reports", **environ) as terminal:
+            return terminal.end()
 
 
-SCREENS: dict[str, tuple[str, Callable[[], str]]] = {
+SCREENS: dict[str, tuple[str, Callable[[tuple[int, int]], str]]] = {
     "demo": ("consul-coord demo", demo),
+    "holders": ("consul-coord holders jobs/", holders),
     "doctor": ("consul-coord doctor service/reports", doctor),
     "top": ("consul-coord top jobs/", top),
 }
@@ -204,10 +201,12 @@ def main(names: list[str]) -> int:
     PICTURES.mkdir(exist_ok=True)
     for name in names or SCREENS:
         title, make = SCREENS[name]
-        plain, picture = drawn(make(), title=title, name=name)
-        (PICTURES / f"{name}.txt").write_text(plain, encoding="utf-8")
-        (PICTURES / f"{name}.svg").write_text(picture, encoding="utf-8")
-        print(f"docs/pictures/{name}.txt, docs/pictures/{name}.svg")
+        for width, height in SIZES:
+            file = f"{name}-{width}x{height}"
+            plain, picture = drawn(make((width, height)), title=title, name=file)
+            (PICTURES / f"{file}.txt").write_text(plain, encoding="utf-8")
+            (PICTURES / f"{file}.svg").write_text(picture, encoding="utf-8")
+            print(f"docs/pictures/{file}.txt, docs/pictures/{file}.svg")
     return 0
 
 

@@ -27,10 +27,10 @@ Examples:
   consul-coord break jobs/nightly --session 3f0c8c8e-6cd6-4e70-8d0b-0d0b7d8f0001
   consul-coord break jobs/nightly --how destroy --yes
 
-The holder is shown, and it is asked for, unless --session names it or there is --yes. "release" frees this
-key at once, while its holder, who is told, may still be at work. "destroy" ends the holder's session and all
-its holds; their keys stay locked for the lock-delay. To free a slot of a semaphore, give the holder's own key
-(PREFIX/SESSION, see "holders --json").
+Shows the holder and asks for confirmation, unless --session names it (8 characters do) or there is --yes.
+"release" frees this key at once; its holder is notified, but may still be at work. "destroy" ends the
+holder's session and all its holds; their keys stay locked for the lock-delay. To free a slot of a semaphore,
+give the holder's own key (PREFIX/SESSION, see "holders --json").
 """
 
 
@@ -70,7 +70,7 @@ def break_(
             if holder.lock_delay_active:
                 return reporter.fail(ExitCode.NO, f"nobody holds {key}: its lock-delay is in force")
             click.echo(json.dumps(_fields(key, holder)) if as_json else _text(key, holder))
-            if session is not None and session != holder.session:
+            if session is not None and not is_id(session, holder.session):
                 return reporter.fail(ExitCode.NO, f"{key} is not held by session {session}")
             if session is None and not yes and not _confirmed(how):
                 return reporter.fail(ExitCode.NO, "left as it is")
@@ -81,6 +81,11 @@ def break_(
 
     with reporter.logging():
         return reporter.answer(work)
+
+
+def is_id(given: str, session: str) -> bool:
+    """Return whether a session was meant: its whole id was given, or its beginning, as tables show it."""
+    return session == given or (len(given) >= tables.SHORT_ID and session.startswith(given))
 
 
 def _confirmed(how: How) -> bool:

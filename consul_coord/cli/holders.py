@@ -12,13 +12,14 @@ from consul_coord import ReadOptions
 from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
-from consul_coord.cli.survey import Held, survey
+from consul_coord.cli.survey import survey
+from consul_coord.cli.tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.cli.options import Agent
-    from consul_coord.cli.survey import Place
+    from consul_coord.cli.survey import Held, Place, Waits
 
 EPILOG = """\b
 Examples:
@@ -26,12 +27,22 @@ Examples:
   consul-coord holders jobs/nightly --json
   consul-coord holders '' --all
 
-PREFIX is one of the key's text, as everywhere in Consul: jobs/a is a prefix of jobs/ab. Elections are locks,
-and called so unless their leader has left a note. What the token may not read is missing without a word;
-"-" stands for what it may not know. The exit code is 1 when nothing is held.
+PREFIX is a prefix of the key's text, as everywhere in Consul: jobs/a is a prefix of jobs/ab. PLACE says who
+holds it, and the place in the queue of each waiter, from 1. On a narrow terminal sessions are cut and columns
+left out; --json has everything. An election looks like a lock until its leader leaves a note, unless it is
+one of "consul-coord elect". What the token may not read is missing without warning; "-" stands for what it
+may not know. The exit code is 1 when nothing is held.
 """
 
-COLUMNS = ("KIND", "KEY", "HOLDER", "SESSION", "NODE", "FENCE", "WAITING")
+COLUMNS = (
+    Column("KIND"),
+    Column("KEY", cut="middle"),
+    Column("PLACE"),
+    Column("WHO", cut="end"),
+    Column("SESSION", is_id=True, drop=3),
+    Column("NODE", drop=1),
+    Column("FENCE", drop=2),
+)
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
@@ -62,35 +73,37 @@ def holders(*, prefix: str, show_all: bool, agent: Agent, as_json: bool) -> int:
 
 
 def rows(places: Iterable[Place]) -> list[tuple[str, ...]]:
-    """Return a line for each holder, or for each place without one."""
+    """Return a line for each holder and each waiter, and one for a place that has neither."""
     return [row for place in places for row in _rows(place)]
 
 
 def fields(place: Place) -> dict[str, object]:
     """Return a place for JSON."""
     members = dataclasses.asdict(place)
-    members["holders"] = [_held_fields(held) for held in place.holders]
+    members["holders"] = [_fields(held) for held in place.holders]
+    members["waiters"] = [_fields(waits) for waits in place.waiters]
     return members
 
 
 def _rows(place: Place) -> list[tuple[str, ...]]:
     kind = f"semaphore {len(place.holders)}/{place.limit}" if place.kind == "semaphore" else place.kind
-    if not place.holders:
-        return [(kind, place.key, place.problem or "(free)", "", "", "", str(place.waiters))]
-    return [
-        (
-            kind,
-            place.key,
-            tables.text_of(held.value),
-            held.session,
-            held.node or "",
-            str(held.fence),
-            str(place.waiters),
-        )
-        for held in place.holders
+    holds = "leads" if place.kind == "election" else "holds"
+    lines: list[tuple[str, ...]] = [
+        (kind, place.key, holds, *_who(held), held.node or "", str(held.fence)) for held in place.holders
     ]
+    if not lines:
+        lines = [(kind, place.key, "", place.problem or "(free)", "", "", "")]
+    lines += [
+        (kind, place.key, str(waits.position), *_who(waits), waits.node or "", "") for waits in place.waiters
+    ]
+    return lines
 
 
-def _held_fields(held: Held) -> dict[str, object]:
-    members = dataclasses.asdict(held)
+def _who(each: Held | Waits) -> tuple[str, str]:
+    """Return what names a holder or waiter best, and its session."""
+    return tables.text_of(each.value) or each.session_name or "", each.session
+
+
+def _fields(each: Held | Waits) -> dict[str, object]:
+    members = dataclasses.asdict(each)
     return {**tables.fields_of(members.pop("value")), **members}

@@ -12,6 +12,7 @@ import click
 from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
+from consul_coord.cli.tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,15 @@ Destroying a session ends all its holds; their keys stay locked for its lock-del
 for, unless there is --yes. Without permission to read sessions the list is empty.
 """
 
-_COLUMNS = ("SESSION", "NAME", "NODE", "TTL", "LOCK-DELAY", "BEHAVIOR", "CHECKS")
+_COLUMNS = (
+    Column("SESSION"),
+    Column("NAME", cut="end"),
+    Column("NODE", drop=5),
+    Column("TTL", drop=4),
+    Column("LOCK-DELAY", drop=3),
+    Column("BEHAVIOR", drop=2),
+    Column("CHECKS", drop=1),
+)
 
 
 @click.command(epilog=EPILOG)

@@ -1,8 +1,9 @@
 """Who holds and who waits below a prefix: pure, from one listing of it.
 
 Rules
-- A key is told by its flags, as Consul's own clients tell it. An election is a lock in Consul; it is called
-  one where its leader has left a note.
+- The flags of a key say what it is, as in Consul's own clients. An election is a lock in Consul. It is shown
+  as an election when its leader has left a note, or when ``consul-coord elect`` named a session in it.
+- Positions count from 1: the first waiter is the next one to get it.
 - Who holds is who Consul says: a lock's session; for a semaphore those in its record whose own key lives.
 - A read-write lock is nothing but a queue; whoever has nobody in the way is in. Its kind says what they do.
 - Keys of no such kind are shown while a session holds them.
@@ -24,10 +25,12 @@ from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.session.names import without_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from consul_coord import KVPair, Session
 
+ELECT = "consul-coord elect "
+"""What the names of the sessions of ``consul-coord elect`` begin with."""
 Kind = Literal["lock", "election", "semaphore", "reading", "writing", "key"]
 
 _QUEUE = "/.wait/"
@@ -47,14 +50,28 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """Who waits, as far as the token may know."""
+
+    position: int
+    """The place in the queue, counted from 1."""
+    key: str
+    """The waiter's own key."""
+    session: str
+    value: bytes
+    node: str | None = None
+    session_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """One lock, election, semaphore, or other key that is held."""
 
     kind: Kind
     key: str
     holders: tuple[Held, ...]
-    waiters: int
-    """How many queue; clients that know nothing of the queue are not among them."""
+    waiters: tuple[Waits, ...] = ()
+    """The queue, in its order; clients that know nothing of the queue are not in it."""
     limit: int = 1
     problem: str = ""
     """Why it can't be read."""
@@ -93,13 +110,16 @@ def _locked(key: str, pair: KVPair | None, queue: list[KVPair], sessions: Mappin
     if pair is not None and pair.session is not None:
         held = (_held(pair, pair.session, pair.value, notes.term_of(pair, note), sessions),)
     kind: Kind = "lock" if queue or (pair is not None and pair.flags == LOCK_FLAGS) else "key"
-    if note is not None or notes.find(notes.heir_key(key), queue) is not None:
+    waiters = _waiting(waitqueue.read(key, queue).live, sessions)
+    noted = note is not None or notes.find(notes.heir_key(key), queue) is not None
+    names = [each.session_name or "" for each in held] + [each.session_name or "" for each in waiters]
+    if noted or any(name.startswith(ELECT) for name in names):
         kind = "election"
-    return Place(kind, key, held, waiters=len(waitqueue.read(key, queue).live))
+    return Place(kind, key, held, waiters)
 
 
-def _shared(base: str, queue: list[KVPair], sessions: Mapping[str, Session]) -> Place:
-    look = waitqueue.read(base, queue)
+def _shared(base: str, pairs: list[KVPair], sessions: Mapping[str, Session]) -> Place:
+    look = waitqueue.read(base, pairs)
     inside = rwqueue.inside(look)
     writes = any(rwqueue.mode_of(pair) == "write" for pair in inside)
     held = tuple(
@@ -107,25 +127,42 @@ def _shared(base: str, queue: list[KVPair], sessions: Mapping[str, Session]) -> 
         for pair in inside
     )
     kind: Kind = "writing" if writes else "reading"
-    return Place(kind, rwqueue.key_of(base), held, waiters=len(look.live) - len(inside))
+    queue = [pair for pair in look.live if pair not in inside]
+    return Place(kind, rwqueue.key_of(base), held, _waiting(queue, sessions, value=rwqueue.value_of))
 
 
 def _semaphore(prefix: str, pairs: list[KVPair], sessions: Mapping[str, Session]) -> Place:
     try:
         listing = slots.read(prefix, pairs, limit=0, flags=SEMAPHORE_FLAGS, index=0)
     except DecodeError as error:
-        return Place("semaphore", prefix, (), 0, limit=0, problem=str(error))
+        return Place("semaphore", prefix, (), limit=0, problem=str(error))
     holders = tuple(
         _held(pair, session, slots.value_of(pair), pair.modify_index, sessions)
         for session, pair in _holding(listing)
     )
-    return Place("semaphore", prefix, holders, waiters=len(listing.waiters), limit=listing.record.limit)
+    waiters = _waiting(listing.waiters, sessions, value=slots.value_of)
+    return Place("semaphore", prefix, holders, waiters, limit=listing.record.limit)
 
 
 def _holding(listing: slots.Listing) -> Iterator[tuple[str, KVPair]]:
     """Yield who holds a slot, the longest holder first."""
     found = [(session, listing.live[session]) for session in listing.held]
     yield from sorted(found, key=lambda each: each[1].modify_index)
+
+
+def _waiting(
+    queue: Iterable[KVPair],
+    sessions: Mapping[str, Session],
+    *,
+    value: Callable[[KVPair], bytes] = lambda pair: pair.value,
+) -> tuple[Waits, ...]:
+    found = []
+    for position, pair in enumerate(queue, start=1):
+        session = pair.session or ""
+        known = sessions.get(session)
+        node, name = (None, None) if known is None else (known.node, without_mark(known.name))
+        found.append(Waits(position, pair.key, session, value(pair), node, name))
+    return tuple(found)
 
 
 def _held(pair: KVPair, session: str, value: bytes, fence: int, sessions: Mapping[str, Session]) -> Held:

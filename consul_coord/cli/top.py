@@ -3,8 +3,7 @@
 Rules
 - Looks are blocking queries: nothing is asked while nothing changes, and a change is seen at once, but for
   ``PAUSE`` between two looks.
-- Consul tells no times. How long something has been held is counted from when it was first seen here; what
-  was there at the first look has been held for longer, which is marked.
+- ``view`` says what is on the screen; this module gets it there.
 - An agent that does not answer is waited for, which is told: on the screen, beside what was seen last, or on
   stderr.
 """
@@ -13,9 +12,10 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -28,13 +28,11 @@ from consul_coord.cli.inbox import Crashed, Inbox, Pressed, Refused, Seen, Signa
 from consul_coord.cli.keyboard import keys
 from consul_coord.cli.output import Reporter
 from consul_coord.cli.survey import survey
+from consul_coord.cli.view import View
 from consul_coord.events import Retried
-from consul_coord.extras import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rich.console import RenderableType
+    from collections.abc import Generator
 
     from consul_coord import Session
     from consul_coord.cli.options import Agent
@@ -46,9 +44,9 @@ Examples:
   consul-coord top jobs/
   consul-coord top '' --json >changes.jsonl
 
-The key q ends it, as Ctrl-C does. On a terminal it is one screen that changes; elsewhere a table is printed
-at each change, with --json an object with "time" and "places". HELD tells for how long; with a + it was
-held before top started.
+On a terminal this is one screen that changes: the arrows, Page Up, Page Down, Home and End scroll, / filters,
+q or Ctrl-C ends it. Elsewhere a table is printed at each change, with --json an object with "time" and
+"places". HELD says for how long; with a + it was held before top started.
 """
 
 PAUSE = 0.2
@@ -57,7 +55,10 @@ _TICK = 1.0
 """Seconds after which the screen is drawn again, for the times on it."""
 _SILENCE = 20.0
 """Seconds for which a failed look is told of; the next one, if it fails too, comes sooner."""
-COLUMNS = (*holders.COLUMNS, "HELD")
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+"""Another screen without a cursor, and back to the one before."""
+_HOME, _REST = "\x1b[H", "\x1b[K"
+"""To the first line; empties the rest of a line."""
 
 
 @click.command(epilog=EPILOG)
@@ -66,39 +67,41 @@ COLUMNS = (*holders.COLUMNS, "HELD")
 def top(*, prefix: str, agent: Agent, as_json: bool) -> int:
     """Watch locks, elections and semaphores below PREFIX."""
     reporter, inbox = Reporter(as_json=as_json), Inbox()
-    trouble = _Trouble() if not as_json and _can_draw() else None
+    trouble = _Trouble() if not (as_json or tables.is_dumb(sys.stdout)) else None
 
     def work() -> int:
         with agent.client(observer=trouble or reporter) as client:
             follower = threading.Thread(target=_follow, args=(client, prefix, inbox), daemon=True)
             follower.start()
             try:
-                with keys(inbox), _display(prefix, trouble, as_json=as_json) as show:
-                    return _run(inbox, show)
+                screen = None if trouble is None else _Screen(prefix, trouble)
+                with keys(inbox), nullcontext() if screen is None else screen.shown():
+                    return _run(inbox, screen or _Printer(as_json=as_json))
             finally:
                 client.close()
                 follower.join()
 
     # Suspended in the middle, it would leave a terminal behind that nobody can read.
-    with inbox.signals(ENDING | {signal.SIGTSTP}), reporter.logging():
+    with inbox.signals(ENDING | {signal.SIGTSTP, signal.SIGWINCH}), reporter.logging():
         return reporter.answer(work)
 
 
-def _run(inbox: Inbox, show: Callable[[tuple[Place, ...] | None], object]) -> int:
+def _run(inbox: Inbox, display: _Screen | _Printer) -> int:
     """Show what comes, until a key or a signal ends it. Raises what refuses the looks."""
     while True:
-        fact = inbox.get(_TICK)
-        match fact:
-            case Pressed("q" | "Q"):
-                return ExitCode.DONE
+        match inbox.get(_TICK):
+            case Pressed(key):
+                if not display.press(key):
+                    return ExitCode.DONE
             case Signalled(number) if number in ENDING:
                 return SIGNALLED + number
             case Refused(error) | Crashed(error):
                 raise error
             case Seen(places):
-                show(places)
+                display.see(places)
             case _:
-                show(None)
+                pass  # a second has passed, or the terminal has another size
+        display.draw()
 
 
 def _follow(client: Client, prefix: str, inbox: Inbox) -> None:
@@ -135,93 +138,76 @@ class _Trouble:
         return f"no answer, this may be old: {self._last[1]}"
 
 
-class _Ages:
-    """For how long each hold has been seen."""
-
-    def __init__(self) -> None:
-        self._since: dict[tuple[str, str, str], tuple[float, str]] = {}
-        self._mark = "+"
-
-    def see(self, rows: list[tuple[str, ...]]) -> None:
-        """Take notice of the holds that there are now."""
-        now = time.monotonic()
-        self._since = {key: self._since.get(key, (now, self._mark)) for key in map(self._key, rows)}
-        self._mark = ""
-
-    def of(self, row: tuple[str, ...]) -> str:
-        """Return the age to be shown for a row; nothing for one without a holder."""
-        since, mark = self._since[self._key(row)]
-        return f"{time.monotonic() - since:.0f} s{mark}" if row[3] else ""
-
-    @staticmethod
-    def _key(row: tuple[str, ...]) -> tuple[str, str, str]:
-        return row[1], row[3], row[5]  # key, session, fence
+def _print_json(places: tuple[Place, ...]) -> None:
+    shown = [holders.fields(place) for place in places]
+    click.echo(json.dumps({"time": round(time.time(), 3), "places": shown}))
 
 
-def _display(
-    prefix: str, trouble: _Trouble | None, *, as_json: bool
-) -> AbstractContextManager[Callable[[tuple[Place, ...] | None], object]]:
-    """Return how places are shown, on a screen if its trouble is given; None for those shown last."""
-    if trouble is not None:
-        return _Screen(prefix, trouble)
-    return nullcontext(_print_json if as_json else _print_text)
+def _print_text(places: tuple[Place, ...]) -> None:
+    names = [column.name for column in holders.COLUMNS]
+    for line in (*tables.plain(names, holders.rows(places)), ""):
+        click.echo(line)
 
 
-def _can_draw() -> bool:
-    with needs("cli"):
-        from rich.console import Console
-    console = Console()
-    return console.is_terminal and not console.is_dumb_terminal
+class _Printer:
+    """Prints the places at each change."""
 
+    def __init__(self, *, as_json: bool) -> None:
+        self._print = _print_json if as_json else _print_text
 
-def _print_json(places: tuple[Place, ...] | None) -> None:
-    if places is not None:
-        shown = [holders.fields(place) for place in places]
-        click.echo(json.dumps({"time": round(time.time(), 3), "places": shown}))
+    def see(self, places: tuple[Place, ...]) -> None:
+        """Print the places."""
+        self._print(places)
 
+    def press(self, key: str) -> bool:
+        """Return False when this key ends it."""
+        return key not in {"q", "Q"}
 
-def _print_text(places: tuple[Place, ...] | None) -> None:
-    if places is not None:
-        for line in (*tables.plain(holders.COLUMNS, holders.rows(places)), ""):
-            click.echo(line)
+    def draw(self) -> None:
+        """Do nothing: what was printed stays."""
 
 
 class _Screen:
     """The whole terminal, for the time of the block."""
 
     def __init__(self, prefix: str, trouble: _Trouble) -> None:
-        with needs("cli"):
-            from rich.live import Live
-        self._prefix = prefix
+        self._view = View(prefix)
         self._trouble = trouble
-        self._places: tuple[Place, ...] | None = None
-        self._ages = _Ages()
-        self._live = Live(screen=True, auto_refresh=False)
 
-    def __enter__(self) -> Callable[[tuple[Place, ...] | None], object]:
-        self._live.start()
-        self._show(None)
-        return self._show
+    def see(self, places: tuple[Place, ...]) -> None:
+        """Show the places from now on."""
+        self._view.see(places, time.monotonic())
 
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+    def press(self, key: str) -> bool:
+        """Return False when this key ends it."""
+        return self._view.press(key)
 
-    def _show(self, places: tuple[Place, ...] | None) -> None:
-        if places is not None:
-            self._places = places
-            self._ages.see(holders.rows(places))
-        self._live.update(self._drawn(), refresh=True)
-
-    def _drawn(self) -> RenderableType:
-        from rich.console import Group
-        from rich.text import Text
-
-        places = self._places or ()
-        held = sum(len(place.holders) for place in places)
-        waiting = sum(place.waiters for place in places)
-        counts = "looking" if self._places is None else f"{held} held, {waiting} waiting"
-        title = f"{self._prefix or '(everything)'}: {counts}   {time.strftime('%H:%M:%S')}   q quits"
-        rows = [(*row, self._ages.of(row)) for row in holders.rows(places)]
-        return Group(
-            Text(title, style="bold"), Text(self._trouble.text(), style="red"), tables.drawn(COLUMNS, rows)
+    def draw(self) -> None:
+        """Draw the screen again."""
+        title, problem, head, *lines = self._view.lines(
+            tables.terminal_size(),
+            now=time.monotonic(),
+            clock=time.strftime("%H:%M:%S"),
+            problem=self._trouble.text(),
         )
+        styled = (
+            tables.styled(title, sys.stdout, bold=True),
+            tables.styled(problem, sys.stdout, colour="red"),
+            tables.styled(head, sys.stdout, bold=True),
+            *lines[:-1],
+            tables.styled(lines[-1], sys.stdout, dim=True),
+        )
+        sys.stdout.write(_HOME + "\r\n".join(f"{line}{_REST}" for line in styled))
+        sys.stdout.flush()
+
+    @contextmanager
+    def shown(self) -> Generator[None]:
+        """Take the terminal meanwhile, and leave it as it was."""
+        sys.stdout.write(_ENTER)
+        try:
+            self.draw()
+            yield
+        finally:
+            with suppress(OSError, ValueError):  # the terminal has gone
+                sys.stdout.write(_LEAVE)
+                sys.stdout.flush()

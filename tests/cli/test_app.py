@@ -103,7 +103,6 @@ def test_an_answer_that_cannot_be_written_is_no_bug(unbuffered: str) -> None:
     ("module", "arguments", "extra"),
     [
         ("click", ["--version"], "cli"),
-        ("rich", ["demo"], "cli"),
         ("httptools", ["serve"], "server"),
         ("uvicorn", ["serve"], "server"),
         ("uvicorn", ["demo"], "server"),

@@ -13,13 +13,15 @@ from consul_coord.cli import main
 from consul_coord.cli.demo.verdict import Held, faults, read_log
 from tests.cli.processes import Cli, environ, is_alive, until
 
-STEP = re.compile(
-    r" *(?P<at>\d+\.\d\d) s  (?P<name>worker-\d)  pid (?P<pid>\d+) +(?P<what>\w+) *(?P<detail>.*)"
-)
+STEP = re.compile(r" *(?P<at>\d+\.\d\d) s  (?P<name>worker-\d)  (?P<what>\w+) *(?P<detail>.*)")
 
 
 def steps(lines: list[str]) -> list[re.Match[str]]:
     return [found for line in lines if (found := STEP.match(line))]
+
+
+def pids(lines: list[str]) -> set[int]:
+    return {int(step["detail"].removeprefix("pid ")) for step in steps(lines) if step["what"] == "started"}
 
 
 def check(lines: list[str]) -> None:
@@ -32,9 +34,12 @@ def check(lines: list[str]) -> None:
     assert len(killed) == 1
     holders = [step["name"] for step in told if step["what"] == "acquired"]
     assert killed[0]["name"] == holders[1]
-    assert sum(step["what"] == "released" for step in told) == 3
-    assert "All is well: 4 holds, none overlapped another" in lines[-1]
-    until(lambda: not any(is_alive(int(step["pid"])) for step in told), "workers ended")
+    course = [step["what"] for step in told if step["what"] in {"acquired", "releases", "killed"}]
+    assert course == ["acquired", "releases", "acquired", "killed", *("acquired", "releases") * 2]
+    assert any("All is well: 4 holds, none overlapped another" in line for line in lines)
+    assert "consul-coord lock" in lines[-1]
+    assert max(map(len, lines)) <= 80
+    until(lambda: not any(map(is_alive, pids(lines))), "workers ended")
 
 
 def test_it_runs_without_consul_whatever_the_settings_and_finds_all_well() -> None:
@@ -62,7 +67,7 @@ def test_workers_end_with_a_killed_demo() -> None:
     with Cli("demo", env=environ()) as demo:
         acquired = STEP.match(demo.stdout.wait_for(lambda line: "acquired" in line, "holder"))
         assert acquired
-        workers = {int(step["pid"]) for step in steps(demo.stdout.seen)}
+        workers = pids(demo.stdout.seen)
         demo.send(signal.SIGKILL)
         demo.end()
         until(lambda: not any(map(is_alive, workers)), "workers ended")
@@ -73,7 +78,7 @@ def test_ctrl_c_is_130_and_ends_the_workers() -> None:
         demo.stdout.wait_for(lambda line: "acquired" in line, "holder")
         os.killpg(demo.pid, signal.SIGINT)
         assert demo.end() == 130
-        workers = {int(step["pid"]) for step in steps(demo.stdout.all())}
+        workers = pids(demo.stdout.all())
         until(lambda: not any(map(is_alive, workers)), "workers ended")
         assert not any(demo.stderr.all())
 

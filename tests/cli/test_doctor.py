@@ -42,7 +42,7 @@ def test_all_is_well_and_nothing_is_left(call: Call, key: str, anywhere: str) ->
     found: dict[str, dict[str, Any]] = {}
     with Client(address=anywhere) as client, Lock(client, key), Semaphore(client, f"{key}/slots", 2):
         before = state(client)
-        for name, kind in ((key, "locked"), (f"{key}/slots", "semaphore"), (f"{key}/new", "locked")):
+        for name, kind in ((key, "may lock"), (f"{key}/slots", "semaphore"), (f"{key}/new", "may lock")):
             found = findings(call, name, code=0, address=anywhere)
             assert {finding["status"] for finding in found.values()} == {"ok"}
             assert kind in found["key"]["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,9 +18,10 @@ from consul_coord import (
     Semaphore,
     SessionSpec,
 )
+from tests.cli.processes import until
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call
+    from tests.cli.conftest import Call, Start
 
 
 def told(call: Call, prefix: str, *options: str, address: str | None = None) -> list[dict[str, Any]]:
@@ -55,7 +57,17 @@ def test_a_lock_with_its_holder_and_its_queue(call: Call, key: str, anywhere: st
                 "session_name": "nightly",
             }
         ],
-        "waiters": 2,
+        "waiters": [
+            {
+                "position": position,
+                "key": f"{key}/.wait/{session}",
+                "session": session,
+                "value": "",
+                "node": node,
+                "session_name": "",
+            }
+            for position, session in enumerate(waiting, start=1)
+        ],
         "limit": 1,
         "problem": "",
     }
@@ -70,7 +82,7 @@ def test_a_semaphore_with_its_holders_the_longest_first(call: Call, key: str, an
             assert client.kv.acquire(f"{key}/{dead}", dead, flags=SEMAPHORE_FLAGS)
             assert told(call, key, address=anywhere) == [place], "who is not in the record holds nothing"
             client.session.destroy(dead)
-        assert (place["kind"], place["key"], place["limit"], place["waiters"]) == ("semaphore", key, 3, 0)
+        assert (place["kind"], place["key"], place["limit"], place["waiters"]) == ("semaphore", key, 3, [])
         assert [(each["session"], each["fence"], each["value"]) for each in place["holders"]] == [
             (first.session, first.fence, "slot"),
             (second.session, second.fence, "slot"),
@@ -83,7 +95,7 @@ def test_a_read_write_lock_with_those_who_are_in(call: Call, key: str, client: C
     lock = ReadWriteLock(client, key, value="me")
     with lock.write.hold() as writer:
         (place,) = told(call, key)
-        assert (place["kind"], place["key"], place["waiters"]) == ("writing", key, 0)
+        assert (place["kind"], place["key"], place["waiters"]) == ("writing", key, [])
         assert [(each["session"], each["fence"], each["value"]) for each in place["holders"]] == [
             (writer.session, writer.fence, "me")
         ]
@@ -129,7 +141,8 @@ def test_what_is_free_is_shown_when_asked_for(call: Call, key: str, client: Clie
 
 def test_a_free_lock_that_somebody_waits_for_is_in_use(call: Call, key: str, client: Client) -> None:
     session = waiter(client, key)
-    assert [(place["key"], place["waiters"]) for place in told(call, key)] == [(key, 1)]
+    (place,) = told(call, key)
+    assert (place["key"], [each["session"] for each in place["waiters"]]) == (key, [session])
     client.session.destroy(session)
 
 
@@ -146,10 +159,31 @@ def test_text_has_one_line_for_each_holder_and_lets_nothing_steer_the_terminal(
     with Lock(client, f"{key}/a", value="\x1b[31mred\n").hold() as hold, Semaphore(client, f"{key}/b", 2):
         outcome = call("holders", key)
     head, lock, slot = outcome.out.splitlines()
-    assert head.split() == ["KIND", "KEY", "HOLDER", "SESSION", "NODE", "FENCE", "WAITING"]
-    assert lock.split() == ["lock", f"{key}/a", "[31mred", hold.session, "node1", str(hold.fence), "0"]
+    assert head.split() == ["KIND", "KEY", "PLACE", "WHO", "SESSION", "NODE", "FENCE"]
+    assert lock.split() == ["lock", f"{key}/a", "holds", "[31mred", hold.session, "node1", str(hold.fence)]
     assert slot.startswith("semaphore 1/2")
     assert "\x1b" not in outcome.out
+
+
+def test_text_lists_who_waits_by_place_from_1(call: Call, key: str, client: Client) -> None:
+    with Lock(client, key, value="me").hold():
+        waiting = [waiter(client, key) for _ in range(2)]
+        _, holds, *queue = [line.split() for line in call("holders", key).out.splitlines()]
+        for session in waiting:
+            client.session.destroy(session)
+    assert holds[2:4] == ["holds", "me"]
+    assert [(line[2], line[4]) for line in queue] == [("1", waiting[0]), ("2", waiting[1])]
+
+
+def test_an_election_of_the_command_is_shown_as_one(call: Call, key: str, start: Start) -> None:
+    candidates = [start("elect", key, "--value", name, "--json", "--", "cat") for name in ("one", "two")]
+    until(lambda: [len(each["waiters"]) for each in told(call, key)] == [1], "one leads, one waits")
+    (place,) = told(call, key)
+    assert place["kind"] == "election"
+    assert {each["value"] for each in place["holders"] + place["waiters"]} == {"one", "two"}
+    assert " leads " in call("holders", key).out
+    for candidate in candidates:
+        candidate.send(signal.SIGTERM)
 
 
 def test_nothing_held_is_said_and_is_1(call: Call, key: str) -> None:

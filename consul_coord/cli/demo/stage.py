@@ -4,6 +4,8 @@ Rules
 - Who gets the lock, and when, is decided by Consul and the library alone. The stage only ends holds: each
   after ``WORK`` seconds, the second one by killing its process.
 - Every worker ends with the stage, whatever happens to that: they all read from its pipes.
+- Lines are at most ``WIDTH`` cells long. A hold that has ended is reported before the next one, although the
+  two processes are heard through pipes of their own.
 - A play that has not ended after ``LIMIT`` seconds more than the failover may take is over, and a fault.
 """
 
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from contextlib import ExitStack
@@ -22,12 +25,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
+import click
 
 from consul_coord import failover_bound
 from consul_coord.cli.demo.verdict import Held, faults, read_log
 from consul_coord.cli.demo.worker import Part
+from consul_coord.cli.tables import styled
 from consul_coord.models.session import effective_lock_delay
 
 if TYPE_CHECKING:
@@ -44,18 +47,16 @@ WORK = 0.5
 """Seconds that a hold lasts."""
 LIMIT = 30.0
 
-_STYLES = {
-    "acquired": "bold green",
-    "killed": "bold red",
-    "waiting": "dim",
-    "jeopardy": "red",
-    "lost": "bold red",
-}
+WIDTH = 80
+_COLOURS = {"acquired": "green", "killed": "red", "jeopardy": "red", "lost": "red"}
 _BLOCKED: dict[str, str] = {
-    "lock_delay": "the dead holder's session has ended; the lock-delay is in force",
-    "unreachable": "the server can't be reached",
-    "queued": "in the queue",
+    "lock_delay": "the killed worker's session has ended; Consul keeps the key locked for the lock-delay",
+    "unreachable": "no answer from the server",
 }
+NEXT = (
+    "Next: hold a lock of your own Consul while a command runs:",
+    "  consul-coord lock jobs/nightly -- ./nightly.sh",
+)
 
 
 class _Actor:
@@ -118,13 +119,15 @@ class Stage:
         self._key = key
         self._spec = spec
         self._environ = environ
-        self._console = Console(highlight=False)
         self._start = time.monotonic()
         self._told: queue.SimpleQueue[tuple[_Actor, bytes]] = queue.SimpleQueue()
         self._due: list[tuple[float, Callable[[], object]]] = []
         self._actors: list[_Actor] = []
         self._holders: dict[str, str] = {}
         """Who holds by which session, as far as told."""
+        self._holding: _Actor | None = None
+        self._early: list[tuple[_Actor, dict[str, Any]]] = []
+        """Reports of holds that came before the report of the end of the hold before."""
         self._deaths: dict[str, float] = {}
         self._faults: list[str] = []
         self._open = ExitStack()
@@ -195,6 +198,10 @@ class Stage:
         what = news["what"]
         detail = ""
         if what == "acquired":
+            if self._holding is not None:
+                self._early.append((actor, news))
+                return
+            self._holding = actor
             self._holders[news["session"]] = actor.name
             detail = f"fence {news['fence']}"
             second = len(self._holders) == VICTIM
@@ -205,11 +212,23 @@ class Stage:
             detail = self._blocked(news["blocker"])
         elif what in {"jeopardy", "lost"}:
             detail = str(news.get("error") or news.get("reason"))
+        elif what == "started":
+            detail = f"pid {actor.pid}"
         self._line(actor, what, detail, at=news["time"])
+        if what == "releases":
+            self._vacant()
+
+    def _vacant(self) -> None:
+        self._holding = None
+        early, self._early = self._early, []
+        for actor, news in early:
+            self._hear(actor, news)
 
     def _blocked(self, blocker: dict[str, Any]) -> str:
         if blocker["kind"] == "held":
-            return f"held by {self._holders.get(blocker['session'], 'another process')}"
+            return f"held by {self._holders.get(blocker['session'], 'another worker')}"
+        if blocker["kind"] == "queued":
+            return f"place {(blocker['position'] or 0) + 1} in the queue"
         return _BLOCKED.get(blocker["kind"], str(blocker["kind"]))
 
     def _kill(self, actor: _Actor) -> None:
@@ -219,9 +238,10 @@ class Stage:
         self._line(
             actor,
             "killed",
-            f"with SIGKILL, while holding; its session ends {ttl:g} to {2 * ttl:g} s after its last renewal, "
-            f"its lock {effective_lock_delay(self._spec):g} s later",
+            f"by SIGKILL, while it holds the lock; its session ends {ttl:g} to {2 * ttl:g} s after its last "
+            f"renewal, and its lock is free {effective_lock_delay(self._spec):g} s later",
         )
+        self._vacant()
 
     def _left(self, actor: _Actor) -> None:
         code = actor.end()
@@ -237,14 +257,17 @@ class Stage:
         if not self._deaths:
             self._faults.append("nobody was killed")
         for fault in self._faults:
-            self._say(f"WRONG: {fault}", style="bold red")
+            self._say(f"WRONG: {fault}", colour="red", bold=True)
         if not self._faults:
             order = " < ".join(str(hold.fence) for hold in holds)
             self._say(
                 f"All is well: {len(holds)} holds, none overlapped another; fences rose: {order}. "
                 f"{self._takeover(holds)}",
-                style="bold green",
+                colour="green",
+                bold=True,
             )
+            for line in NEXT:
+                self._say(line)
         return not self._faults
 
     def _takeover(self, holds: list[Held]) -> str:
@@ -257,9 +280,14 @@ class Stage:
     def _line(self, actor: _Actor, what: str, detail: str, *, at: float | None = None) -> None:
         elapsed = (time.monotonic() if at is None else at) - self._start
         self._say(
-            f"{elapsed:6.2f} s  {actor.name}  pid {actor.pid:<7}  {what:<8}  {detail}".rstrip(),
-            style=_STYLES.get(what, ""),
+            f"{elapsed:6.2f} s  {actor.name}  {what:<8}  {detail}".rstrip(),
+            colour=_COLOURS.get(what, ""),
+            dim=what == "waiting",
         )
 
-    def _say(self, text: str, *, style: str = "") -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
+    @staticmethod
+    def _say(text: str, *, colour: str = "", bold: bool = False, dim: bool = False) -> None:
+        indent = " " * len("  0.00 s  worker-1  acquired  ")
+        lines = textwrap.wrap(text, WIDTH, subsequent_indent=indent if text.startswith(" ") else "")
+        for line in lines:
+            click.echo(styled(line, sys.stdout, colour=colour, bold=bold, dim=dim))

@@ -3,7 +3,8 @@
 Rules
 - It writes to the log after it has got the lock, and again before it gives the lock back: one whole line
   each, appended. The log is what the demo is judged by.
-- What happens is told on stdout, one JSON object per line, with the time on the machine's monotonic clock.
+- It reports what happens on stdout, one JSON object per line, with the time on the machine's monotonic clock;
+  the release before it is made, so that no other worker can report its hold first.
 - A line on stdin ends its work. The end of stdin means that the demo is gone, and ends the process.
 """
 
@@ -48,7 +49,7 @@ class Part:
                     hold.check()
                 hold.check()
                 self._note(hold.fence, "end")
-        _tell("released")
+                _tell("releases")
 
     def _note(self, fence: int, what: str) -> None:
         line = json.dumps({"worker": self.name, "what": what, "fence": fence, "time": time.monotonic()})

@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 import click
 
-from consul_coord.cli import options
+from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.doctor.checks import Examination, examine
 from consul_coord.cli.output import Reporter
@@ -31,10 +32,11 @@ Examples:
   consul-coord doctor jobs/nightly
   consul-coord doctor backups/slots --kind semaphore --json
 
-With a KEY, its permissions are tried: by requests that can't succeed where that is enough, and with a session
-and a key beside the queue that are removed at the end. The rules printed are what the token lacks.
+With a KEY, doctor tries the permissions for it: by requests that can't succeed where that is enough, and with
+a session and a key beside the queue that it removes at the end. It prints the rules that the token lacks.
 """
 
+_INDENT = " " * 22
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
 
 
@@ -47,9 +49,9 @@ _STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
 )
 @options.connection
 def doctor(*, key: str | None, kind: Kind | None, agent: Agent, as_json: bool) -> int:
-    """Look whether locks can work here, and those of KEY.
+    """Check whether locks can work here, and whether the token may lock KEY.
 
-    Exits with 1 when there is a fault; warnings are none.
+    Exits with 1 when there is a fault. A warning is no fault.
     """
     reporter = Reporter(as_json=as_json)
 
@@ -69,7 +71,10 @@ def _tell(finding: Finding, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(finding)))
         return
-    status = click.style(f"{finding.status:<7}", fg=_STYLES[finding.status])
-    click.echo(f"{status}  {finding.what:<11}  {printable(finding.text)}", color=sys.stdout.isatty())
-    for rule in finding.rules:
-        click.echo(f"{'':<22}{rule}")
+    status = tables.styled(f"{finding.status:<7}", sys.stdout, colour=_STYLES[finding.status])
+    text = printable(finding.text)
+    width = max(40, tables.terminal_size()[0] - len(_INDENT)) if sys.stdout.isatty() else len(text) + 1
+    first, *others = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    click.echo(f"{status}  {finding.what:<11}  {first}")
+    for line in (*others, *finding.rules):
+        click.echo(_INDENT + line)

@@ -117,11 +117,19 @@ def _answers(case: Examination) -> Iterator[Finding]:
         yield Finding("agent", "fault", str(error))
         raise _Hopeless from error
     took = (time.monotonic() - started) * 1000
-    yield Finding("agent", "ok", f"{case.client!r} is answered in {took:.1f} ms")
+    yield Finding("agent", "ok", f"the agent at {_address(case.client)} answered in {took:.1f} ms")
     if not leader:
-        yield Finding("leader", "fault", "the servers have no leader: nothing can be locked until they do")
+        yield Finding(
+            "leader",
+            "fault",
+            "the Consul servers have no leader: nobody can lock anything until they elect one",
+        )
         raise _Hopeless
-    yield Finding("leader", "ok", f"the servers' leader is {leader}")
+    yield Finding("leader", "ok", f"the leader of the Consul servers is {leader}")
+
+
+def _address(client: Client) -> str:
+    return repr(client).removeprefix("<Client of ").removesuffix(">")
 
 
 def _token(case: Examination) -> Iterator[Finding]:
@@ -131,7 +139,7 @@ def _token(case: Examination) -> Iterator[Finding]:
     except PermissionDenied as error:
         yield Finding("token", "fault", str(error))
         raise _Hopeless from error
-    yield Finding("token", "ok", "it is known, or none is needed")
+    yield Finding("token", "ok", "Consul knows the token, or needs none")
 
 
 def _version(case: Examination) -> Iterator[Finding]:
@@ -184,10 +192,12 @@ def _session(case: Examination) -> Iterator[Finding]:
         yield Finding("session", "fault", f"no session can be made: {error}")
         return
     if case.client.session.info(case.session).value is None:
-        text = "sessions can be made, but not seen: their loss is noticed at the next renewal only"
+        text = (
+            "the token may make sessions, but not read them: their loss is noticed only at the next renewal"
+        )
         yield Finding("session", "warning", text, (f'{node} {{ policy = "read" }}',))
         return
-    yield Finding("session", "ok", "sessions can be made, renewed and seen")
+    yield Finding("session", "ok", "the token may make, renew and read sessions")
 
 
 def _ttl(case: Examination) -> Iterator[Finding]:
@@ -237,7 +247,7 @@ def _key(case: Examination) -> Iterator[Finding]:
     kind = case.kind or ("semaphore" if is_semaphore else "lock")
     used = _USED[kind](pair is not None and pair.flags != LOCK_FLAGS, record is not None and not is_semaphore)
     if used:
-        yield Finding("key", "fault", f"{key} is in use for something else, and can't be a {kind}")
+        yield Finding("key", "fault", f"{key} is used for something else, and can't be a {kind}")
         return
     yield from _PERMISSIONS[kind](case, key)
 
@@ -251,15 +261,15 @@ _USED: dict[Kind, Callable[[bool, bool], bool]] = {
 def _lock_permissions(case: Examination, key: str) -> Iterator[Finding]:
     session = case.session or ""
     if _denied(case, TxnOp.check_index(key, _NEVER), TxnOp.lock(key, session, flags=LOCK_FLAGS)):
-        text = f"{key} can't be locked with this token"
+        text = f"the token may not lock {key}"
         rules = (_rule("key", key), _rule("key_prefix", waitqueue.directory(key)))
         yield Finding("key", "fault", text, rules)
         return
     with _tried(case, waitqueue.directory(key), LOCK_FLAGS) as permitted:
         if permitted:
-            yield Finding("key", "ok", f"{key} can be locked, and waited for in order")
+            yield Finding("key", "ok", f"the token may lock {key} and join its wait queue")
         else:
-            text = f"{key} can be locked, but waiters can't queue: they are served in no order"
+            text = f"the token may lock {key}, but not join its wait queue: waiters get it in no order"
             yield Finding("key", "warning", text, (_rule("key_prefix", waitqueue.directory(key)),))
 
 
@@ -269,9 +279,9 @@ def _slot_permissions(case: Examination, prefix: str) -> Iterator[Finding]:
     refused = _denied(case, *impossible)
     with _tried(case, directory, SEMAPHORE_FLAGS) as permitted:
         if permitted and not refused:
-            yield Finding("key", "ok", f"{prefix} can be used as a semaphore")
+            yield Finding("key", "ok", f"the token may use {prefix} as a semaphore")
         else:
-            text = f"{prefix} can't be used as a semaphore with this token"
+            text = f"the token may not use {prefix} as a semaphore"
             yield Finding("key", "fault", text, (_rule("key_prefix", directory),))
 
 
@@ -348,8 +358,8 @@ def _failover(_case: Examination) -> Iterator[Finding]:
     )
     yield Finding("lease", "ok", text)
     text = (
-        f"after a holder died its lock is free within {failover_bound(spec):g} s, by the default settings: "
-        f"twice the TTL of {spec.ttl:g} s, then the lock-delay"
+        f"when a holder dies, another client gets its lock within {failover_bound(spec):g} s by the default "
+        f"settings: twice the TTL of {spec.ttl:g} s, then the lock-delay"
     )
     yield Finding("failover", "ok", text)
 
