@@ -63,7 +63,7 @@ def loaded_by(script: str, address: str = "") -> set[str]:
         env=environ(CONSUL_HTTP_ADDR=address),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=True,
     )
     return {*done.stdout.rpartition("loaded:")[2].split()}

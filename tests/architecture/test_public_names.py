@@ -45,7 +45,7 @@ def _is_ours(value: object) -> bool:
 def test_heavy_modules_wait_until_they_are_needed(name: str) -> None:
     script = f"{CASES[name]}; {PRINT_LOADED}"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=110, check=True
     )
     assert done.stdout.strip() == ""
 

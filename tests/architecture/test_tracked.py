@@ -12,5 +12,5 @@ from tests.docs.blocks import ROOT
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository, as in an sdist")
 def test_nothing_that_is_ignored_is_tracked() -> None:
     command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--ignored", "--exclude-standard"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
     assert done.stdout == ""

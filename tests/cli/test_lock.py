@@ -131,7 +131,7 @@ def test_whatever_it_is_started_with_it_runs_the_command(address: str, key: str,
     ("options", "code"),
     [
         ("--timeout 0", 75),
-        ("--timeout 0.3", 75),
+        ("--timeout 2", 75),
         ("--timeout 0 --not-acquired-code 9", 9),
         ("--timeout 0 --not-acquired-code 0", 0),
     ],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TIMEOUT = 30.0
+TIMEOUT = 90.0
 BLOCKS = [
     block
     for path in documents()

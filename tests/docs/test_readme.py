@@ -14,7 +14,7 @@ from tests.docs.blocks import ROOT
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 MOST_LINES = 100
-PATIENCE = 50.0
+PATIENCE = 100.0
 
 
 def test_it_is_short() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FOLDER = Path(consul_coord.__file__).parent.parent / "examples"
-PATIENCE = 50.0
+PATIENCE = 100.0
 """Seconds that an example may take."""
 
 SAYS: dict[str, tuple[str, ...]] = {

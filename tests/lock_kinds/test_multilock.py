@@ -271,7 +271,7 @@ def test_a_transaction_that_is_applied_late_leaves_nothing(
     client = make_client(address=proxy.address, timeout=0.3)
     late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"lock"', times=99))
     with pytest.raises(AcquireTimeout):
-        MultiLock(client, keys(site)).acquire(timeout=0.2)
+        MultiLock(client, keys(site)).acquire(timeout=1)
     eventually(lambda: client._runner.core.queues._queues == {})
     late.let_go()
     assert late.passed_on.wait(5)

@@ -43,7 +43,7 @@ def test_a_run_does_not_depend_on_the_order_of_sets(hash_seed: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=110,
         env={"PYTHONHASHSEED": hash_seed},
     )
     assert there.stdout.strip() == Simulation(seed=7).run().trace.digest()

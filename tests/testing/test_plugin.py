@@ -111,7 +111,7 @@ def nowhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *arguments, timeout=50)
+    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *arguments, timeout=110)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])

@@ -38,7 +38,7 @@ def run(nowhere: Path, *arguments: str, **environment: str) -> subprocess.Comple
         env={**inherited, "PATH": str(nowhere), **environment},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=110,
         check=False,
     )
 

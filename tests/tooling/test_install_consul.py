@@ -52,7 +52,7 @@ def install(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={"PATH": str(path)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=110,
         check=False,
     )
 

@@ -51,7 +51,7 @@ def test_anything_but_one_block_is_refused(text: str) -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=110, check=False
     )
 
 

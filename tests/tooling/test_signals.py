@@ -13,7 +13,9 @@ ASK = "import signal; print([int(n) for n in (1, 2, 3, 15) if signal.getsignal(n
 
 
 def test_a_child_ignores_no_signal() -> None:
-    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], capture_output=True, text=True, timeout=110, check=True
+    )
     assert done.stdout == "[]\n"
 
 
@@ -26,7 +28,7 @@ def test_a_child_ignores_no_signal_when_pytest_was_started_ignoring_them(workers
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stdout
