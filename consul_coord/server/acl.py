@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from consul_coord.server.failures import LeadersRefusal, Refusal
+from consul_coord.server.gotext import quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,9 @@ Policy = Literal["deny", "read", "list", "write"]
 DefaultPolicy = Literal["allow", "deny"]
 
 DENIED: Final = "Permission denied"
+_NOBODY: Final = "00000000-0000-0000-0000-000000000002"
+"""The accessor that a denial names: the anonymous token's, as tokens have no accessors here."""
+
 _UNKNOWN: Final = "ACL not found"
 _STRENGTH: Final = {"deny": 0, "read": 1, "list": 2, "write": 3, "allow": 3}
 
@@ -65,9 +69,11 @@ class AclConfig:
 class Authorizer:
     """Answers whether one token may do something."""
 
-    __slots__ = ("_default", "_exact", "_prefixes")
+    __slots__ = ("_default", "_exact", "_lacks", "_prefixes", "token")
 
-    def __init__(self, token: Token, default: DefaultPolicy) -> None:
+    def __init__(self, token: Token, default: DefaultPolicy, *, lacks: bool = False) -> None:
+        self.token = token
+        self._lacks = lacks
         self._default = _STRENGTH["allow" if token.management else default]
         rules = () if token.management else token.rules
         self._exact = {
@@ -99,12 +105,19 @@ class Authorizer:
     def require(self, resource: Resource, name: str, policy: Policy) -> None:
         """Refuse with 403 unless the token may."""
         if not self.may(resource, name, policy):
-            raise LeadersRefusal(403, DENIED)
+            raise LeadersRefusal(403, self._denied(resource, name, policy))
 
     def require_on_agent(self, resource: Resource, name: str, policy: Policy) -> None:
         """Refuse with 403 unless the token may, in the words of an agent, which say what is missing."""
         if not self.may(resource, name, policy):
-            raise Refusal(403, f"{DENIED}: Missing {resource}:{policy} on {name}")
+            missing = f"{DENIED}: Missing {resource}:{policy} on {name}"
+            raise Refusal(403, self._denied(resource, name, policy) if self._lacks else missing)
+
+    def _denied(self, resource: Resource, name: str, policy: Policy) -> str:
+        if not self._lacks:
+            return DENIED
+        who = f"token with AccessorID '{_NOBODY}'"
+        return f"{DENIED}: {who} lacks permission '{resource}:{policy}' on {quote(name)}"
 
     def _strength(self, resource: Resource, name: str) -> int:
         exact = self._exact.get((resource, name))
@@ -119,12 +132,15 @@ class Authorizer:
 _EVERYTHING = Authorizer(Token(management=True), "allow")
 
 
-def authorizer_of(config: AclConfig | None, secret: str) -> Authorizer:
-    """Return what a request with this token may do; refuse an unknown token."""
+def authorizer_of(config: AclConfig | None, secret: str, *, lacks: bool = False) -> Authorizer:
+    """Return what a request with this token may do; refuse an unknown token.
+
+    ``lacks`` makes its denials say what is missing.
+    """
     if config is None:
         return _EVERYTHING
     used = secret or config.default_token
     token = config.tokens.get(used) if used else config.anonymous
     if token is None:
         raise LeadersRefusal(403, _UNKNOWN)
-    return Authorizer(token, config.default_policy)
+    return Authorizer(token, config.default_policy, lacks=lacks)

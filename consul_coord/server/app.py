@@ -60,6 +60,9 @@ class App:
         self._host = host
         self._faults = faults
         self._gzip = config.gzip
+        self._least_gzip = config.dialect.least_gzip
+        policy = "allow" if config.acl is None else config.acl.default_policy
+        self._always = (("X-Consul-Default-Acl-Policy", policy),) if config.dialect.tells_policy else ()
         self._control = Control(host, faults) if config.control else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +83,7 @@ class App:
         elif (fault := self._faults.strike(request)) is not None:
             await self._suffer(fault, request, scope, receive, send)
         elif (reply := await self._serve(request, receive)) is not None:
-            await _send(send, reply, zipped=self._zips(request))
+            await _send(send, reply, zipped=self._zips(request, reply))
 
     async def _suffer(
         self, fault: Fault, request: Request, scope: Scope, receive: Receive, send: Send
@@ -93,15 +96,19 @@ class App:
         reply = await self._serve(request, receive) if applied else Reply()
         if reply is not None:
             await _WAYS.get(fault.effect, _plainly)(
-                _Outcome(fault, reply, scope, send, zipped=self._zips(request))
+                _Outcome(fault, reply, scope, send, zipped=self._zips(request, reply))
             )
 
     async def _serve(self, request: Request, receive: Receive) -> Reply | None:
         outcome = self._host.begin(request)
-        return await self._later(outcome, receive) if isinstance(outcome, Late) else outcome
+        reply = await self._later(outcome, receive) if isinstance(outcome, Late) else outcome
+        if reply is None or not self._always:
+            return reply
+        return Reply(reply.status, reply.body, (*reply.headers, *self._always))
 
-    def _zips(self, request: Request) -> bool:
-        return self._gzip and _takes_gzip(request.headers.get("accept-encoding", ""))
+    def _zips(self, request: Request, reply: Reply) -> bool:
+        large = len(reply.body) >= self._least_gzip
+        return self._gzip and large and _takes_gzip(request.headers.get("accept-encoding", ""))
 
     async def _later(self, late: Late, receive: Receive) -> Reply | None:
         async def wake_when_gone() -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.server.catalog import Delay
+    from consul_coord.server.dialects import Dialect
     from consul_coord.server.store import Store
 
     Record = NodeRecord | ServiceRecord | CheckRecord
@@ -65,8 +66,10 @@ def kind_of(op: CatalogOp) -> Kind[Any]:
     return _KINDS[type(op.record)]
 
 
-def refusal(op: CatalogOp) -> str | None:
+def refusal(op: CatalogOp, dialect: Dialect) -> str | None:
     """Return why an operation can't be applied at all, or None."""
+    if dialect.verb_first and op.verb not in _VERBS:
+        return f"unknown {kind_of(op).name} verb {quote(op.verb)}"
     return None if op.verb == GET else kind_of(op).refusal(op.record)
 
 
@@ -184,6 +187,8 @@ def _put_check(store: Store, index: int, check: CheckRecord, delay: Delay) -> No
 
 
 def _put_check_or_not(store: Store, index: int, check: CheckRecord, delay: Delay) -> None:
+    if store.dialect.refuses_nameless and not check.id:
+        raise StateError("failed inserting check: object missing primary index")
     with suppress(StateError):  # which comes before anything is written
         _put_check(store, index, check, delay)
 

@@ -6,8 +6,10 @@ so that no rule of the server has a hidden constant.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from consul_coord.server.dialects import Dialect, dialect_of
 
 if TYPE_CHECKING:
     from consul_coord.server.acl import AclConfig
@@ -27,6 +29,8 @@ class ServerConfig:
     ``control`` opens the control endpoint, ``acl`` switches ACLs on, ``allow_remote`` permits listening on an
     address other than loopback. ``tls_cert`` and ``tls_key`` name PEM files and make it HTTPS; with
     ``tls_client_ca``, a PEM file too, clients must show a certificate that it vouches for.
+    ``version`` selects the answers of Consul 1.8 or of the newest version (all from 1.9 on), where they
+    differ; the server says that it is this version. ``txn_max_ops`` of 0 is that version's limit.
     ``hops`` is how far from the leader the agent is: 0 the leader itself, 1 a follower, 2 a client agent that
     talks to a follower. So often does the text of the leader's errors begin with
     ``rpc error making call: ``.
@@ -38,7 +42,7 @@ class ServerConfig:
     session_ttl_factor: float = 2.0
     kv_max_value_size: int = 524_288
     txn_max_req_len: int = 524_288
-    txn_max_ops: int = 64
+    txn_max_ops: int = 0
     default_wait: float = 300.0
     max_wait: float = 600.0
     leaderless_hold: float = 7.0
@@ -50,6 +54,7 @@ class ServerConfig:
     gzip: bool = True
     pretty: bool = False
     version: str = "1.8.7"
+    dialect: Dialect = field(init=False, repr=False, compare=False)
     hops: int = 0
     allow_remote: bool = False
     control: bool = False
@@ -57,3 +62,12 @@ class ServerConfig:
     tls_key: str = ""
     tls_client_ca: str = ""
     acl: AclConfig | None = None
+
+    def __post_init__(self) -> None:
+        """Select the table of answers."""
+        object.__setattr__(self, "dialect", dialect_of(self.version))
+
+    @property
+    def most_txn_ops(self) -> int:
+        """Return how many operations a transaction may have."""
+        return self.txn_max_ops or self.dialect.txn_ops

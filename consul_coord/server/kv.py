@@ -74,7 +74,7 @@ def lock(store: Store, index: int, entry: Entry) -> Entry | None:
     """Write and take the key for ``entry.session``; None when another session holds it."""
     if not entry.session:
         raise StateError("missing session")
-    if store.sessions.get(session_key(entry.session)) is None:
+    if store.sessions.get(session_key(store, entry.session)) is None:
         message = f"invalid session {quote(entry.session)}"
         raise StateError(message)
     existing = store.kv.get(entry.key)
@@ -144,11 +144,13 @@ def reap_tombstones(store: Store, up_to: int) -> None:
         store.tombstones.remove(key)
 
 
-def session_key(session: str) -> str:
-    """Return the stored form of a session id; raise ``StateError`` when it is malformed."""
+def session_key(store: Store, session: str) -> str:
+    """Return the stored form of a session id; raise ``StateError`` when it is malformed, and that matters."""
     try:
         return lookup_key(session)
     except StateError as error:
+        if not store.dialect.malformed_ids:
+            return session
         message = f"failed session lookup: {error}"
         raise StateError(message) from None
 

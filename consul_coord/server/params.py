@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consul_coord.server.config import ServerConfig
+    from consul_coord.server.dialects import Dialect
 
-_NAMESPACES = 'Bad request: Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature'
+_NAMESPACES = 'Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature'
+_PARTITIONS = 'Invalid query parameter: "partition" - Partitions are a Consul Enterprise feature'
 _CONFLICT = "Cannot specify ?{} with ?consistent, conflicting semantics."
 
 
@@ -84,10 +86,12 @@ def check_target(params: Params, datacenter: str) -> None:
         raise LeadersRefusal(500, "No path to datacenter")
 
 
-def check_namespace(params: Params) -> None:
-    """Refuse a namespace."""
+def check_enterprise(params: Params, dialect: Dialect) -> None:
+    """Refuse a namespace, and a partition where that is known."""
     if params.get("ns"):
-        raise Refusal(400, _NAMESPACES)
+        raise Refusal(400, f"{dialect.enterprise}{_NAMESPACES}")
+    if dialect.partitions and params.get("partition"):
+        raise Refusal(400, f"{dialect.enterprise}{_PARTITIONS}")
 
 
 def token_of(params: Params, headers: Mapping[str, str]) -> str:

@@ -231,7 +231,11 @@ class ReferenceServer(Generic[C]):
 
     async def _serve(self, listening: socket.socket, started: Future[None]) -> None:
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-        listener = Listener(self.app, max_conns_per_client=self.config.http_max_conns_per_client)
+        listener = Listener(
+            self.app,
+            max_conns_per_client=self.config.http_max_conns_per_client,
+            told=bool(self.config.dialect.too_many_connections),
+        )
         await listener.start(listening, self._tls)
         self._stop_serving = lambda: loop.call_soon_threadsafe(stopping.set)
         started.set_result(None)

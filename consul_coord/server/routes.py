@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
+from consul_coord.server.dialects import CONSUL_1_8
 from consul_coord.server.endpoints import (
     agent,
     catalog,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from consul_coord.server.call import Call, Read
+    from consul_coord.server.dialects import Dialect
     from consul_coord.server.wire import Reply, Request
 
     Handler = Callable[[Call], "Reply | Read"]
@@ -159,23 +161,25 @@ _PREFIXES = tuple(
 )
 
 
-def find(request: Request) -> tuple[Route, str]:
+def find(request: Request, dialect: Dialect = CONSUL_1_8) -> tuple[Route, str]:
     """Return the route of a request and the decoded path after it; raise ``Refusal`` when there is none."""
     path = _decode(request.path)
     if path == "*":
         raise Refusal(200 if request.method == "OPTIONS" else 404, "")
     if path == "/":
-        raise _redirect(request, "/ui/")
+        raise _redirect(request, "/ui/", dialect.redirect)
     if (clean := _clean(path)) != path:
-        raise _redirect(request, clean)
+        if not dialect.cleans_quoted or _clean(request.path) != request.path:
+            raise _redirect(request, clean, dialect.redirect)
+        path = clean
     route = _match(path)
     if route is not None:
         return route, path[len(route.path) :]
     if any(path == known.path[:-1] for known in _PREFIXES):
-        raise _redirect(request, path + "/")
+        raise _redirect(request, path + "/", dialect.redirect)
     if any(path == absent or (absent.endswith("/") and path.startswith(absent)) for absent in ABSENT):
         raise Refusal(501, f"The reference server does not have {path}: use a Consul agent for it")
-    raise Refusal(404, "")
+    raise Refusal(404, f"Invalid URL path: {path}" if dialect.names_unknown_paths else "")
 
 
 def handler_of(route: Route, method: str) -> Handler:
@@ -215,10 +219,11 @@ def _clean(path: str) -> str:
     return clean + "/" if path.endswith("/") and clean != "/" else clean
 
 
-def _redirect(request: Request, path: str) -> Refusal:
+def _redirect(request: Request, path: str, status: int) -> Refusal:
     encoded = quote(path.encode("utf-8", "surrogateescape"), safe=_LEFT_ALONE)
     location = f"{encoded}?{request.query}" if request.query else encoded
     if request.method != "GET":
-        return Refusal(301, "", (("Location", location),))
-    page = f'<a href="{location.translate(_HTML)}">Moved Permanently</a>.\n\n'
-    return Refusal(301, page, (("Location", location), ("Content-Type", "text/html; charset=utf-8")))
+        return Refusal(status, "", (("Location", location),))
+    what = "Moved Permanently" if status == CONSUL_1_8.redirect else "Temporary Redirect"
+    page = f'<a href="{location.translate(_HTML)}">{what}</a>.\n\n'
+    return Refusal(status, page, (("Location", location), ("Content-Type", "text/html; charset=utf-8")))

@@ -25,13 +25,13 @@ from consul_coord.server import routes
 from consul_coord.server.acl import authorizer_of
 from consul_coord.server.call import Call, Read, Seen
 from consul_coord.server.failures import LeadersRefusal, Refusal, StateError
-from consul_coord.server.params import Params, check_namespace, check_target, is_here, read_options, token_of
+from consul_coord.server.params import Params, check_enterprise, check_target, is_here, read_options, token_of
 from consul_coord.server.state import CAUGHT_UP, LEADER
 from consul_coord.server.waiting import Waiter, WaitingRoom
 from consul_coord.server.wire import Blocked, Reply, text_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from consul_coord.server.routes import Route
     from consul_coord.server.state import ConsulState
@@ -57,11 +57,14 @@ class Service:
 
     def __init__(self, state: ConsulState, *, random: Callable[[], float]) -> None:
         self.state = state
+        self._dialect = state.config.dialect
         self._random = random
         self._waiting = WaitingRoom(spurious=state.config.spurious_wakeups)
         self._tickets = itertools.count(1)
         self._ready: list[tuple[int, Reply]] = []
         self._asked: set[tuple[str, str]] = set()
+        self._said: dict[Hashable, Reply] | None = None
+        """What was answered to whom in this round of news: thousands may have asked the same."""
 
     def handle(self, request: Request, now: float, *, timers: int | None = None) -> Reply | Blocked:
         """Answer a request, or let it wait; ``timers`` limits what is done first of what was due."""
@@ -116,24 +119,28 @@ class Service:
         """Look again at waiting requests after the state was changed directly."""
         news = self.state.take_news()
         while news and self._waiting:
+            self._said = {}
             self._ready += self._waiting.tell(news, now)
+            self._said = None
             news = self.state.take_news()  # held requests that went through may have written
 
     def _answer(self, request: Request, now: float) -> Reply | Waiter:
         try:
-            route, tail = routes.find(request)
+            route, tail = routes.find(request, self._dialect)
         except Refusal as refused:
-            return _refuse(refused)
+            return self._refuse(refused)
         try:
             handler = routes.handler_of(route, request.method)
             call = self._call(route, request, tail, now)
             if route.needs_leader and not self.state.leader and not call.options.stale:
-                return self._hold(request, now + self.state.config.leaderless_hold)
+                waits = self._dialect.waits_for_leader and call.options.index
+                patience = call.options.wait if waits else self.state.config.leaderless_hold
+                return self._hold(request, now + patience)
             outcome = handler(call)
             answer = self._read(call, outcome, now) if isinstance(outcome, Read) else outcome
             return self._cached(request, answer) if route.cached and "cached" in call.params else answer
         except (Refusal, StateError) as refused:
-            return _refuse(refused, self._hops(request) if route.needs_leader else 0)
+            return self._refuse(refused, self._hops(request) if route.needs_leader else 0)
 
     def _cached(self, request: Request, answer: Reply | Waiter) -> Reply | Waiter:
         """Say how a cached answer was come by; here, it is a new one all the same."""
@@ -152,12 +159,12 @@ class Service:
     def _call(self, route: Route, request: Request, tail: str, now: float) -> Call:
         params = Params(request.query)
         if route.namespaced:
-            check_namespace(params)
+            check_enterprise(params, self._dialect)
         options = read_options(params, self.state.config)
         check_target(params, self.state.datacenter)
         pretty = self.state.config.pretty or "pretty" in params
         secret = token_of(params, request.headers) if route.needs_leader or route.authorized else ""
-        authorizer = authorizer_of(self.state.config.acl, secret)
+        authorizer = authorizer_of(self.state.config.acl, secret, lacks=self._dialect.lacks)
         return Call(self.state, request, params, tail, now, pretty, options, authorizer)
 
     def _read(self, call: Call, read: Read, now: float) -> Reply | Waiter:
@@ -167,14 +174,22 @@ class Service:
 
     def _ask(self, call: Call, read: Read, until: float, now: float) -> Reply | Waiter:
         stale = call.options.stale
+        same = (call.request.path, call.request.query, call.authorizer.token, call.store.raft_index)
+        if self._said is not None and (said := self._said.get(same)) is not None:
+            return said
         contact = self._contact(now)
         seen = self._look(call, read)
         if not contact.leader and not stale and not (isinstance(seen, Seen) and seen.local):
+            if self._dialect.waits_for_leader:
+                return self._hold(call.request, until)
             return text_reply(500, f"{_HOP * max(1, self.state.config.hops)}EOF")
         if isinstance(seen, Reply):
             return seen
         if not seen.waits or not 0 < max(seen.index, 1) <= call.options.index:
-            return self._with_meta(seen, call, contact)
+            reply = self._with_meta(seen, call, contact)
+            if self._said is not None:
+                self._said[same] = reply
+            return reply
         marks = (*seen.marks, CAUGHT_UP if stale else LEADER)
         return Waiter(
             lambda later: self._ask(call, read, until, later),
@@ -196,16 +211,27 @@ class Service:
         try:
             return read.look(call.store)
         except Refusal as refused:
-            return _refuse(refused, self._hops(call.request))
+            return self._refuse(refused, self._hops(call.request))
         except StateError as error:
-            return _refuse(error, self._hops(call.request), _meta(1, _NOBODY))
+            return self._refuse(error, self._hops(call.request), _meta(1, _NOBODY))
 
     def _with_meta(self, seen: Seen, call: Call, contact: Contact) -> Reply:
         reply, meta = seen.reply, _meta(seen.index, contact)
         meta = meta[:1] if seen.local else meta
+        if self._dialect.tells_backend and not seen.local:
+            meta = (*meta, ("X-Consul-Query-Backend", "blocking-query"))
         if seen.effective:
             meta = (("X-Consul-Effective-Consistency", _consistency(call)), *meta)
         return Reply(reply.status, reply.body, (*reply.headers, *meta))
+
+    def _refuse(self, error: Refusal | StateError, hops: int = 0, meta: Headers = ()) -> Reply:
+        if isinstance(error, StateError):
+            return text_reply(500, f"{_HOP * hops}{self._dialect.said(str(error))}", meta)
+        if isinstance(error, LeadersRefusal):
+            return text_reply(error.status, f"{_HOP * hops}{error.text}", error.headers)
+        if any(name == "Content-Type" for name, _ in error.headers):
+            return Reply(error.status, error.text.encode(), error.headers)
+        return text_reply(error.status, error.text, error.headers)
 
     def _hold(self, request: Request, until: float) -> Waiter:
         def again(now: float) -> Reply | Waiter:
@@ -227,13 +253,3 @@ def _consistency(call: Call) -> str:
     if call.options.stale:
         return "stale"
     return "consistent" if call.options.consistent else "leader"
-
-
-def _refuse(error: Refusal | StateError, hops: int = 0, meta: Headers = ()) -> Reply:
-    if isinstance(error, StateError):
-        return text_reply(500, f"{_HOP * hops}{error}", meta)
-    if isinstance(error, LeadersRefusal):
-        return text_reply(error.status, f"{_HOP * hops}{error.text}", error.headers)
-    if any(name == "Content-Type" for name, _ in error.headers):
-        return Reply(error.status, error.text.encode(), error.headers)
-    return text_reply(error.status, error.text, error.headers)

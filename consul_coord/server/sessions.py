@@ -66,7 +66,7 @@ class SessionDraft:
 
 def find(store: Store, session: str) -> SessionRecord | None:
     """Return a session by id, whatever the case; raise ``StateError`` when the id is malformed."""
-    return store.sessions.get(kv.session_key(session))
+    return store.sessions.get(kv.session_key(store, session))
 
 
 def create(store: Store, index: int, session: SessionRecord) -> None:

@@ -16,6 +16,7 @@ Rules
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +34,7 @@ from consul_coord.server.timers import Timer, TimerQueue
 from consul_coord.server.ttl import SESSION_TIMER, SessionTtls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from consul_coord.server.records import QueryRecord, SessionRecord
     from consul_coord.server.sessions import SessionDraft
@@ -69,7 +70,7 @@ class ConsulState:
         self.address = _ADDRESS
         self.server_address = f"{_ADDRESS}:{SERVER_PORT}"
         self.leader = self.server_address
-        self.store = Store()
+        self.store = Store(self.config.dialect)
         self.follower: Store | None = None
         self.leader_since = now
         self.delays = LockDelays(self.config.lock_delay_max)
@@ -105,6 +106,18 @@ class ConsulState:
         self.register(catalog.Registration(self.node, own, consul, (serf,)), now)
         self.take_news()
 
+    @contextmanager
+    def _command(self) -> Generator[int, None, None]:
+        """Apply one Raft command; newer versions mark what it refuses as the state machine's."""
+        try:
+            with self.store.command() as index:
+                yield index
+        except StateError as error:
+            if not self.config.dialect.applied:
+                raise
+            message = f"{self.config.dialect.applied}{error}"
+            raise StateError(message) from None
+
     # Sessions
 
     def create_session(self, draft: SessionDraft, now: float) -> str:
@@ -112,14 +125,14 @@ class ConsulState:
         draft.require_valid()
         self._ttls.require_valid(draft.ttl)
         session = draft.session(self._new_id())
-        with self.store.command() as index:
+        with self._command() as index:
             sessions.create(self.store, index, session)
         self._start_ttl(session, now)
         return session.id
 
     def destroy_session(self, session: str, now: float) -> None:
         """End a session; an unknown one is fine."""
-        with self.store.command() as index:
+        with self._command() as index:
             found = sessions.find(self.store, session)
             if found is not None:
                 sessions.invalidate(self.store, index, found, self._delayer(now))
@@ -147,14 +160,14 @@ class ConsulState:
         """Apply one writing operation; False when it is refused (stale, held, lock-delay, not the holder)."""
         if op.verb == "lock" and self.delays.active(op.entry.key, now):
             return False
-        with self.store.command() as index:
+        with self._command() as index:
             done = kv.WRITES[op.verb](self.store, index, op)
         self._schedule_reaping(index, now)
         return bool(done)
 
     def write_txn(self, ops: Sequence[Op], now: float, permitted: Permitted = lambda _: True) -> txn.Outcome:
         """Apply all operations at one index, or none."""
-        if refused := txn.refused(ops, permitted, lambda op: self._delayed(op, now)):
+        if refused := txn.refused(ops, permitted, lambda op: self._delayed(op, now), self.config.dialect):
             return txn.Outcome(failures=refused)
         try:
             with self.store.command() as index:
@@ -168,7 +181,7 @@ class ConsulState:
 
     def read_txn(self, ops: Sequence[Op], store: Store, permitted: Permitted = lambda _: True) -> txn.Outcome:
         """Run operations that only read, on the given store."""
-        if refused := txn.refused(ops, permitted):
+        if refused := txn.refused(ops, permitted, dialect=self.config.dialect):
             return txn.Outcome(failures=refused)
         return txn.apply(store, store.raft_index, ops, _no_delay)
 
@@ -188,13 +201,13 @@ class ConsulState:
 
     def register(self, what: catalog.Registration, now: float) -> None:
         """Register a node, a service, checks; sessions that rely on a critical check end."""
-        with self.store.command() as index:
+        with self._command() as index:
             catalog.register(self.store, index, what, self._delayer(now))
         self._schedule_reaping(index, now)
 
     def deregister(self, node: str, now: float, *, check_id: str = "", service_id: str = "") -> None:
         """Remove a check, a service or a whole node, with the sessions that rely on it."""
-        with self.store.command() as index:
+        with self._command() as index:
             delay = self._delayer(now)
             if service_id:
                 catalog.remove_service(self.store, index, node, service_id, delay)
@@ -222,7 +235,7 @@ class ConsulState:
     def put_query(self, query: QueryRecord) -> str:
         """Create a prepared query, or replace the one whose id is given; return its id."""
         stored = query if query.id else replace(query, id=self._new_id())
-        with self.store.command() as index:
+        with self._command() as index:
             queries.put(self.store, index, stored)
         return stored.id
 
@@ -241,7 +254,7 @@ class ConsulState:
     def delete_query(self, query: str) -> None:
         """Delete a prepared query."""
         found = self.require_query(query)
-        with self.store.command() as index:
+        with self._command() as index:
             queries.delete(self.store, index, found)
 
     # The passing of time
@@ -264,7 +277,7 @@ class ConsulState:
             self.destroy_session(session, now)
 
     def _reap(self, up_to: str, _now: float) -> None:
-        with self.store.command():
+        with self._command():
             kv.reap_tombstones(self.store, int(up_to))
 
     # Leadership
@@ -309,6 +322,7 @@ class ConsulState:
         Raises ``ValueError`` when the data is no snapshot.
         """
         restored = snapshot.load(data)
+        restored.dialect = self.store.dialect
         restored.raft_index = max(self.store.raft_index, restored.raft_index) + 1
         self.store = restored
         self.follower = None

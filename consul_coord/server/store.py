@@ -13,11 +13,13 @@ from collections import defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from consul_coord.server.dialects import CONSUL_1_8
 from consul_coord.server.tables import SortedTable, Table
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
+    from consul_coord.server.dialects import Dialect
     from consul_coord.server.records import (
         CheckRecord,
         Entry,
@@ -94,9 +96,13 @@ def _check_marks(_: str, check: CheckRecord) -> Iterable[Mark]:
 
 
 class Store:
-    """Everything that Raft replicates and a snapshot holds."""
+    """Everything that Raft replicates and a snapshot holds.
 
-    def __init__(self) -> None:
+    ``dialect`` says how it words what it refuses, and what it knows.
+    """
+
+    def __init__(self, dialect: Dialect = CONSUL_1_8) -> None:
+        self.dialect = dialect
         journal: list[Change] = []
         self._journal = journal
         self.raft_index = 0
@@ -150,7 +156,7 @@ class Store:
 
     def copy(self) -> Store:
         """Return an independent copy: the rows are shared, being immutable."""
-        twin = Store()
+        twin = Store(self.dialect)
         twin.raft_index = self.raft_index
         twin.indexes = self.indexes.copy()
         for name in TABLES:

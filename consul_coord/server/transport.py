@@ -46,15 +46,20 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
     b"Connection: close\r\n\r\n431 Request Header Fields Too Large"
 )
+_TOO_MANY = (
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nContent-Length: 69\r\n"
+    b"Connection: close\r\n\r\n"
+    b"Your IP is issuing too many concurrent connections, please rate limit"
+)
 _TURNS_TO_COME_IN = 2
 """An accepted connection gets its transport at the event loop's next turn, and is made at the one after."""
 _LINGER_NOT = struct.pack("ii", 1, 0)  # closing sends a reset instead of what is left
 
 
 class Listener:
-    """An app on a listening socket, in the running event loop."""
+    """An app on a listening socket, in the running event loop; ``told`` are those who are one too many."""
 
-    def __init__(self, app: Application, *, max_conns_per_client: int) -> None:
+    def __init__(self, app: Application, *, max_conns_per_client: int, told: bool = False) -> None:
         self._config = Config(
             _spelled(app),
             lifespan="off",
@@ -65,7 +70,7 @@ class Listener:
             interface="asgi3",
         )
         self._state = ServerState()
-        self._door = _Door(max_conns_per_client, self._state.connections)
+        self._door = _Door(max_conns_per_client, self._state.connections, told=told)
         self._queue = _Queue()
         self._listening: tuple[asyncio.Server, socket.socket] | None = None
         self._date: asyncio.TimerHandle | None = None
@@ -139,7 +144,8 @@ def _spelled(app: Application) -> Application:
 class _Door:
     """Lets connections in: up to a share for each client address, and nobody once it is shut."""
 
-    def __init__(self, share: int, inside: set[Any]) -> None:
+    def __init__(self, share: int, inside: set[Any], *, told: bool) -> None:
+        self.told = told
         self._share = share
         self._inside = inside
         self._open: Counter[str] = Counter()
@@ -218,6 +224,8 @@ class _Protocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._client = self.client[0] if self.client else ""
         if not self._door.admits(self._client):
+            if self._door.told:
+                transport.write(_TOO_MANY)
             transport.close()
 
     def data_received(self, data: bytes) -> None:

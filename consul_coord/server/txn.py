@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING
 from consul_coord.server import catalog_ops, kv
 from consul_coord.server.acl import DENIED
 from consul_coord.server.catalog_ops import CatalogOp
+from consul_coord.server.dialects import CONSUL_1_8
 from consul_coord.server.failures import StateError
 from consul_coord.server.gotext import quote
+from consul_coord.server.records import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from consul_coord.server.catalog import Delay
     from consul_coord.server.catalog_ops import Record
+    from consul_coord.server.dialects import Dialect
     from consul_coord.server.kv import KvOp
-    from consul_coord.server.records import Entry
     from consul_coord.server.store import Store
 
     Op = KvOp | CatalogOp
@@ -67,19 +69,22 @@ class Undo(Exception):
         self.outcome = outcome
 
 
-def malformed(op: Op) -> str | None:
+def malformed(op: Op, dialect: Dialect) -> str | None:
     """Return why an operation can't be meant, or None."""
     if isinstance(op, CatalogOp):
-        return catalog_ops.refusal(op)
+        return catalog_ops.refusal(op, dialect)
     return "Must provide key" if not op.entry.key and op.verb != "delete-tree" else None
 
 
 def refused(
-    ops: Sequence[Op], permitted: Permitted, refusal: Refusal = lambda _: None
+    ops: Sequence[Op],
+    permitted: Permitted,
+    refusal: Refusal = lambda _: None,
+    dialect: Dialect = CONSUL_1_8,
 ) -> tuple[OpFailure, ...]:
     """Return what the pre-checks find: an operation's form, then permission, then what else refuses it."""
     whys = (
-        (number, malformed(op) or (None if permitted(op) else DENIED) or refusal(op))
+        (number, malformed(op, dialect) or (None if permitted(op) else DENIED) or refusal(op))
         for number, op in enumerate(ops)
     )
     return tuple(OpFailure(number, why) for number, why in whys if why is not None)
@@ -112,7 +117,7 @@ def _run(store: Store, index: int, op: Op, delay: Delay) -> tuple[Result, ...]:
     if op.verb in kv.WRITES:
         return _write(store, index, op)
     read = _READS.get(op.verb)
-    if read is None:
+    if read is None or (read is _get_or_empty and not store.dialect.or_empty):
         message = f"unknown KV verb {quote(op.verb)}"
         raise StateError(message)
     return read(store, op)
@@ -131,6 +136,10 @@ def _get(store: Store, op: KvOp) -> tuple[Result, ...]:
         message = f"key {quote(op.entry.key)} doesn't exist"
         raise StateError(message)
     return (Result(entry, with_value=True),)
+
+
+def _get_or_empty(store: Store, op: KvOp) -> tuple[Result, ...]:
+    return (Result(store.kv.get(op.entry.key) or Entry(op.entry.key), with_value=True),)
 
 
 def _get_tree(store: Store, op: KvOp) -> tuple[Result, ...]:
@@ -172,6 +181,7 @@ def _check_not_exists(store: Store, op: KvOp) -> tuple[Result, ...]:
 
 _READS: dict[str, Callable[[Store, KvOp], tuple[Result, ...]]] = {
     "get": _get,
+    "get-or-empty": _get_or_empty,
     "get-tree": _get_tree,
     "check-index": _check_index,
     "check-session": _check_session,

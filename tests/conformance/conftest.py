@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.agent import RealAgent
 
 # As the shared agent of the tests is configured: real expiry in a second, room for many watches.
+NEWEST = "1.23.0"
 CONFIG = ServerConfig(session_ttl_min=0.2, http_max_conns_per_client=0)
 
 
@@ -25,9 +27,18 @@ def reference_server() -> Iterator[ReferenceServer[SystemClock]]:
         yield server
 
 
-@pytest.fixture(params=["reference", pytest.param("agent", marks=pytest.mark.agent)])
+@pytest.fixture(scope="session")
+def newest_server() -> Iterator[ReferenceServer[SystemClock]]:
+    with ReferenceServer(config=replace(CONFIG, version=NEWEST)) as server:
+        yield server
+
+
+FIXTURES = {"reference": "reference_server", "newest": "newest_server", "agent": "real_agent"}
+
+
+@pytest.fixture(params=["reference", "newest", pytest.param("agent", marks=pytest.mark.agent)])
 def target(request: pytest.FixtureRequest) -> Target:
     kind: str = request.param
-    fixture = "reference_server" if kind == "reference" else "real_agent"
+    fixture = FIXTURES[kind]
     server: ReferenceServer[SystemClock] | RealAgent = request.getfixturevalue(fixture)
     return Target(kind, server.address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from urllib.parse import unquote
 
@@ -156,8 +157,13 @@ def test_a_chunked_upload_passes_the_limit(target: Target) -> None:
     key = target.key()
     connection = target.connect()
     connection.request("PUT", f"/v1/kv/{key}", iter([b"x" * 300_000] * 2), encode_chunked=True)
-    assert connection.getresponse().read().strip() == b"true"
+    with connection.getresponse() as reply:
+        told = (reply.status, reply.read().strip())
     connection.close()
+    if not target.is_1_8 and told[0] == 413:  # as the newest does
+        assert target.get(f"/v1/kv/{key}").status == 404
+        return
+    assert told == (200, b"true")
     assert len(target.get(f"/v1/kv/{key}?raw").body) == 600_000
 
 
@@ -200,7 +206,8 @@ def test_raw(target: Target) -> None:
     target.put(f"/v1/kv/{key}", b"\x00\xff")
     answer = target.get(f"/v1/kv/{key}?raw")
     assert answer.body == b"\x00\xff"
-    assert answer.headers["Content-Type"] == "text/plain"
+    kind = answer.headers["Content-Type"]
+    assert kind == "text/plain" or (not target.is_1_8 and kind == "text/plain; charset=utf-8")
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Content-Security-Policy"] == "sandbox"
     assert target.get(f"/v1/kv/{key}?raw&recurse").json[0]["Key"] == key
@@ -267,7 +274,8 @@ def test_unclean_names_are_redirected(target: Target, path: str) -> None:
     answer = target.put(f"/v1/kv/{target.key('')}{path}?flags=1", b"v")
     listed = target.get(f"/v1/kv/{target.key('')}?keys")
     if "%2F" in path and not target.is_1_8 and answer.status == 200:  # what is quoted, 1.20.6 takes as it is
-        assert listed.json == [target.key("") + unquote(path)]
+        cleaned = posixpath.normpath(unquote(path))  # and since 1.22, cleaned
+        assert listed.json in ([target.key("") + unquote(path)], [target.key("") + cleaned])
         return
     if target.is_1_8 or ".." not in path:  # since 1.22, a way up is refused
         assert target.is_redirect(answer.status)

@@ -312,6 +312,9 @@ def _require_of_check(call: Call) -> None:
     known = call.state.local.checks.get(call.tail)
     if known is not None:
         require_write(call, known.record.service_name)
+    elif call.state.config.dialect.unknown_checks:
+        why = "Ensure that the check ID is passed, not the check name."
+        raise Refusal(404, f"Unknown check ID {quote(call.tail)}. {why}")
     elif call.state.config.acl is not None:
         message = f"Unknown check {quote(call.tail)}"
         raise StateError(message)

@@ -11,7 +11,7 @@ from consul_coord.server.call import Read, Seen
 from consul_coord.server.endpoints import definitions, selection
 from consul_coord.server.endpoints.selection import node_of
 from consul_coord.server.failures import Refusal, StateError
-from consul_coord.server.gotext import GoParseError, quote
+from consul_coord.server.gotext import GoParseError
 from consul_coord.server.records import NodeRecord
 from consul_coord.server.services import is_unspecified, problem_with_proxy
 from consul_coord.server.store import CHECKS, NODES, SERVICES, fold, pair
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from consul_coord.server.call import Call
+    from consul_coord.server.dialects import Dialect
     from consul_coord.server.records import CheckRecord, ServiceRecord
     from consul_coord.server.state import ConsulState
     from consul_coord.server.store import Store
@@ -324,7 +325,7 @@ def _decode(call: Call, fields: Fields) -> dict[str, Any]:
 def _registration(call: Call, name: str, fields: Mapping[str, Any]) -> catalog.Registration:
     service = _service(name, fields["Service"]) if "Service" in fields else None
     sent = [*((fields["Check"],) if "Check" in fields else ()), *fields.get("Checks", ())]
-    checks = tuple(_check(name, check) for check in sent)
+    checks = tuple(_check(call.state.config.dialect, name, check) for check in sent)
     known = call.state.store.nodes.get(fold(name))
     if known is not None and fields.get("SkipNodeUpdate"):
         return catalog.Registration(name, None, service, checks)
@@ -355,10 +356,11 @@ def _node_record(call: Call, name: str, fields: Mapping[str, Any]) -> NodeRecord
     )
 
 
-def _check(node_name: str, fields: Mapping[str, Any]) -> CheckRecord:
+def _check(dialect: Dialect, node_name: str, fields: Mapping[str, Any]) -> CheckRecord:
     given = fields.get("Node", "")
     if given and fold(given) != fold(node_name):
-        message = f"check node {quote(given)} does not match node {quote(node_name)}"
+        known = dialect.foreign_check
+        message = known.format(given, node_name, fields.get("CheckID") or fields.get("Name", ""))
         raise StateError(message)
     record = definitions.check_record(node_name, fields)
     return replace(record, type=record.type or definitions.type_of(fields.get("Definition", {})))

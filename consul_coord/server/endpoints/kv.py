@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from typing import TYPE_CHECKING
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, unquote
 
 from consul_coord.server import kv
 from consul_coord.server.acl import DENIED
@@ -27,7 +27,6 @@ UNDER = "kvs-under"
 ABSENT = "kvs-absent"
 
 _RAW = (
-    ("Content-Type", "text/plain"),
     ("X-Content-Type-Options", "nosniff"),
     ("Content-Security-Policy", "sandbox"),
 )
@@ -61,7 +60,8 @@ def read(call: Call) -> Read:
         index, entry = kv.get(store, key)
         if entry is None:
             return Seen(index, NOT_FOUND, ((KV, key), (ABSENT,)))
-        reply = Reply(200, entry.value, _RAW) if "raw" in call.params else call.json([describe(entry)])
+        raw = (("Content-Type", call.state.config.dialect.raw), *_RAW)
+        reply = Reply(200, entry.value, raw) if "raw" in call.params else call.json([describe(entry)])
         return Seen(index, reply, ((KV, key),))
 
     return Read(look)
@@ -158,7 +158,18 @@ def delete(call: Call) -> Reply:
 def _required_key(call: Call) -> str:
     if not call.tail:
         raise Refusal(400, "Missing key name")
+    if call.state.config.dialect.checks_keys and _is_unsafe(call.tail):
+        raise Refusal(
+            500, f"invalid key name, keys should not have a way up or spaces at an end: {call.tail}"
+        )
     return call.tail
+
+
+def _is_unsafe(key: str) -> bool:
+    """Tell whether newer versions refuse a key: for a way up, or a space at an end, also percent-encoded."""
+    decoded = unquote(key)
+    ways_up = any(part == ".." for name in (key, decoded) for part in name.split("/"))
+    return ways_up or key.strip(" ") != key or ("%" in key and decoded.strip(" ") != decoded)
 
 
 def _refuse_conflict(params: Params, *names: str) -> None:
@@ -184,13 +195,15 @@ def _uint(params: Params, name: str) -> int:
 
 
 def _refuse_large(call: Call) -> None:
-    limit, length = call.state.config.kv_max_value_size, call.request.content_length or 0
-    if length > limit:
-        raise too_large(length, limit, "kv_max_value_size")
+    config, length = call.state.config, call.request.content_length or 0
+    if config.dialect.limits_chunks:
+        length = max(length, len(call.request.body))
+    if length > config.kv_max_value_size:
+        raise too_large(length, config.kv_max_value_size, "kv_max_value_size", config.dialect.manual)
 
 
-def too_large(length: int, limit: int, setting: str) -> Refusal:
+def too_large(length: int, limit: int, setting: str, manual: str) -> Refusal:
     """Return the refusal of a body of ``length`` bytes by the limit that ``setting`` names."""
-    see = f"https://www.consul.io/docs/agent/options.html#{setting}"
+    see = manual.format(setting)
     text = f"Request body({length} bytes) too large, max size: {limit} bytes. See {see}."
     return Refusal(413, text, (("Connection", "close"),))

@@ -8,7 +8,6 @@ from consul_coord.server import gojson, sessions
 from consul_coord.server.call import Read, Seen
 from consul_coord.server.failures import Refusal
 from consul_coord.server.gotext import SECOND, GoParseError, parse_duration
-from consul_coord.server.ids import lookup_key
 from consul_coord.server.records import SERF_CHECK, ServiceCheck
 from consul_coord.server.sessions import SessionDraft
 from consul_coord.server.store import SESSIONS, fold
@@ -85,7 +84,8 @@ def info(call: Call) -> Read:
 
     def look(store: Store) -> Seen:
         found = sessions.find(store, name)
-        return _seen(call, store, [found] if found else [], (SESSIONS, lookup_key(name)))
+        mark = (SESSIONS, found.id if found else name.lower())
+        return _seen(call, store, [found] if found else [], mark)
 
     return Read(look)
 

@@ -40,13 +40,14 @@ OPERATION = gojson.object_of(
     type_name="api.TxnOp",
 )
 
-_FILTERED = frozenset({"get", "get-tree"})  # not refused: their results are filtered
+_FILTERED = frozenset({"get", "get-or-empty", "get-tree"})  # not refused: their results are filtered
 _READING = frozenset({"check-index", "check-session"})
 
 
 def apply(call: Call) -> Reply:
     """Apply a transaction; one that only reads goes past Raft."""
     ops = _ops(call)
+    dialect = call.state.config.dialect
     writing = any(map(txn.is_write, ops))
     permitted = _permission(call.authorizer)
     if writing:
@@ -56,10 +57,10 @@ def apply(call: Call) -> Reply:
     results = [_shown(result) for result in outcome.results if _readable(call.authorizer, result)]
     shown: dict[str, object] = {
         "Results": None if outcome.failures else results,
-        "Errors": [{"OpIndex": f.op_index, "What": f.what} for f in outcome.failures] or None,
+        "Errors": [{"OpIndex": f.op_index, "What": dialect.said(f.what)} for f in outcome.failures] or None,
     }
     if not writing:
-        shown |= {"Index": 0, "LastContact": 0, "KnownLeader": True, "ConsistencyLevel": ""}
+        shown |= {"Index": dialect.empty_read, "LastContact": 0, "KnownLeader": True, "ConsistencyLevel": ""}
     reply = call.json(shown, status=409 if outcome.failures else 200)
     return reply if writing else Reply(reply.status, reply.body, (*reply.headers, *_META))
 
@@ -94,13 +95,13 @@ def _ops(call: Call) -> list[Op]:
     limit = max(config.txn_max_req_len, config.kv_max_value_size)
     length = len(call.request.body) if call.request.content_length is None else call.request.content_length
     if length > limit:
-        raise too_large(length, limit, "txn_max_req_len")
+        raise too_large(length, limit, "txn_max_req_len", config.dialect.manual)
     try:
         items = _items(gojson.decode(call.request.body))
     except GoParseError as error:
         raise Refusal(400, f"Failed to parse body: {error}") from None
-    if len(items) > config.txn_max_ops:
-        raise Refusal(413, f"Transaction contains too many operations ({len(items)} > {config.txn_max_ops})")
+    if len(items) > config.most_txn_ops:
+        raise Refusal(413, f"Transaction contains too many operations ({len(items)} > {config.most_txn_ops})")
     return [_op(call, item) for item in items if item]
 
 
