@@ -73,6 +73,9 @@ class BaseHost(ABC):
         self.emit(events.Failed(where, f"{type(error).__name__}: {error}"))
         events.logger.debug("%s failed", where, exc_info=error)
 
+    def hurry(self) -> None:  # noqa: B027 - most hosts have nothing to start
+        """Start what is to run in the background now, because a caller waits for it."""
+
     @abstractmethod
     def mutex(self) -> AbstractContextManager[object]:
         """Make a re-entrant lock, or what stands for one where there is one thread only."""

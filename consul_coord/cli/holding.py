@@ -17,6 +17,7 @@ from consul_coord.cli.inbox import Inbox
 from consul_coord.cli.output import Reporter
 from consul_coord.cli.supervise import FORWARDED, Observer, grace_of, supervise
 from consul_coord.cli.told import environ_of
+from consul_coord.sync import driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
+LOOP_DELAY = 0.1
+"""Seconds until renewals and watches begin: a command that has ended by then pays for no event loop."""
 SHORT = 0.5
 """Seconds for closing when the release has waited for an answer already, in vain."""
 
@@ -112,6 +115,7 @@ def run(
                 reporter=reporter,
             )
 
+    driver.start_delay = LOOP_DELAY
     with Guard() as guard, inbox.signals(FORWARDED), reporter.logging():
         try:
             return reporter.answer(lambda: work(guard), not_acquired=errand["not_acquired_code"])

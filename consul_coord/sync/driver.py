@@ -8,6 +8,9 @@ Rules
   cancelled, and time out exactly.
 - Users' callbacks run on a thread of their own, made on demand; never on the loop's. Where no thread can be
   had any more, as at the exit of Python 3.12, they run on the thread that closes the client.
+- The loop starts with the first background program. A process that may end very soon can have it start a
+  moment later (``start_delay``), and saves the time that loading an event loop takes; but what a caller waits
+  for starts it at once.
 - Both threads are daemons: the exit of the interpreter waits for nobody. They are started anew after a fork.
 """
 
@@ -48,6 +51,8 @@ SIGNAL_SLICE = 0.2
 One that arrives just before the system call blocks interrupts nothing: Ctrl-C would have to wait with it.
 """
 START_TIMEOUT = 10.0
+start_delay = 0.0
+"""Seconds for which the first renewals and watches of each client may wait. For the command line."""
 
 
 class BlockingIO(HostedIO):
@@ -124,6 +129,7 @@ class BlockingIO(HostedIO):
 
     def _wait_for(self, signals: list[Signal], deadline: float | None) -> None:
         """Wait until a signal is raised or the deadline comes. Raises the interrupt's error."""
+        self.host.hurry()  # it may be a background program that raises the signal
         interrupt = self._open_to
         if interrupt is None:
             wait_for_any(signals, deadline, self.host.clock)
@@ -217,9 +223,15 @@ class ThreadHost(BaseHost):
                     return _Ended()
                 if self._loop is None:
                     lifetime.prepare_end()
-                    self._loop = _LoopThread(self, self._background(), self._foreground)
+                    self._loop = _LoopThread(self, self._background, self._foreground)
                 loop = self._loop
-        return loop.supervisor.spawn(program, name=name)
+        return loop.spawn(program, name=name)
+
+    def hurry(self) -> None:
+        """Start what is to run on the loop thread now: a caller waits for it."""
+        loop = self._loop
+        if loop is not None:
+            loop.hurry()
 
     def call_back(self, function: Callable[[], object]) -> None:
         """Run a user's callback on the callback thread."""
@@ -257,31 +269,74 @@ class _Ended:
         pass
 
 
+class _Early:
+    """A program that was handed over before the loop ran."""
+
+    def __init__(self, program: Callable[[IO], Awaitable[object]], name: str) -> None:
+        self.done = Signal()
+        self._program = program
+        self._name = name
+        self._cancelled = False
+        self._task: Task | None = None
+
+    def cancel(self) -> None:
+        """Ask the program to end."""
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def begin(self, supervisor: Supervisor) -> None:
+        """Run it from now on; a cancelled one ends at once."""
+        self._task = task = supervisor.spawn(self._program, name=self._name)
+        task.done.subscribe(self.done.set)
+        if self._cancelled:
+            task.cancel()
+
+
 class _LoopThread:
     """A daemon thread with an event loop, under one supervisor."""
 
-    supervisor: Supervisor
-
-    def __init__(self, host: ThreadHost, transport: AsyncTransport, foreground: Transport | None) -> None:
+    def __init__(
+        self, host: ThreadHost, background: Callable[[], AsyncTransport], foreground: Transport | None
+    ) -> None:
+        self._supervisor: Supervisor | None = None
+        self._early: list[_Early] = []
+        self._handing_over = threading.Lock()
+        self._needed = threading.Event()
+        self._stopped = False
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(
-            target=self._run, args=(host, transport, foreground), name="consul-coord-loop", daemon=True
+            target=self._run, args=(host, background, foreground), name="consul-coord-loop", daemon=True
         )
         self._thread.start()
+        if not start_delay:
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Start the loop now, and return when it runs. Raises RuntimeError when it could not be started."""
+        self._needed.set()
         if not self._ready.wait(START_TIMEOUT) or self._error is not None:
             message = "the client's background thread could not be started"
             raise RuntimeError(message) from self._error
 
-    def _run(self, host: ThreadHost, transport: AsyncTransport, foreground: Transport | None) -> None:
+    def _run(
+        self, host: ThreadHost, background: Callable[[], AsyncTransport], foreground: Transport | None
+    ) -> None:
+        self._needed.wait(start_delay)
+        if self._stopped:
+            self._let_go()
+            self._ready.set()
+            return
         import anyio
 
         from consul_coord.aio.driver import Supervisor
 
         async def main() -> None:
-            self.supervisor = Supervisor(host, transport, foreground=foreground)
+            transport = background()
+            supervisor = Supervisor(host, transport, foreground=foreground)
             try:
-                await self.supervisor.supervise(self._ready.set)
+                await supervisor.supervise(lambda: self._take_over(supervisor))
             finally:
                 await transport.aclose()
 
@@ -291,10 +346,42 @@ class _LoopThread:
             self._error = error
             host.report_failure("the background loop", error)
         finally:
+            self._let_go()
             self._ready.set()
 
+    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
+        """Run a program; from any thread."""
+        with self._handing_over:
+            if self._supervisor is None:
+                early = _Early(program, name)
+                self._early.append(early)
+                return early
+        return self._supervisor.spawn(program, name=name)
+
+    def _take_over(self, supervisor: Supervisor) -> None:
+        with self._handing_over:
+            self._supervisor = supervisor
+            for early in self._early:
+                early.begin(supervisor)
+            self._early.clear()
+        if self._stopped:
+            supervisor.request_stop()
+        self._ready.set()
+
+    def _let_go(self) -> None:
+        """End what was never begun."""
+        with self._handing_over:
+            for early in self._early:
+                early.done.set()
+            self._early.clear()
+
     def stop(self, *, timeout: float) -> None:
-        self.supervisor.request_stop()
+        self._stopped = True
+        self._needed.set()
+        with self._handing_over:
+            supervisor = self._supervisor
+        if supervisor is not None:
+            supervisor.request_stop()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
 

@@ -53,7 +53,7 @@ NEVER_FOR_A_LOCK = (
 EVENT_LOOP = ("anyio", "asyncio", "ssl")
 
 
-_PRINT_AT_EXIT = "import atexit, sys; atexit.register(lambda: print('loaded:', *sys.modules)); "
+_PRINT_AT_EXIT = "import atexit, sys; atexit.register(lambda: print('loaded:', *sys.modules))\n"
 
 
 def loaded_by(script: str, address: str = "") -> set[str]:
@@ -95,6 +95,32 @@ def test_a_command_under_a_lock_loads_nothing_that_it_does_not_use() -> None:
         loaded = loaded_by(script, address=server.address)
     assert "consul_coord.cli.lock" in loaded
     assert among(loaded, NEVER_FOR_A_LOCK) == set()
+
+
+def test_a_command_that_ends_at_once_loads_no_event_loop() -> None:
+    script = (
+        "from consul_coord import Client, Lock\n"
+        "from consul_coord.sync import driver\n"
+        "driver.start_delay = 3600.0  # as the command line does, with less\n"
+        "with Client() as client, Lock(client, 'jobs/a').hold(): pass"
+    )
+    with ReferenceServer() as server:
+        assert among(loaded_by(script, address=server.address), EVENT_LOOP) == set()
+
+
+def test_a_wait_starts_the_event_loop_at_once() -> None:
+    script = (
+        "import threading\n"
+        "from consul_coord import Client, Lock\n"
+        "from consul_coord.sync import driver\n"
+        "driver.start_delay = 3600.0\n"
+        "with Client() as one, Client() as two:\n"
+        "    hold = Lock(one, 'jobs/a').acquire()\n"
+        "    threading.Timer(0.5, hold.release).start()\n"
+        "    Lock(two, 'jobs/a').acquire(timeout=30)"
+    )
+    with ReferenceServer() as server:
+        assert among(loaded_by(script, address=server.address), ("asyncio",))
 
 
 @pytest.mark.parametrize("name", PACKAGES)
