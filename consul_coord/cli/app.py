@@ -32,6 +32,7 @@ VERBS = {
     "lock": "lock.lock",
     "semaphore": "semaphore.semaphore",
     "elect": "elect.elect",
+    "transfer": "transfer.transfer",
     "leader": "leader.leader",
     "holders": "holders.holders",
     "top": "top.top",

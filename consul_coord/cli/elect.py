@@ -5,12 +5,15 @@ Rules
 - When the leadership is lost the command is stopped as ``supervise`` says, and we are a candidate again;
   with ``--once`` we exit.
 - INT, TERM, HUP and QUIT end us: while we wait at once, while the command runs with it.
+- A leader that is asked to hand over, by a signal or by ``transfer``, ends the command, hands over, and
+  stands again.
 - What refuses the candidacy for good (a key used for something else, a missing permission) ends us too.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import click
@@ -21,9 +24,10 @@ from consul_coord.cli.acquire import ENDING, Interrupted
 from consul_coord.cli.child import CannotStart
 from consul_coord.cli.codes import SIGNALLED, ExitCode
 from consul_coord.cli.guard import Guard
+from consul_coord.cli.handover import listening
 from consul_coord.cli.inbox import Granted, Inbox, Refused, Signalled
 from consul_coord.cli.output import Reporter
-from consul_coord.cli.supervise import FORWARDED, Ended, Observer, grace_of, supervise
+from consul_coord.cli.supervise import FORWARDED, Drain, Ended, Observer, grace_of, supervise
 from consul_coord.cli.told import environ_of, shown_value
 from consul_coord.events import Failed
 from consul_coord.models.session import effective_lock_delay
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from consul_coord.cli.options import Agent
     from consul_coord.events import Event
 
+ASIDE = 5.0
+"""Seconds for which a leader that has handed over is no candidate."""
 EPILOG = """\b
 Examples:
   consul-coord elect service/scheduler -- ./scheduler
@@ -42,19 +48,27 @@ Examples:
 
 The command gets CONSUL_LOCK_HELD=true, CONSUL_LOCK_FENCE (the term), CONSUL_LOCK_KEY and
 CONSUL_LOCK_SESSION. When the leadership is lost it gets TERM, then KILL before anybody else can lead, and is
-run again after the next election. It does not outlive consul-coord.
+run again after the next election. It does not outlive consul-coord. With --drain-on a signal has the leader
+end its command and hand over; then it stands again. "consul-coord transfer" asks for that by name.
 """
 
 
 class _Mail(Inbox):
     """An inbox that remembers the signal by which we were asked to end."""
 
-    ended_by: int | None = None
+    def __init__(self, drain: Drain) -> None:
+        super().__init__()
+        self.drain = drain
+        self.ended_by: int | None = None
 
     def put(self, fact: Fact) -> None:
-        if isinstance(fact, Signalled) and fact.number in ENDING:
+        if isinstance(fact, Signalled) and self.ends(fact.number):
             self.ended_by = fact.number
         super().put(fact)
+
+    def ends(self, number: int) -> bool:
+        """Return whether a signal asks us to end."""
+        return number in ENDING and number != self.drain.signal
 
 
 class _Observer(Observer):
@@ -99,6 +113,19 @@ class _Observer(Observer):
     help="Seconds for which nobody is elected after a leader died (default: the server's, 15). Give it "
     "together with --ttl: without contact to Consul a leadership lasts no longer than the shorter of both.",
 )
+@click.option(
+    "--drain-on",
+    type=click.Choice(["HUP", "USR1", "USR2"]),
+    help="The signal that asks this leader to hand over to the next candidate.",
+)
+@click.option(
+    "--drain-timeout",
+    type=options.DURATION,
+    default=30.0,
+    show_default=True,
+    metavar="TIME",
+    help="How long the command may take to end when it hands over.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Tell problems only.")
 @options.connection
 def elect(
@@ -110,13 +137,15 @@ def elect(
     priority_delay: float,
     ttl: float,
     lock_delay: float | None,
+    drain_on: str | None,
+    drain_timeout: float,
     quiet: bool,
     agent: Agent,
     as_json: bool,
 ) -> int:
     """Run COMMAND while leading KEY, again after each election."""
     reporter = Reporter(as_json=as_json, quiet=quiet)
-    inbox = _Mail()
+    inbox = _Mail(Drain(None if drain_on is None else signal.Signals[f"SIG{drain_on}"], drain_timeout))
     observer = _Observer(reporter, inbox)
 
     def work(guard: Guard) -> int:
@@ -132,6 +161,7 @@ def elect(
             with observer.election:
                 return _lead(
                     command,
+                    election=observer.election,
                     client=client,
                     spec=spec,
                     once=once,
@@ -152,6 +182,7 @@ def elect(
 def _lead(
     command: tuple[str, ...],
     *,
+    election: LeaderElection,
     client: Client,
     spec: SessionSpec,
     once: bool,
@@ -163,33 +194,47 @@ def _lead(
     while True:
         hold = _elected(inbox)
         try:
-            ended = supervise(
-                command,
-                environ=os.environ | environ_of(hold),
-                client=client,
-                hold=hold,
-                grace=grace_of(spec, keeps_out=effective_lock_delay(spec)),
-                guard=guard,
-                inbox=inbox,
-                reporter=reporter,
-            )
+            with listening(client, hold.key, hold.session, inbox):
+                ended = supervise(
+                    command,
+                    environ=os.environ | environ_of(hold),
+                    client=client,
+                    hold=hold,
+                    grace=grace_of(spec, keeps_out=effective_lock_delay(spec)),
+                    guard=guard,
+                    inbox=inbox,
+                    reporter=reporter,
+                    drain=inbox.drain,
+                )
+            if ended.drained:
+                _hand_over(election, ended.heir, reporter=reporter)
         finally:
             hold.release()
-        if not ended.stopped:
+        if not ended.stopped and not ended.drained:
             reporter.tell("ended", f"the command ended with {ended.code}", code=ended.code)
             return ended.code
-        code = _after_loss(ended, once=once, inbox=inbox, reporter=reporter)
+        code = _after_leading(ended, once=once, inbox=inbox, reporter=reporter)
         if code is not None:
             return code
 
 
-def _elected(inbox: Inbox) -> Hold:
+def _hand_over(election: LeaderElection, heir: str | None, *, reporter: Reporter) -> None:
+    """Resign, in favour of the heir if there is one; then stand aside for a moment."""
+    if heir is not None:
+        try:
+            election.transfer_to(heir)
+        except ConsulCoordError as error:
+            reporter.tell("untransferred", f"{heir} could not be made the leader: {error}", problem=True)
+    election.resign(pause=ASIDE)
+
+
+def _elected(inbox: _Mail) -> Hold:
     """Wait for an election. Raises Interrupted, and what refuses the candidacy."""
     while True:
         match inbox.get():
             case Granted(hold) if hold.is_held:
                 return hold
-            case Signalled(number) if number in ENDING:
+            case Signalled(number) if inbox.ends(number):
                 raise Interrupted(number)
             case Refused(error):
                 raise error
@@ -197,8 +242,13 @@ def _elected(inbox: Inbox) -> Hold:
                 pass  # news of a leadership that is over
 
 
-def _after_loss(ended: Ended, *, once: bool, inbox: _Mail, reporter: Reporter) -> int | None:
+def _after_leading(ended: Ended, *, once: bool, inbox: _Mail, reporter: Reporter) -> int | None:
     """Return the exit code, or None to stand again."""
+    if ended.drained:
+        reporter.tell("handed_over", "the leadership was handed over", code=ended.code)
+        if inbox.ended_by is not None:
+            return SIGNALLED + inbox.ended_by
+        return int(ExitCode.DONE) if once else None
     text = "the leadership was lost, and the command was stopped"
     if inbox.ended_by is not None:
         return reporter.fail(SIGNALLED + inbox.ended_by, text)

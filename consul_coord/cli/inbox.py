@@ -56,6 +56,12 @@ class Renewed(NamedTuple):
     """The lease of a session was extended."""
 
 
+class Handover(NamedTuple):
+    """This leader is asked to hand over."""
+
+    heir: str
+
+
 class ChildStopped(NamedTuple):
     """The command was stopped, not ended, by a signal."""
 
@@ -79,8 +85,8 @@ class Pressed(NamedTuple):
 
 
 Fact: TypeAlias = (
-    Signalled | Granted | Refused | Crashed | Lost | Renewed | ChildStopped | ChildEnded | Seen | Pressed
-)
+    Signalled | Granted | Refused | Crashed | Lost | Renewed | Handover | ChildStopped | ChildEnded | Seen
+) | Pressed
 
 
 class Inbox:

@@ -8,6 +8,8 @@ Rules
   would: so it does so when this process is stopped, stalled or killed.
 - How long it has after TERM depends on what keeps others out meanwhile: the rest of the lease; after an ended
   session the lock-delay as well; otherwise nothing, so that it gets a moment only.
+- A leader that is asked to hand over has its command end with TERM, and with KILL after some time. The lease
+  goes on meanwhile.
 - A command that is suspended at the terminal suspends us as well, and with us the renewals. It goes on only
   if the hold has outlasted that.
 """
@@ -23,7 +25,7 @@ from consul_coord.cli.acquire import ENDING
 from consul_coord.cli.child import Child, heeding_children
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.guard import Limits
-from consul_coord.cli.inbox import ChildEnded, ChildStopped, Lost, Renewed, Signalled
+from consul_coord.cli.inbox import ChildEnded, ChildStopped, Handover, Lost, Renewed, Signalled
 from consul_coord.cli.terminal import Terminal, suspend
 
 if TYPE_CHECKING:
@@ -51,10 +53,25 @@ _SUSPENDS = _WANTS_TERMINAL | {signal.SIGTSTP}
 
 
 class Ended(NamedTuple):
-    """How a supervised command ended. ``stopped`` says that it was stopped because of the hold."""
+    """How a supervised command ended.
+
+    ``stopped``: it was ended because of the hold. ``drained``: it was asked to end, so that another process
+    can take over; ``heir`` is that one's session, if somebody named one.
+    """
 
     code: int
     stopped: bool
+    drained: bool = False
+    heir: str | None = None
+
+
+class Drain(NamedTuple):
+    """How a command is ended so that another process can take over."""
+
+    signal: int | None
+    """By which signal we are asked to; None for none."""
+    timeout: float
+    """Seconds from TERM to KILL."""
 
 
 class Grace(NamedTuple):
@@ -96,6 +113,7 @@ def supervise(
     guard: Guard,
     inbox: Inbox,
     reporter: Reporter,
+    drain: Drain | None = None,
 ) -> Ended:
     """Run a command under a hold, to its end. Raises CannotStart. The hold is the caller's to release.
 
@@ -116,7 +134,14 @@ def supervise(
                 terminal=terminal,
             )
             return _Supervision(
-                child, terminal, client=client, hold=hold, grace=grace, inbox=inbox, reporter=reporter
+                child,
+                terminal,
+                client=client,
+                hold=hold,
+                grace=grace,
+                inbox=inbox,
+                reporter=reporter,
+                drain=drain or Drain(None, 0.0),
             ).run(command[0])
     finally:
         terminal.close()
@@ -140,6 +165,7 @@ class _Supervision:
         grace: Grace,
         inbox: Inbox,
         reporter: Reporter,
+        drain: Drain,
     ) -> None:
         self._child = child
         self._terminal = terminal
@@ -151,6 +177,10 @@ class _Supervision:
         self._kill_at: float | None = None
         """When KILL is due, on the client's clock; None as long as the hold is well."""
         self._killed = False
+        self._drain = drain
+        self._drained_at: float | None = None
+        """When the command was asked to end so that another process can take over, on the client's clock."""
+        self._heir: str | None = None
 
     def run(self, name: str) -> Ended:
         pid = self._child.group
@@ -164,10 +194,16 @@ class _Supervision:
         finally:
             code, stepped_in = self._child.finish()
             self._terminal.take_back(self._child.group)
-        return Ended(code, stopped=stepped_in or self._kill_at is not None)
+        stopped = stepped_in or self._kill_at is not None
+        return Ended(code, stopped, drained=self._drained_at is not None and not stopped, heir=self._heir)
 
     def _handle(self, fact: Fact | None) -> None:
         match fact:
+            case Signalled(number) if number == self._drain.signal:
+                self._begin_drain("by a signal")
+            case Handover(heir):
+                self._heir = heir
+                self._begin_drain(f"to {heir}")
             case Signalled(number):
                 self._child.send(number)
             case Lost(reason):
@@ -182,6 +218,17 @@ class _Supervision:
             case _:
                 self._time_is_up()
 
+    def _begin_drain(self, why: str) -> None:
+        """Ask the command to end, so that another process can take over; the hold goes on meanwhile."""
+        if self._drained_at is not None or self._kill_at is not None:
+            return
+        self._drained_at = self._client.now()
+        text = f"asked to hand over {why}: ending the command, for {self._drain.timeout:g} s at most"
+        self._reporter.tell("draining", text, problem=True, heir=self._heir)
+        self._child.send(signal.SIGTERM)
+        if self._child.is_stopped:
+            self._child.resume()
+
     def _after(self, reason: LossReason) -> float:
         """Return the seconds between TERM and KILL after a loss."""
         if reason is LossReason.EXPIRED:
@@ -194,14 +241,21 @@ class _Supervision:
         """Return the seconds until there is something to decide about the lease; None when KILL was sent."""
         if self._killed:
             return None
+        now = self._client.now()
         if self._kill_at is not None:
-            return max(0.0, self._kill_at - self._client.now())
+            return max(0.0, self._kill_at - now)
         left = self._hold.remaining()
         grace = self._grace.lease
-        return left - next((limit for limit in (grace, grace / 2) if left > limit), left)
+        patience = left - next((limit for limit in (grace, grace / 2) if left > limit), left)
+        if self._drained_at is None:
+            return patience
+        return min(patience, max(0.0, self._drained_at + self._drain.timeout - now))
 
     def _time_is_up(self) -> None:
         if self._kill_at is not None:
+            self._kill()
+            return
+        if self._drained_at is not None and self._client.now() >= self._drained_at + self._drain.timeout:
             self._kill()
             return
         left = self._hold.remaining()

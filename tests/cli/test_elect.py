@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import LOCK_FLAGS, Client, leader
+from consul_coord import LOCK_FLAGS, Client, Lock, leader
 from tests.cli.processes import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cli.conftest import Start
+    from tests.cli.conftest import Call, Start
+    from tests.cli.processes import Cli
 
 FAST = ("--ttl", "1", "--lock-delay", "1")
 SHOW_AND_WAIT = 'echo "$CONSUL_LOCK_HELD $CONSUL_LOCK_KEY $CONSUL_LOCK_FENCE"; exec sleep 600'
@@ -143,3 +144,81 @@ def test_watching_without_an_agent_says_so(start: Start, key: str) -> None:
     watching.stderr.wait_for(lambda line: "127.0.0.1:1" in line and "trying again" in line, "word of it")
     watching.send(signal.SIGINT)
     assert watching.end() == 130
+
+
+# -- handing over -------------------------------------------------------------------------------------------
+
+STEADY = "trap 'echo ending; exit 0' TERM; echo leading; while :; do sleep 0.01; done"
+
+
+def leading(start: Start, key: str, *options: str) -> Cli:
+    """Return a candidate that leads."""
+    leader = start("elect", key, "--json", *options, "--", "sh", "-c", STEADY)
+    leader.stdout.wait_for("leading".__eq__, "word of leading")
+    return leader
+
+
+def test_a_signal_hands_over_and_the_leader_stands_again(start: Start, key: str) -> None:
+    first = leading(start, key, "--drain-on", "USR1")
+    second = start("elect", key, "--json", "--", "sh", "-c", STEADY)
+    second.event("waiting")
+    first.send(signal.SIGUSR1)
+    second.stdout.wait_for("leading".__eq__, "word of leading")
+    first.event("handed_over")
+    assert first.stdout.seen == ["leading", "ending"]
+    second.send(signal.SIGTERM)
+    first.stdout.wait_for("leading".__eq__, "word of leading again")
+
+
+def test_with_once_a_drained_leader_ends_with_0(start: Start, key: str) -> None:
+    leader = leading(start, key, "--drain-on", "HUP", "--once")
+    leader.send(signal.SIGHUP)
+    assert leader.end() == 0
+    assert leader.stdout.all() == ["leading", "ending"]
+
+
+def test_a_command_that_does_not_end_in_time_is_killed(start: Start, key: str) -> None:
+    script = "trap '' TERM; echo leading; while :; do sleep 0.01; done"
+    options = ("--drain-on", "USR2", "--drain-timeout", "300ms", "--once")
+    leader = start("elect", key, *options, "--", "sh", "-c", script)
+    leader.stdout.wait_for("leading".__eq__, "word of leading")
+    leader.send(signal.SIGUSR2)
+    assert leader.end() == 0
+
+
+def test_transfer_makes_the_named_candidate_lead(start: Start, call: Call, key: str, client: Client) -> None:
+    leader = leading(start, key, "--drain-timeout", "10s")
+    others = [start("elect", key, "--json", "--", "sh", "-c", STEADY) for _ in range(2)]
+    lock = Lock(client, key)
+    until(lambda: len(lock.contenders()) == 2, "two candidates wait")
+    heir = lock.contenders()[1].session
+    outcome = call("transfer", key, heir[:8])
+    assert outcome.code == 0, outcome.err
+    holder = lock.holder()
+    assert holder is not None
+    assert holder.session == heir
+    leader.event("handed_over")
+    assert client.kv.get(f"{key}/.wait/handover").value is None
+    for each in (leader, *others):
+        each.send(signal.SIGTERM)
+
+
+def test_transfer_to_nobody_changes_nothing(start: Start, call: Call, key: str) -> None:
+    assert call("transfer", key, "0" * 8).code == 1
+    leader = leading(start, key)
+    assert call("transfer", key, "0" * 8).code == 1
+    assert leader.stdout.seen == ["leading"]
+
+
+def test_a_leader_that_does_not_listen_goes_on_and_the_request_is_taken_back(
+    start: Start, call: Call, key: str, client: Client
+) -> None:
+    with Lock(client, key).hold() as hold:
+        candidate = start("elect", key, "--json", "--", "true")
+        candidate.event("waiting")
+        until(lambda: bool(Lock(client, key).contenders()), "a candidate waits")
+        heir = Lock(client, key).contenders()[0].session
+        assert call("transfer", key, heir, "--timeout", "500ms").code == 1
+        assert hold.is_held
+    assert client.kv.get(f"{key}/.wait/handover").value is None
+    assert candidate.end() == 0
