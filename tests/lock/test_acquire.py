@@ -316,7 +316,7 @@ def test_cancel_ends_all_waiting_calls_at_once(site: Site, make_client: MakeClie
     lock = Lock(make_client(), site.key)
     with ThreadPoolExecutor(3) as pool:
         calls = [waiting(lock, pool) for _ in range(3)]
-        with lasting(most=PROMPT):
+        with lasting(most=PROMPT, calls=len(calls)):
             lock.cancel()
             for call in calls:
                 with pytest.raises(AcquireCancelled):
@@ -332,7 +332,7 @@ def test_closing_ends_waiting_calls_at_once(site: Site, make_client: MakeClient)
     lock = Lock(client, site.key)
     with ThreadPoolExecutor(2) as pool:
         calls = [waiting(lock, pool) for _ in range(2)]
-        with lasting(most=5 * PROMPT):
+        with lasting(most=5 * PROMPT, calls=len(calls)):
             client.close()
             for call in calls:
                 with pytest.raises(ClientClosed):

@@ -134,11 +134,12 @@ def test_while_one_key_is_held_none_of_the_others_is_taken(
 
 def test_a_lock_delay_on_one_key_is_named_and_waited_out(site: Site, make_client: MakeClient) -> None:
     delayed = keys(site)[1]
-    hold = Lock(make_client(lock_delay=1.0), delayed).acquire(timeout=5)
-    site.operator.destroy(hold.session)
+    hold = Lock(make_client(lock_delay=2.5), delayed).acquire(timeout=5)
     lock = MultiLock(make_client(), keys(site))
+    assert lock.try_acquire() is None  # its session is made
+    site.operator.destroy(hold.session)
     with pytest.raises(AcquireTimeout) as told:
-        lock.acquire(timeout=0.3)
+        lock.acquire(timeout=1)
     assert (told.value.key, told.value.blocker.kind) == (delayed, "lock_delay")
     assert holders(site) == NOBODY
     assert lock.acquire(timeout=5).is_held
