@@ -64,6 +64,24 @@ def test_an_heir_at_any_place_leads_next_and_at_once(make_client: MakeClient, ke
         election.stop()
 
 
+def test_heirs_named_past_one_and_the_same_candidate_are_all_woken(make_client: MakeClient, key: str) -> None:
+    first = stand(make_client(), key)
+    first.wait_for_leadership(timeout=PATIENCE)
+    passed = stand(make_client(), key)
+    eventually(lambda: len(first.candidates()) == 1)
+    leading, other = first, stand(make_client(), key)
+    for _ in range(3):
+        eventually(lambda election=leading: len(election.candidates()) == 2)  # type: ignore[misc]
+        leading.transfer_to(leading.candidates()[1].session)
+        began = time.monotonic()
+        leading, other = other, leading
+        leading.wait_for_leadership(timeout=PATIENCE)
+        assert time.monotonic() - began < SOON, "nobody woke the heir"
+        assert passed.term is None
+    for election in (leading, other, passed):
+        election.stop()
+
+
 def test_an_heir_that_never_comes_is_not_waited_for_beyond_its_time(
     make_client: MakeClient, operator: Operator, key: str
 ) -> None:
@@ -80,6 +98,31 @@ def test_an_heir_that_never_comes_is_not_waited_for_beyond_its_time(
     second.wait_for_leadership(timeout=HONOURED + PATIENCE)
     assert time.monotonic() - began < HONOURED + 1.5
     assert operator.exists(idle)
+    for election in (leading, second):
+        election.stop()
+
+
+@pytest.mark.parametrize("leaves", ["by itself", "with its session"])
+def test_an_heir_that_leaves_is_waited_for_no_longer(
+    make_client: MakeClient, operator: Operator, key: str, leaves: str
+) -> None:
+    leading = stand(make_client(), key)
+    leading.wait_for_leadership(timeout=PATIENCE)
+    second = stand(make_client(), key)
+    eventually(lambda: len(leading.candidates()) == 1)
+    heir = operator.create(ttl="600s")
+    assert operator.put(f"{key}/.wait/{heir}", b"", acquire=heir, flags=LOCK_FLAGS)
+    eventually(lambda: len(leading.candidates()) == 2)
+    leading.transfer_to(heir)
+    time.sleep(0.2)
+    assert second.term is None, "the heir goes first"
+    if leaves == "by itself":
+        operator.delete(f"{key}/.wait/{heir}")
+    else:
+        operator.destroy(heir)
+    began = time.monotonic()
+    second.wait_for_leadership(timeout=PATIENCE)
+    assert time.monotonic() - began < SOON
     for election in (leading, second):
         election.stop()
 

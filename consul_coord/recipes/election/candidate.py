@@ -78,10 +78,10 @@ class Candidate(Attempt):
         return await super()._follow_up(look)
 
     async def _let_go_first(self, look: Look, heir: KVPair) -> None:
-        """Wait until the key changes, or the heir has had its time."""
+        """Wait until the heir is elected, does not queue any more, or has had its time."""
         self._block("queued", session=notes.heir_of(heir), position=1)
-        index = heir.modify_index if look.pair is None else look.pair.modify_index
-        call = kv.get(self.plan.key, options=ReadOptions(index=index, wait=notes.HONOURED))
+        own = next(pair for pair in look.live if waitqueue.session_of(pair) == notes.heir_of(heir))
+        call = kv.get(own.key, options=ReadOptions(index=own.modify_index, wait=notes.HONOURED))
         until = None if self.kept is None else self.kept.over
         await wait_once(self.io, call, until=until, deadline=self._heir_until)
 

@@ -570,9 +570,11 @@ async def _name_heir(io: IO, core: ClientState, hold: Grant, heir: str) -> None:
             TxnOp.set(notes.heir_key(key), heir),
         ]
         if position > 0:
-            # It watches the one before it: a write there wakes it, and then it sees the note.
+            # It watches the one before it: a write there wakes it, and then it sees the note. What is written
+            # twice the same is no change to Consul, and wakes nobody: so another value comes in between.
             ahead = look.live[position - 1]
-            ops.append(TxnOp.cas(ahead.key, ahead.value, ahead.modify_index, flags=ahead.flags))
+            ops.append(TxnOp.cas(ahead.key, ahead.value + b"\n", ahead.modify_index, flags=ahead.flags))
+            ops.append(TxnOp.set(ahead.key, ahead.value, flags=ahead.flags))
         try:
             await perform(io, txn.txn(*ops, retry=Retry.IDEMPOTENT), deadline=deadline, attempt=core.timeout)
         except TxnFailed as error:
