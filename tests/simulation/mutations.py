@@ -23,6 +23,7 @@ from consul_coord.recipes.cleanup.reaper import RemoveContender
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.tickets import Tickets
+from consul_coord.recipes.election import election
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.election import Candidacy
 from consul_coord.recipes.hold import release
@@ -35,6 +36,7 @@ from consul_coord.recipes.session import keeping as session
 from consul_coord.recipes.session.keeping import SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
+from consul_coord.recipes.watch.holds import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -70,8 +72,10 @@ class Mutation:
             f"{self.name}: {self.was!r} is not in {self.function} exactly once"
         )
         module = sys.modules[function.__module__]
+        source = source.replace(self.was, self.becomes)
         code = compile(
-            source.replace(self.was, self.becomes),
+            # Outside its class, ``super()`` does not know which that is.
+            source.replace("super()", f"super({getattr(self.home, '__name__', '')}, self)"),
             f"<{self.name}>",
             "exec",
             flags=__future__.annotations.compiler_flag,
@@ -427,6 +431,86 @@ MUTATIONS = (
         "__init__",
         "self.fence = granted.modify_index",
         "self.fence = granted.lock_index",
+    ),
+    Mutation(
+        "a key watch ends at its first failure",
+        Monitor,
+        "_follow_key",
+        "await follower.pause(io)",
+        "return",
+        breaks="noticed",
+    ),
+    Mutation(
+        "a create's lease counts from its reply",
+        SessionSource,
+        "_create",
+        "sent_at=sent_at, horizon",
+        "sent_at=io.now(), horizon",
+        breaks="lease",
+    ),
+    Mutation(
+        "an heir behind others is not woken",
+        election,
+        "_name_heir",
+        "if position > 0:",
+        "if position > 99:",
+        breaks="progress",
+    ),
+    Mutation(
+        "an heir is woken by a write that changes nothing",
+        election,
+        "_name_heir",
+        'ahead.value + b"\\n"',
+        "ahead.value",
+        breaks="progress",
+    ),
+    Mutation(
+        "an heir is honoured for ever",
+        Candidate,
+        "_follow_up",
+        "self.io.now() < self._heir_until",
+        "True",
+        breaks="progress",
+    ),
+    Mutation(
+        "an heir is not honoured",
+        Candidate,
+        "_follow_up",
+        "heir is not None and self.io.now() < self._heir_until",
+        "heir is not None and self.io.now() < 0",
+        breaks="order",
+    ),
+    Mutation(
+        "the end of a leadership is told before its beginning",
+        Candidacy,
+        "_begin",
+        "on_elected = self.plan.on_elected",
+        "hold.over.subscribe(partial(self._ended, hold)); on_elected = self.plan.on_elected",
+        breaks="callbacks",
+    ),
+    Mutation(
+        "a short leadership within the delay is overlooked",
+        Candidacy,
+        "_wait_for_vacancy",
+        "if now.value == seen.value:",
+        "if now.value is None or now.value.session is None:",
+        breaks="order",
+    ),
+    Mutation(
+        "giving up waits for an answer",
+        Attempt,
+        "_give_up",
+        "self.io.shield(GIVE_UP_BUDGET)",
+        "self.io.shield(10.0)",
+        breaks="in time",
+    ),
+    Mutation(
+        "a time limit starts afresh at each move",
+        Attempt,
+        "_contend",
+        "hold = await self._move_or_note()",
+        "hold = await self._move_or_note(); self.deadline += 0.1",
+        breaks="in time",
     ),
 )
 """All of them."""

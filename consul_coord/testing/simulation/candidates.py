@@ -1,12 +1,14 @@
 """Candidates of an election: they stand, lead, proclaim, resign, hand over, fall ill, and stand again.
 
 Rules
-- ``on_elected`` and ``on_lost`` take turns, in every life of a candidacy.
+- ``on_elected`` and ``on_lost`` take turns in each candidacy; nobody is elected once its stop has returned.
 - Once the world is healed a candidate stands until he has led once more, and then no more.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import (
@@ -23,6 +25,7 @@ from consul_coord.recipes.election import election, leader
 from consul_coord.recipes.election.leadership import told_as_leadership
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
+from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -37,9 +40,9 @@ if TYPE_CHECKING:
 
 REST = (0.0, 0.5)
 """Seconds that a candidate stays aside after a leadership."""
-PRIORITY_DELAY = 0.5
-"""Seconds of vacancy that a candidate of low priority waits for."""
 HEALTH_INTERVAL = 0.5
+CALLED_WITHIN = 0.01
+"""Seconds after which a callback that was due has been called."""
 
 
 class CandidateUser(Holder):
@@ -49,36 +52,35 @@ class CandidateUser(Holder):
         super().__init__(process, "candidate", healed=healed)
         self.key = key
         self._candidacy: Candidacy | None = None
-        self._in_office = False
+        self._office = Office(self)
         sick = self.rng.chance(0.2)
         session = plan.spec if self.rng.chance(0.3) else None
         self._lock = election.lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
         self._plan = election.ElectionPlan(
             key=key,
             retry_wait=REST,
-            priority_delay=PRIORITY_DELAY if self.rng.chance(0.15) else 0.0,
+            priority_delay=PRIORITY_DELAY
+            if self.rng.chance(0.5 if plan.office == "short" else 0.15)
+            else 0.0,
             health_interval=HEALTH_INTERVAL,
-            on_elected=self._elected,
-            on_lost=self._lost,
+            on_elected=self._office.elected,
+            on_lost=self._office.lost,
             on_change=self._changed if self.rng.chance(0.3) else None,
             health=self._health if sick else None,
         )
 
+        self._manner = plan.office
+        if self._plan.priority_delay:
+            process.modest.add(key)
+
     # -- callbacks
 
-    def _elected(self, candidacy: Candidacy, hold: Grant) -> None:  # noqa: ARG002 - as ElectionPlan has it
-        if self._in_office:
-            self.judge.convict("callbacks", f"{self.process.name} was elected twice without a loss between")
-        self._in_office = True
+    def elected(self) -> None:
+        """React to an election, or fail to."""
         if self._plan.priority_delay:
             self.judge.see("low priority elected")
-        if not self.healed() and self.rng.chance(0.03):
+        if not (self.healed() or self._manner) and self.rng.chance(0.03):
             raise ClumsyUser
-
-    def _lost(self, reason: LossReason) -> None:
-        if not self._in_office:
-            self.judge.convict("callbacks", f"{self.process.name} lost a leadership twice, or none: {reason}")
-        self._in_office = False
 
     def _changed(self, _: object) -> None:
         self.judge.see("change of leadership seen")
@@ -108,8 +110,10 @@ class CandidateUser(Holder):
     ) -> bool:
         """Be a candidate until ``lead`` says that it is enough; returns whether it ever led."""
         core = self.process.core
-        candidacy = election.Candidacy(core, self._plan, self._lock, SimCalls(self.process.host), keeps=self)
-        self._candidacy, self._in_office = candidacy, False
+        office = self._office = Office(self)
+        plan = replace(self._plan, on_elected=office.elected, on_lost=office.lost)
+        candidacy = election.Candidacy(core, plan, self._lock, SimCalls(self.process.host), keeps=self)
+        self._candidacy = candidacy
         self.judge.record(self.process.name, "waiting", actor=self.actor, key=self.key)
         await self.process.call(io.task, lambda io: election.start(io, candidacy))
         led = False
@@ -127,9 +131,11 @@ class CandidateUser(Holder):
                 led = await lead(io, candidacy, hold)
         finally:
             if not self.process.crashed:
+                timeout = 0.0 if self.rng.chance(0.2) and not self.healed() else 5.0
                 await self.process.call(
-                    io.task, lambda io: election.stop(io, candidacy, timeout=5.0), closing=True
+                    io.task, lambda io: election.stop(io, candidacy, timeout=timeout), closing=True
                 )
+                office.stopped = io.now()
                 if not led:
                     self.judge.record(self.process.name, "gave_up", actor=self.actor, key=self.key)
         return led
@@ -145,12 +151,15 @@ class CandidateUser(Holder):
         rules = self.judge.rules[self.key]
         claim = rules.claim(hold.fence)
         if claim is not None:
-            await self.work(io, hold, claim)
+            if self._manner:
+                await io.wait(hold.over, deadline=io.now() + self.rng.uniform(0.0, 0.4))
+            else:
+                await self.work(io, hold, claim)
             await self._end(io, candidacy, hold)
         return self.rng.chance(0.3)
 
     async def _end(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> None:
-        match self.rng.randrange(4):
+        match 1 if self._manner == "heirs" else self.rng.randrange(4):
             case 0:
                 pause = self.rng.choice((0.0, 1.0))
                 await self.call(io, lambda io: election.resign(io, candidacy, pause=pause))
@@ -187,6 +196,34 @@ class CandidateUser(Holder):
         if self._candidacy is not None:
             await election.proclaim(io, self._candidacy, hold, value)
             self.judge.see("proclaimed")
+
+
+class Office:
+    """What one candidacy was told of its leaderships."""
+
+    def __init__(self, user: CandidateUser) -> None:
+        self._user = user
+        self._held = False
+        self.stopped = math.inf
+        """When its stop returned, by the process's clock."""
+
+    def elected(self, candidacy: Candidacy, hold: Grant) -> None:  # noqa: ARG002 - as ElectionPlan has it
+        """Judge news of an election."""
+        user, process = self._user, self._user.process
+        if self._held:
+            user.judge.convict("callbacks", f"{process.name} was elected twice without a loss between")
+        # What was handed over before is called within a moment, unless the process stands still.
+        if process.clock.now() > self.stopped + CALLED_WITHIN and not process.awake_since:
+            user.judge.convict("callbacks", f"{process.name} was told of an election after it had stopped")
+        self._held = True
+        user.elected()
+
+    def lost(self, reason: LossReason) -> None:
+        """Judge news of a loss."""
+        if not self._held:
+            text = f"{self._user.process.name} lost a leadership twice, or none: {reason}"
+            self._user.judge.convict("callbacks", text)
+        self._held = False
 
 
 class ClumsyUser(ConsulCoordError):

@@ -8,11 +8,13 @@ Rules
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation.network import FADED
+from consul_coord.testing.simulation.promises import UNANSWERED
 from consul_coord.testing.simulation.slot_rules import GARBAGE
 from consul_coord.testing.simulation.trace import short
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.world import World
 
 
+_REFUSED = 8.0
+"""Seconds for which a request waits for a leader, before it is refused."""
 MOST_PROCESSES = 8
 """With so many, living and dead, none forks any more."""
 
@@ -59,6 +63,7 @@ class Chaos:
             "check critical": self._fail_check,
             "check flapping": self._let_check_flap,
             "permission revoked": self._revoke,
+            "idle candidate": self._idle,
             "double": self._double,
         }
         self._keys = tuple(world.judge.keys)
@@ -90,6 +95,9 @@ class Chaos:
         judge.see(f"chaos: {self._kind}")
         if seconds is not None:
             self._world.scheduler.after(seconds, lambda: judge.record(who, "healed", detail=what))
+
+    def _trouble(self, who: str | None = None, *, lasts: float) -> None:
+        self._world.judge.promises.trouble(who, lasts=lasts)
 
     _kind = ""
     """What is under way."""
@@ -143,7 +151,9 @@ class Chaos:
             return
         process.link.cut = True
         longest = FADED * (self._world.plan.spec.ttl or 0.0)
-        self._note("cut off", process.name, seconds=self._later(0.1, longest, process.link.mend))
+        seconds = self._later(0.1, longest, process.link.mend)
+        self._note("cut off", process.name, seconds=seconds)
+        self._trouble(process.name, lasts=seconds + UNANSWERED)
 
     def _double(self) -> None:
         process = self._victim()
@@ -159,13 +169,16 @@ class Chaos:
             return
         seconds = self._later(least, most, cluster.elect_leader)
         self._note("no leader", seconds=seconds)
+        self._trouble(lasts=seconds + _REFUSED)
         cluster.lose_leader()
 
     def _restart(self) -> None:
         cluster = self._world.cluster
         if cluster.down:
             return
-        self._note("restarts", seconds=self._later(0.05, 4.0, cluster.start))
+        seconds = self._later(0.05, 4.0, cluster.start)
+        self._note("restarts", seconds=seconds)
+        self._trouble(lasts=seconds)
         cluster.stop()
 
     def _fail_check(self) -> None:
@@ -198,6 +211,7 @@ class Chaos:
         cluster.permit((rule,))
         seconds = self._later(0.1, 6.0, lambda: cluster.permit(()))
         self._note(f"only {rule.policy} on {rule.resource} {rule.name!r}", seconds=seconds)
+        self._trouble(lasts=math.inf)  # who may not read a key watches it no more
 
     # -- operators
 
@@ -287,6 +301,15 @@ class Chaos:
         if rules is not None:
             rules.forced(entry.session)
         return entry
+
+    def _idle(self) -> None:
+        cluster, elections = self._world.cluster, self._world.plan.elections
+        if elections and cluster.state.leader and cluster.has_node:
+            directory = waitqueue.directory(self._rng.choice(elections))
+            session = cluster.open_session(ttl=60.0)
+            cluster.lock(directory + session, session)
+            self._note(f"{short(session)} is an idle candidate")
+            self._later(8.0, 14.0, lambda: cluster.destroy_session(session))
 
     # -- operators of semaphores
 

@@ -25,6 +25,7 @@ class Claim:
         "covered",
         "fence",
         "found_lost",
+        "gone_since",
         "lease",
         "of",
         "process",
@@ -32,6 +33,7 @@ class Claim:
         "said_lost",
         "session",
         "session_ended",
+        "stands",
         "told",
     )
 
@@ -52,6 +54,10 @@ class Claim:
         """Whether its user has asked, and was told that it is lost."""
         self.session_ended: float | None = None
         """When its session was first seen to be gone on the server."""
+        self.stands = True
+        """Whether the server still has it, as of the last write."""
+        self.gone_since: float | None = None
+        """When the server was first seen not to have it any more."""
         self.found_lost: float | None = None
         """When its loss was first seen from outside."""
 

@@ -13,6 +13,7 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from consul_coord.models import LOCK_FLAGS
 from consul_coord.server import catalog
 from consul_coord.server.acl import AclConfig, Token
 from consul_coord.server.config import ServerConfig
@@ -147,6 +148,10 @@ class Cluster:
         """Destroy a session."""
         self._do(lambda now: self.state.destroy_session(session, now))
 
+    def lock(self, key: str, session: str) -> None:
+        """Lock a key for a session."""
+        self._write("lock", Entry(key, session=session, flags=LOCK_FLAGS))
+
     def release(self, key: str) -> None:
         """Release a key from whichever session has it."""
         entry = self.state.store.kv.get(key)
@@ -187,6 +192,11 @@ class Cluster:
     def deregister(self) -> None:
         """Remove the agent's node from the catalog, and with it all sessions; ``set_health`` puts it back."""
         self._do(lambda now: self.state.deregister(self.state.node, now))
+
+    @property
+    def has_node(self) -> bool:
+        """Whether the agent's node is in the catalog."""
+        return any(True for _ in self.state.store.nodes)
 
     def lock_delay(self, session: str) -> float:
         """Return the seconds for which a living session's keys stay locked after its end."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.promises import PendingCall
 
 FORGETFUL = 0.05
 """Of so many rounds the hold is dropped without a release."""
@@ -63,6 +64,7 @@ class Holder:
         self.rng = process.rng
         self.judge = process.judge
         self.healed = healed
+        self.lingering = process.lingering
 
     async def work(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Use a hold for a while, or until it is over."""
@@ -85,8 +87,10 @@ class Holder:
             await self._guarded(io, hold)
 
     def _duration(self, hold: Grant) -> float:
-        if self.rng.chance(0.6):
+        if self.rng.chance(0.2 if self.lingering else 0.6):
             return self.rng.uniform(0.0, 0.3)
+        if self.lingering:
+            return self.rng.uniform(2.0, 12.0)
         longest = 3.0 if self.rng.chance(0.6) else 2.5 * min(hold.lease.longest, 10.0)
         return self.rng.uniform(0.3, longest)
 
@@ -141,6 +145,8 @@ class User(Holder, ABC):
     def __init__(self, process: Process, actor: str, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, actor, healed=healed)
         self._forgot_at = -FORGOTTEN_WITHIN
+        self._call: PendingCall | None = None
+        """The call that it waits for, or waited for last."""
 
     @abstractmethod
     def choices(self) -> Sequence[str]:
@@ -149,6 +155,9 @@ class User(Holder, ABC):
     @abstractmethod
     def object_for(self, of: str, *, alone: bool) -> WaitingCalls:
         """Return the lock or semaphore object; one of this round's own if it is to be ``alone``."""
+
+    async def prepare(self, io: SimIO, what: Any) -> None:  # noqa: ANN401 - a LockObject or the like
+        """Do something before acquiring, perhaps."""
 
     @abstractmethod
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Grant:  # noqa: ANN401 - see above
@@ -188,6 +197,7 @@ class User(Holder, ABC):
         of = self.rng.choice(list(self.choices()))
         forgetful = self.rng.chance(FORGETFUL)
         what = self.object_for(of, alone=forgetful)  # which keeps its holds for as long as it lasts
+        self._call = None
         call_off = self._plan_attack(io, what)
         try:
             hold = await self._acquire(io, of, what, timeout=self._timeout())
@@ -219,7 +229,17 @@ class User(Holder, ABC):
             return _nothing
         attacks = (what.cancel, io.task.cancel, io.task.strike)
         attack, delay = self.rng.choice(attacks), self.rng.choice((0.005, 0.1, 3.0))
-        return self.process.alarm(io.now() + self.rng.uniform(0.0, delay), attack)
+        if self.rng.chance(0.1):
+            io.task.cancel()  # before anything has begun
+            return _nothing
+
+        def strike() -> None:
+            # A Ctrl-C may strike just when the program goes on, and is lost.
+            if self._call is not None and attack != io.task.strike:
+                self._call.cancel()
+            attack()
+
+        return self.process.alarm(io.now() + self.rng.uniform(0.0, delay), strike)
 
     async def _acquire(
         self, io: SimIO, of: str, what: WaitingCalls, *, timeout: float | None
@@ -229,11 +249,18 @@ class User(Holder, ABC):
         self.judge.note(name, f"acquires {of}{limit}")
         self.judge.record(name, "waiting", actor=self.actor, key=of)
         hold: Grant | None = None
+        await self.prepare(io, what)
+        # A try takes no longer than one request may.
+        limit_of_call = process.core.timeout if timeout == 0 else timeout
+        call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
         try:
-            with what.waiting() as interrupt:
-                hold = await process.call(
-                    io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=interrupt
-                )
+            try:
+                with what.waiting() as interrupt:
+                    hold = await process.call(
+                        io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=interrupt
+                    )
+            finally:
+                self.judge.promises.ended(call)
         except AcquireTimeout as error:
             self.judge.see("tried in vain" if timeout == 0 else f"timed out: {error.blocker.kind}")
             self.judge.note(name, f"timed out: {error.blocker.kind}")

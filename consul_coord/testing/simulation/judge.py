@@ -16,6 +16,7 @@ from consul_coord import events
 from consul_coord.testing.simulation.claims import Claim
 from consul_coord.testing.simulation.counts import Counts
 from consul_coord.testing.simulation.key_rules import KeyRules
+from consul_coord.testing.simulation.promises import Promises
 from consul_coord.testing.simulation.shapes import GUARDED, LOCKING
 from consul_coord.testing.simulation.slot_rules import SlotRules
 from consul_coord.testing.simulation.trace import Trace, short
@@ -35,6 +36,8 @@ Rule = Literal[
     "exclusion",
     "limit",
     "lease",
+    "noticed",
+    "in time",
     "granted",
     "lost for good",
     "told",
@@ -56,6 +59,8 @@ CLUMSY = "ClumsyUser"
 _OK = 200
 _FORBIDDEN = 403
 _UNHEARD = {"reply lost", "reply cut off", "failed after"}
+_SILENT = {"request lost", "reply lost", "late", "fading"}
+_SLOW = {"slow", "index back", "twice"}
 _LATE = {"late", "late and cut off"}
 _SEEN: dict[type[object], str] = {events.Forgotten: "hold forgotten", events.Overwritten: "overwritten"}
 _EXPECTED = ("PermissionDenied", "SessionCheckFailed", CLUMSY)
@@ -82,9 +87,13 @@ class Judge:
         self.duty = ""
         """What a reaper is about."""
         self.healed_at: float | None = None
+        self.promises = Promises(self, plan)
         self.quiet_at = float("inf")
         """From when on nothing that went wrong before can still be felt."""
         self.ttl = plan.spec.ttl or 0.0
+        self.gentle = plan.gentle
+        """Whether who could be served must be, also while things go wrong."""
+        self.skew = plan.skew
         self.bounded = plan.bounded
         """Whether all clocks run at rates within the stated bound."""
         self.stretch = plan.stretch
@@ -151,9 +160,18 @@ class Judge:
         """Return a process by its name."""
         return self._processes.get(name)
 
+    def names(self) -> list[str]:
+        """Return the names of all processes."""
+        return list(self._processes)
+
     def in_care(self, session: str) -> bool:
         """Return whether a client that runs takes care of a session."""
-        return any(one.able and one.core.session(session) is not None for one in self._processes.values())
+        return self.carer(session) is not None
+
+    def carer(self, session: str) -> Process | None:
+        """Return the process that runs and takes care of a session."""
+        able = (one for one in self._processes.values() if one.able and one.core.session(session) is not None)
+        return next(able, None)
 
     def any_without_queue(self, key: str) -> bool:
         """Return whether a client goes without a key's queue, for want of permission once."""
@@ -166,6 +184,7 @@ class Judge:
         self.see(f"fate: {fate}")
         self.note(who, shape, "  ~ ", fate)
         self.record(who, "fault", detail=f"{fate}: {shape}")
+        self.promises.failed(who, silent=fate in _SILENT, slow=fate in _SLOW)
 
     def before(self, shape: Shape) -> Any:  # noqa: ANN401 - the rules' own
         """Return the state that a request finds, where that matters."""
@@ -188,6 +207,8 @@ class Judge:
             return
         rules = None if before is None else self._ruling(shape)
         if reply.status == _OK:
+            if shape.name == "join" and "/.wait/" in shape.about:
+                self._joined(who, shape)
             if shape.name == "guarded":
                 self._check_guarded(shape)
             if rules is not None:
@@ -198,6 +219,11 @@ class Judge:
             self._count_reply(shape, fate, reply)
         if isinstance(rules, SlotRules) and reply.status == _OK and fate in _UNHEARD:
             rules.unheard(shape)
+
+    def _joined(self, who: str, shape: Shape) -> None:
+        rules = self.keys.get(shape.about.partition("/.wait/")[0])
+        if rules is not None:
+            rules.joined(who, shape.session)
 
     def _count_reply(self, shape: Shape, fate: str, reply: Reply) -> None:
         applied = reply.status == _OK
@@ -237,6 +263,7 @@ class Judge:
 
     def restored(self) -> None:
         """Take note that the state has gone back to a snapshot."""
+        self.promises.went_back(max((rules.latest for rules in self._in_order), default=0))
         for rules in self.rules.values():
             rules.forced()
 
@@ -341,6 +368,7 @@ class Judge:
         for rules in self._in_order:
             if written or healed or rules.claims:
                 rules.look(written=written)
+        self.promises.look()
 
 
 def _is_expected(where: str, error: str) -> bool:

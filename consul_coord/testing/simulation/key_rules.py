@@ -7,14 +7,17 @@ Rules
   has seen a later one. A leadership's fence is its term.
 - Among those who queue, the key goes to the first, or to the heir that a leader has named; nobody whose lock
   is fair goes past them, as far as the token may read and write the queue.
-- Exempt from both is a client that was refused the queue, and barges since: for it there is no queue, and a
-  contender that it had there may still stand, as it may not delete that either. No other request is exempt.
+- An heir that queues is let go first while its note is young, and gets the key at once if it is able to.
+- A candidate of low priority queues only for a key that nobody has held for its delay.
+- Exempt from all of these is a client that was refused the queue, and barges since: for it there is no queue,
+  and a contender that it had there may still stand, as it may not delete that either. No other request is.
 - At the end nobody holds the key, and its queue is empty, but for what nobody holds there (dead contenders, a
   leader's notes) when a client may not see or write the queue any more.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +33,16 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.shapes import Shape
 
 
+HONOURED = 5.0
+"""Seconds for which an heir is let go first, as documented."""
+PRIORITY_DELAY = 0.5
+"""Seconds of vacancy that a candidate of low priority waits for."""
+_YOUNG = 0.9
+"""The part of such a time that has surely not passed on anybody's clock."""
+_SINCE_ITS_LOOK = 0.2
+"""Seconds, at most, from the reading that shows a vacancy to the joining of the queue."""
+
+
 @dataclass(frozen=True, slots=True)
 class Before:
     """A key and its queue as they were just before a request."""
@@ -37,6 +50,8 @@ class Before:
     holder: str
     live: tuple[str, ...]
     heir: str
+    named_at: int
+    """The index at which the heir was named."""
 
 
 class KeyRules(Rules):
@@ -48,6 +63,11 @@ class KeyRules(Rules):
         """The index of each change of hands, and the session that got the key."""
         self._queue: tuple[str, ...] = ()
         self._directory = waitqueue.directory(name)
+        self._vacant = (0.0, math.inf)
+        """Since when nobody has held it, and until when, the last time."""
+        self._heir = (0, "")
+        """The heir's note: its index, and whom it names."""
+        self._named_since = 0.0
 
     @property
     def has_register(self) -> bool:
@@ -58,7 +78,8 @@ class KeyRules(Rules):
         """Return the state that a request finds."""
         note = self.cluster.entry(notes.heir_key(self.name))
         heir = "" if note is None else note.value.decode()
-        return Before(self.cluster.holder(self.name), self._live(), heir)
+        named_at = 0 if note is None else note.modify_index
+        return Before(self.cluster.holder(self.name), self._live(), heir, named_at)
 
     def _live(self) -> tuple[str, ...]:
         live = [
@@ -74,6 +95,7 @@ class KeyRules(Rules):
         entry = self.cluster.entry(self.name)
         if holder == before.holder or not holder or entry is None:
             return
+        last = self._given[-1][0] if self._given else 0
         self._given.append((entry.modify_index, holder))
         process = self.judge.process(who)
         barges = shape.name == "barge"
@@ -86,10 +108,38 @@ class KeyRules(Rules):
                 self.judge.convict(
                     "order", f"{who} got {self.name} by {short(holder)}, out of the order {queue}"
                 )
+        if self._is_passed(before, holder, since=last):
+            text = f"{who} got {self.name} past {short(before.heir)}, which had just been named as the heir"
+            self.judge.convict("order", text)
         fair = process is not None and process.fair and (queues or not barges)
         if fair and before.live and holder not in before.live:
             text = f"{who}'s lock is fair, and went past {short(before.live[0])} to {self.name}"
             self.judge.convict("fairness", text)
+
+    def _is_passed(self, before: Before, holder: str, *, since: int) -> bool:
+        """Return whether an heir that counts was not let go first."""
+        return (
+            self.judge.gentle
+            and before.heir in before.live
+            and holder != before.heir
+            and before.named_at > since
+            and self.judge.now < self._named_since + HONOURED * _YOUNG
+        )
+
+    def joined(self, who: str, session: str) -> None:
+        """Judge who queues."""
+        process = self.judge.process(who)
+        if process is None or self.name not in process.modest or not self.judge.gentle:
+            return
+        since, until = self._vacant
+        now = self.judge.now
+        vacant = min(until, now) - since
+        # Another may have been faster since it looked.
+        early = vacant < PRIORITY_DELAY * _YOUNG / (1 + self.judge.skew) or now > until + _SINCE_ITS_LOOK
+        # A key that is not there tells nobody that it was held meanwhile.
+        if early and self.cluster.entry(self.name) is not None and session not in self._queue:
+            text = f"{who} is of low priority, and queues for {self.name}, vacant for {vacant:.3f} s"
+            self.judge.convict("order", text)
 
     def was_given(self, session: str, fence: int) -> bool:
         """Return whether it was the session's turn when the key had this index."""
@@ -99,6 +149,10 @@ class KeyRules(Rules):
     def has_now(self, session: str, fence: int) -> bool:
         """Return whether the session has the key, and nobody got it after this fence."""
         return self.cluster.holder(self.name) == session and fence >= self._given[-1][0]
+
+    def stands(self, claim: Claim) -> bool:
+        """Return whether the session has the key."""
+        return self.cluster.holder(self.name) == claim.session
 
     def check_belief(self, believed: list[Claim]) -> None:
         """Judge who believes in a hold at this moment."""
@@ -114,6 +168,15 @@ class KeyRules(Rules):
 
     def check_queue(self) -> None:
         """See who queues, after something was written."""
+        now, held = self.judge.now, bool(self.cluster.holder(self.name))
+        if held and math.isinf(self._vacant[1]):
+            self._vacant = (self._vacant[0], now)
+        elif not held and math.isfinite(self._vacant[1]):
+            self._vacant = (now, math.inf)
+        note = self.cluster.entry(notes.heir_key(self.name))
+        heir = (note.modify_index, note.value.decode()) if note is not None else (0, "")
+        if heir != self._heir:
+            self._heir, self._named_since = heir, now
         before, self._queue = self._queue, self._live()
         if before != self._queue:
             self.note_dead(before, in_lock_delay=self.cluster.in_lock_delay(self.name))
@@ -122,7 +185,12 @@ class KeyRules(Rules):
         """Return who is first in the queue for a key that is free."""
         if not self._queue or self.cluster.holder(self.name) or self.cluster.in_lock_delay(self.name):
             return ""
-        return self._queue[0] if self.judge.in_care(self._queue[0]) else ""
+        index, heir = self._heir
+        if heir in self._queue and self.judge.now < self._named_since + HONOURED * self.judge.stretch:
+            first = heir if not self._given or index > self._given[-1][0] else ""
+        else:
+            first = self._queue[0]
+        return first if first and self.judge.in_care(first) else ""
 
     def check_left(self) -> None:
         """Judge what is left at the end."""

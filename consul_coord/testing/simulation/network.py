@@ -99,6 +99,7 @@ class Network:
         self.judge = judge
         self.healed = False
         self._delays: dict[str, float] = {}
+        self._failed: set[tuple[str, str, str]] = set()
         self.latest = plan.latest
         self._plan = plan
         self.rng = rng
@@ -120,10 +121,20 @@ class Network:
         """Return by how much a request is to come late, besides its fate."""
         return self._delays.pop(shape.name, 0.0)
 
-    def fate(self, shape: Shape) -> str:
+    def _first(self, who: str, shape: Shape) -> str:
+        """Draw what becomes of the first request of a kind by a process, about one thing."""
+        mark = who, shape.name, shape.about
+        if shape.name not in self._plan.hot or mark in self._failed:
+            return "served"
+        self._failed.add(mark)
+        return self.rng.choice(list(self._plan.fates))
+
+    def fate(self, who: str, shape: Shape) -> str:
         """Draw what becomes of a request."""
         if self.healed or not self._plan.fates:
             return "served"
+        if self._plan.once:
+            return self._first(who, shape)
         if shape.name in self._plan.hot and self.rng.random() < self._plan.hot_probability:
             return self.rng.choice(list(self._plan.fates))
         dice = self.rng.random()
@@ -178,6 +189,7 @@ class Exchange:
         "_link",
         "_network",
         "_request",
+        "_sent_at",
         "_shape",
     )
 
@@ -186,7 +198,7 @@ class Exchange:
         self._network = link.network
         self._request = request
         self._shape = shape_of(request)
-        self._fate = "request lost" if link.cut else link.network.fate(self._shape)
+        self._fate = "request lost" if link.cut else link.network.fate(link.who, self._shape)
         self._course = COURSES[self._fate]
         self._fire = fire
         self._closed = False
@@ -195,6 +207,10 @@ class Exchange:
     def begin(self) -> None:
         """Send it on its way."""
         network, course = self._network, self._course
+        process = network.judge.process(self._link.who)
+        self._sent_at = 0.0 if process is None else process.clock.now()
+        if process is not None:
+            network.judge.promises.sent(process, self._shape)
         if self._fate != "served":
             network.judge.fate(self._link.who, self._shape, self._fate)
         if course.answer == "refusal":
@@ -251,7 +267,14 @@ class Exchange:
             self._deliver(lambda: self._raise(BrokenReply))
         elif course.answer == "reply":
             response = self._response(reply)
-            self._deliver(lambda: response, more=self._lateness(course.back))
+            self._deliver(lambda: self._hear(response), more=self._lateness(course.back))
+
+    def _hear(self, response: Response) -> Response:
+        judge = self._network.judge
+        process = judge.process(self._link.who)
+        if process is not None:
+            judge.promises.heard(process, self._shape, self._sent_at, response)
+        return response
 
     def _response(self, reply: wire.Reply) -> Response:
         if self._course.instead is not None:

@@ -10,8 +10,8 @@ Source: Groce et al., "Swarm Testing" (2012).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from consul_coord.models import SessionSpec
 from consul_coord.models.session import SERF_HEALTH
@@ -19,7 +19,7 @@ from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.shapes import SHAPES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 FATES = {
     "request lost": "never arrives; the client hears nothing",
@@ -63,6 +63,7 @@ CHAOS = {
     "check critical": "the node's health check fails for a moment",
     "check flapping": "it fails and recovers several times in a row",
     "permission revoked": "some requests are refused for want of permission, for a while",
+    "idle candidate": "a candidate queues, lives for a while, and never does anything",
     "double": "a process forks, and its child goes on with a copy of the client",
 }
 """What may happen at any time, apart from requests."""
@@ -112,6 +113,17 @@ class Plan:
     """Whether the end waits for the last look of every clean-up, a minute later."""
     spurious: bool
     """Whether watches of absent keys answer early."""
+    once: bool = False
+    """Whether each thing asked for in a hot way fails once, at its first request, and nothing else does."""
+    lingering: bool = False
+    """Whether what is got is kept for long."""
+    office: Literal["", "heirs", "short"] = ""
+    """What leaders are like: all hand over, or all lead for a moment, with many of low priority."""
+
+    @property
+    def gentle(self) -> bool:
+        """Whether so little goes wrong that who could be served must be, also while it does."""
+        return bool(self.office) or (self.once and self.lingering)
 
     @property
     def bounded(self) -> bool:
@@ -201,6 +213,11 @@ MIXES = (
 def draw(seed: int) -> Plan:
     """Return what a seed stands for."""
     rng = Dice(seed, "plan")
+    plan = _mixed(seed, rng)
+    return replace(plan, **rng.choice(SCENES)(rng, plan)) if rng.chance(SCENES_SHARE) else plan
+
+
+def _mixed(seed: int, rng: Dice) -> Plan:
     mix = rng.choice(MIXES)
     aim = rng.choice(AIMS if "locks" in mix or mix == "elections" else SLOT_AIMS)
     likely = {name: 1.0 if name in aim.fates else 0.05 if "late" in name else 0.35 for name in FATES}
@@ -237,6 +254,92 @@ def draw(seed: int) -> Plan:
         patient=rng.chance(0.04),
         spurious=rng.chance(0.2),
     )
+
+
+# -- scenes: worlds where one thing goes wrong, so that what is promised then can be judged
+
+
+def _watches_fail_once(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let every watch fail once, at its beginning, and operators do what only a watch can tell of."""
+    broken = ("request cut off", "reply cut off", "no leader", "rate limited", "unavailable", "failed after")
+    keys = {"release key": rng.uniform(2.0, 5.0), "delete key": rng.uniform(2.0, 5.0)}
+    slots = {"delete record": rng.uniform(3.0, 8.0), "delete contender": rng.uniform(2.0, 5.0)}
+    acts = {**(keys if plan.keys or plan.elections else {}), **(slots if plan.pools else {})}
+    return {
+        "fates": dict.fromkeys(rng.sample(broken, 2), 0.0),
+        "hot": frozenset({"watch", "watch-session", "list"}),
+        "once": True,
+        "lingering": True,
+        "chaos": {**acts, "destroy session": rng.uniform(4.0, 10.0)},
+        "chaos_seconds": rng.uniform(15.0, 25.0),
+        "spec": _long(plan),
+        "foreign": 0,
+        "skew": 0.0,
+    }
+
+
+def _slow_sessions(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let creates and renewals take seconds."""
+    return {
+        "fates": dict.fromkeys(("slow",), 0.02),
+        "hot": frozenset({"create", "renew"}),
+        "hot_probability": rng.uniform(0.4, 0.9),
+        "lingering": rng.chance(0.5),
+        "chaos": {"cut": rng.uniform(6.0, 12.0), "destroy session": rng.uniform(6.0, 12.0)},
+        "chaos_seconds": rng.uniform(10.0, 20.0),
+        "spec": _long(plan),
+    }
+
+
+def _heirs(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let leaders hand over to candidates at any place in the queue, some of whom stand still."""
+    return {
+        "keys": (),
+        "pools": (),
+        "elections": ("lead/a",),
+        "office": "heirs",
+        "processes": rng.choice((3, 4, 5)),
+        "fates": {},
+        "chaos": rng.choice(({}, {"pause": 5.0}, {"idle candidate": 8.0})),
+        "chaos_seconds": rng.uniform(15.0, 30.0),
+        "spec": _long(plan),
+        "foreign": 0,
+    }
+
+
+def _short_offices(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let leaderships last for a moment, also within the delay of candidates of low priority."""
+    return {**_heirs(rng, plan), "office": "short", "chaos": {}, "processes": rng.choice((2, 3))}
+
+
+def _unanswered_withdrawals(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let giving up get no answer for longer than it may take."""
+    return {
+        "fates": dict.fromkeys(("request lost", "reply lost", "slow"), 0.01),
+        "hot": frozenset({"withdraw", "slot-withdraw", "delete"}),
+        "hot_probability": rng.uniform(0.5, 1.0),
+        "chaos": {},
+        "chaos_seconds": rng.uniform(10.0, 20.0),
+        "spec": _long(plan),
+        "users": 3,
+    }
+
+
+def _long(plan: Plan) -> SessionSpec:
+    """Return sessions that end by themselves late: what is to be noticed before is."""
+    return replace(plan.spec, ttl=8.0)
+
+
+SCENES: tuple[Callable[[Dice, Plan], dict[str, Any]], ...] = (
+    _watches_fail_once,
+    _watches_fail_once,
+    _slow_sessions,
+    _heirs,
+    _short_offices,
+    _unanswered_withdrawals,
+)
+SCENES_SHARE = 0.3
+"""The part of all runs that are one of these."""
 
 
 def _keys(rng: Dice) -> tuple[str, ...]:

@@ -65,11 +65,16 @@ class Process:
         self.link = Link(network, name, self)
         self.crashed = False
         self.closed = False
+        self.left = False
+        """Whether its client was closed, and has nothing to do any more."""
         self.awake_since = 0.0
         """True time since which it has not stood still."""
         self.slept = 0.0
         """Seconds, in all, for which its timers stood still as well."""
         self.fair = rng.chance(0.4)
+        self.lingering = plan.lingering
+        self.modest: set[str] = set()
+        """The keys that it has candidates of low priority for."""
         self._scheduler = scheduler
         self._stopped = False
         self._kept: list[Event] = []

@@ -39,6 +39,10 @@ TAKEN_WITHIN = 2.5
 """Seconds for which something free may be left to somebody who waits, when nothing goes wrong."""
 
 
+PAUSED_FOR = 2.0
+"""Seconds for which a waiter rests after a failure, at most."""
+
+
 class Rules(ABC):
     """What is seen of one thing that can be held."""
 
@@ -75,6 +79,10 @@ class Rules(ABC):
     @abstractmethod
     def has_now(self, session: str, fence: int) -> bool:
         """Return whether a session still has what it got under this fence, as far as guards cover that."""
+
+    @abstractmethod
+    def stands(self, claim: Claim) -> bool:
+        """Return whether the server has what a claim is about."""
 
     @abstractmethod
     def check_belief(self, believed: list[Claim]) -> None:
@@ -174,16 +182,21 @@ class Rules(ABC):
     def look(self, *, written: bool) -> None:
         """See whether all is well at this moment."""
         if self.claims:
-            self._check_claims()
+            self._check_claims(written=written)
         if written:
             self.check_queue()
-        if self.judge.healed_at is not None:
+        if self.judge.healed_at is not None or self.judge.gentle:
             self._check_taken()
 
-    def _check_claims(self) -> None:
+    def _check_claims(self, *, written: bool) -> None:
         over = [claim for claim in self.claims if self._is_over(claim)]
         for claim in over:
             self.claims.remove(claim)
+        for claim in self.claims:
+            if written:
+                claim.stands = self.stands(claim)
+            if claim.found_lost is None:
+                self.judge.promises.look_at(claim, stands=claim.stands)
         if not self.judge.bounded:
             return
         self.check_belief([claim for claim in self.claims if self.counts(claim) and claim.believed()])
@@ -232,11 +245,19 @@ class Rules(ABC):
             self._free_since = None
             return
         self._free_since = now if self._free_since is None else self._free_since
-        since = max(self._free_since, self.judge.quiet_at)
+        since = max(self._free_since, self._undisturbed_since(who))
         if now > since + self.taken_within * self.judge.stretch:
             self.judge.convict(
                 "progress", f"{self.name} is free for {now - since:.1f} s, and {short(who)} waits for it"
             )
+
+    def _undisturbed_since(self, waiter: str) -> float:
+        """Return since when a waiter could have taken what is free."""
+        judge = self.judge
+        process = judge.carer(waiter)
+        if not judge.gentle or process is None or judge.now > judge.quiet_at:
+            return judge.quiet_at
+        return max(judge.promises.troubled(process.name) + PAUSED_FOR, process.awake_since)
 
     taken_within = TAKEN_WITHIN
 

@@ -35,7 +35,7 @@ _BY_VERBS = {
     ("check-session", "check-index", "set"): "guarded",
     ("check-session", "set"): "note",
     ("check-session", "check-session", "set"): "name-heir",
-    ("check-session", "check-session", "set", "cas"): "name-heir",
+    ("check-session", "check-session", "set", "cas", "set"): "name-heir",
     ("check-index", "cas", "lock"): "slot-take",
     ("cas", "lock"): "slot-take-at-once",
     ("check-session", "cas", "delete-cas", "get-tree"): "slot-leave",

@@ -224,6 +224,11 @@ class SlotRules(Rules):
         """
         return session in self.standing().live and self.was_given(session, fence)
 
+    def stands(self, claim: Claim) -> bool:
+        """Return whether the contender is there and the record, if it can be read, names it."""
+        now = self.standing()
+        return claim.session in now.live and (now.fields is None or claim.session in now.named)
+
     def check_belief(self, believed: list[Claim]) -> None:
         """Judge who believes in a slot at this moment."""
         believed.sort(key=lambda claim: claim.fence)

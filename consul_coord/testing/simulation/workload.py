@@ -113,11 +113,14 @@ class SlotUser(User):
         return semaphore.SemaphoreObject(shared.plan, shared.limit) if alone else shared
 
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Grant:  # noqa: ANN401 - a SemaphoreObject
-        """Acquire a slot; once in a while, change the limit before."""
-        core: semaphore.SemaphoreObject = what
-        if timeout is not None and self.rng.chance(0.04):
-            await self._resize(io, core, self.rng.choice((1, 2, 3)))
-        return await semaphore.acquire(io, self.process.core, core, timeout=timeout)
+        """Acquire a slot."""
+        return await semaphore.acquire(io, self.process.core, what, timeout=timeout)
+
+    async def prepare(self, io: SimIO, what: Any) -> None:  # noqa: ANN401 - as above
+        """Change the limit, once in a while."""
+        if not self.healed() and self.rng.chance(0.03):
+            limit = self.rng.choice((1, 2, 3))
+            await self.call(io, lambda io: self._resize(io, what, limit))
 
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:
         """Insist on the own limit, or go on with a semaphore of the other one."""

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.recipes.cleanup.reaper import SWEEPS, StraySession, Sweep
-from consul_coord.testing.simulation.candidates import PRIORITY_DELAY, REST, CandidateUser
+from consul_coord.testing.simulation.candidates import REST, CandidateUser
 from consul_coord.testing.simulation.chaos import Chaos
 from consul_coord.testing.simulation.cluster import Cluster
 from consul_coord.testing.simulation.dice import Dice
@@ -24,6 +24,7 @@ from consul_coord.testing.simulation.double import fork
 from consul_coord.testing.simulation.foreign import ForeignLock, ForeignSemaphore
 from consul_coord.testing.simulation.holding import CALM_HOLD
 from consul_coord.testing.simulation.judge import Judge
+from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
 from consul_coord.testing.simulation.network import COURSES, Network
 from consul_coord.testing.simulation.process import Process
 from consul_coord.testing.simulation.scheduler import Scheduler
@@ -297,6 +298,9 @@ class World:
         alive = {session.id for session in self.cluster.sessions()}
         for outlived in filter(alive.__contains__, kept):
             self.judge.convict("nothing left", f"{short(outlived)} has outlived its client")
+        for process in self._alive():
+            process.left = True
+        self.advance(self.scheduler.now + 1.0)
         for process in self._alive():
             if process.core.reaper.pending:
                 self.judge.convict("nothing left", f"{process.name} closed with clean-up to do")

@@ -1,0 +1,179 @@
+"""What users were promised of leases, losses and calls, judged by what passes on the wire and by the clock.
+
+Rules
+- Nobody believes longer than the TTL or the lock-delay, less the drift, counted from when the last answered
+  create or renewal was *sent*, by the clock of the process that sent it.
+- What is over on the server is known to its holder soon, as long as that can ask: each request of its that
+  went wrong lets it pause for longer, and after one that was never answered it may not hear for as long as a
+  query lasts.
+- A call that has a time limit, or was cancelled, ends a moment later at most.
+- A client that has closed sends nothing and runs nothing.
+
+Nothing here knows how the recipes do it: no name of theirs, and no order of their requests.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.http.messages import Response
+    from consul_coord.testing.simulation.claims import Claim
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.shapes import Shape
+
+DRIFT = 0.05
+"""The part of a TTL that is left out for clocks of another rate."""
+NOTICED_WITHIN = 1.5
+"""Seconds within which a loss is noticed by who can ask, when nothing has gone wrong lately."""
+PAUSE = 0.3
+LONGEST_PAUSE = 15.0
+"""Seconds for which a watch rests after one failure, and after many; each doubles it."""
+UNANSWERED = 45.0
+"""Seconds for which it may wait for a reply that never comes."""
+MEMORY = 30.0
+"""Seconds after which a failure is forgotten."""
+ENDED_WITHIN = 0.15
+"""Seconds after its limit, or its cancellation, by which a call has ended."""
+_OK = 200
+
+
+@dataclass(slots=True)
+class Contact:
+    """What went wrong between one process and the agent."""
+
+    troubled_until: float = 0.0
+    failures: list[float] = field(default_factory=list)
+
+    def fail(self, now: float, *, lasts: float) -> None:
+        """Take note of something that went wrong, and can be felt for so many seconds."""
+        self.failures = [*(one for one in self.failures if one > now - MEMORY), now]
+        self.troubled_until = max(self.troubled_until, now + lasts)
+
+    def patience(self) -> float:
+        """Return the seconds for which a loss may go unnoticed."""
+        rest = PAUSE * 2 ** min(len(self.failures), 10) if self.failures else 0.0
+        return NOTICED_WITHIN + min(rest, LONGEST_PAUSE)
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """A call that somebody waits for."""
+
+    process: Process
+    what: str
+    deadline: float
+    """The true time by which it has to end."""
+    now: Callable[[], float]
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Have it end at once."""
+        if not self.cancelled:
+            self.cancelled = True
+            self.deadline = min(self.deadline, self.now())
+
+
+class Promises:
+    """The eyes for what is told by time and traffic."""
+
+    def __init__(self, judge: Judge, plan: Plan) -> None:
+        self._judge = judge
+        self._ttl = plan.spec.ttl or 0.0
+        self._confirmed: dict[tuple[str, str], float] = {}
+        """When the last answered request was sent that gave a process a session's lease, by its clock."""
+        self._contacts: dict[str, Contact] = {}
+        self._calls: dict[PendingCall, None] = {}
+        self._forgiven = 0
+        """Up to which index holds were granted before time went back."""
+
+    # -- traffic
+
+    def sent(self, process: Process, shape: Shape) -> None:
+        """Judge that a process sends something."""
+        if process.left:
+            self._judge.convict("nothing left", f"{process.name} has closed, and sends {shape}")
+
+    def heard(self, process: Process, shape: Shape, sent_at: float, response: Response) -> None:
+        """Take note of a reply that reaches its sender."""
+        if response.status != _OK or shape.name not in {"create", "renew"}:
+            return
+        session = json.loads(response.body)["ID"] if shape.name == "create" else shape.about
+        mark = process.name, session
+        self._confirmed[mark] = max(sent_at, self._confirmed.get(mark, sent_at))
+
+    def contact(self, who: str) -> Contact:
+        """Return what went wrong for a process."""
+        return self._contacts.setdefault(who, Contact())
+
+    def troubled(self, who: str) -> float:
+        """Return the time until which a process may have been held up by what went wrong."""
+        contact = self.contact(who)
+        return max(contact.troubled_until, *contact.failures, 0.0)
+
+    def failed(self, who: str, *, silent: bool, slow: bool) -> None:
+        """Take note that a request went wrong; nothing tells its sender so if it is ``silent``."""
+        lasts = UNANSWERED if silent else 7.0 if slow else 0.0
+        self.contact(who).fail(self._judge.now, lasts=lasts)
+
+    def trouble(self, who: str | None, *, lasts: float) -> None:
+        """Take note of trouble of one process or, without a name, of all, which goes on for some seconds."""
+        for name in [who] if who is not None else self._judge.names():
+            self.contact(name).fail(self._judge.now, lasts=lasts)
+
+    def went_back(self, index: int) -> None:
+        """Take note that the state is an earlier one: what shows a loss may be older than the hold."""
+        self._forgiven = max(self._forgiven, index)
+
+    # -- claims
+
+    def look_at(self, claim: Claim, *, stands: bool) -> None:
+        """Judge one claim that nobody has found to be over yet."""
+        judge, process = self._judge, claim.process
+        confirmed = self._confirmed.get((process.name, claim.session))
+        lease = (1 - DRIFT) * min(self._ttl, claim.covered)
+        if claim.believed() and (confirmed is None or claim.lease.valid_until > confirmed + lease + 1e-6):
+            seconds = math.inf if confirmed is None else claim.lease.valid_until - confirmed
+            judge.convict("lease", f"{claim} is believed in for {seconds:.3f} s after the sending")
+        if stands:
+            claim.gone_since = None
+            return
+        claim.gone_since = judge.now if claim.gone_since is None else claim.gone_since
+        contact = self.contact(process.name)
+        began = max(claim.gone_since, contact.troubled_until, process.awake_since)
+        limit = began + contact.patience() * judge.stretch
+        if judge.now > limit and process.able and claim.fence > self._forgiven and claim.believed():
+            text = f"{claim} is over for {judge.now - claim.gone_since:.2f} s, and its holder can ask"
+            judge.convict("noticed", text)
+
+    # -- calls
+
+    def called(self, process: Process, what: str, timeout: float | None) -> PendingCall:
+        """Take note of a call that has to end in time."""
+        limit = math.inf if timeout is None else process.clock.true(process.clock.now() + timeout)
+        call = PendingCall(process, what, limit, lambda: self._judge.now)
+        self._calls[call] = None
+        return call
+
+    def ended(self, call: PendingCall) -> None:
+        """Take note that a call has ended, however it did."""
+        self._calls.pop(call, None)
+
+    def look(self) -> None:
+        """Judge the calls that go on."""
+        for call in self._calls:
+            process = call.process
+            # A process that stood still comes to it when it goes on; timers sleep with their machine.
+            late = self._judge.now - max(call.deadline + process.slept, process.awake_since)
+            if late > ENDED_WITHIN and process.able:
+                why = "cancelled" if call.cancelled else "over"
+                text = f"{process.name} {call.what}: {why} for {late:.3f} s, and still waiting"
+                self._judge.convict("in time", text)
+                return
