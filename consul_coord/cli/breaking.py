@@ -36,8 +36,8 @@ give the holder's own key (PREFIX/SESSION, see "holders --json").
 
 @click.command("break", epilog=EPILOG)
 @click.argument("key")
-@click.option("--session", metavar="ID", help="Do so only if this session holds it, and do not ask.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--session", metavar="ID", help="Break it only if this session holds it; asks nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--how",
     type=click.Choice(["release", "destroy"]),
@@ -57,7 +57,7 @@ def break_(
 ) -> int:
     """Take the lock KEY from its holder.
 
-    Exits with 1 when it was not taken: nobody has it, somebody else has it, or the answer was no.
+    Exits with 1 when it was not taken: nobody holds it, another session does, or you said no.
     """
     reporter = Reporter(as_json=as_json)
 

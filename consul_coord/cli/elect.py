@@ -87,16 +87,14 @@ class _Observer(Observer):
 @click.command(epilog=EPILOG)
 @click.argument("key")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option(
-    "--value", metavar="V", help="What is advertised while leading (default: this host and process)."
-)
+@click.option("--value", metavar="V", help="Text to advertise while leading (default: host:pid).")
 @click.option("--once", is_flag=True, help="Exit with 76 when the leadership is lost.")
 @click.option(
     "--priority-delay",
     type=options.DURATION,
     default=0.0,
     metavar="TIME",
-    help="Stand only when nobody has led for S seconds.",
+    help="Stand only when nobody has led for this long.",
 )
 @click.option(
     "--ttl",
@@ -104,13 +102,13 @@ class _Observer(Observer):
     default=15.0,
     show_default=True,
     metavar="TIME",
-    help="Seconds until the leadership of a dead leader begins to expire.",
+    help="TTL of the session: Consul ends a dead leader's term within twice this time.",
 )
 @click.option(
     "--lock-delay",
     type=options.DURATION,
     metavar="TIME",
-    help="Seconds for which nobody is elected after a leader died (default: the server's, 15). Give it "
+    help="How long nobody is elected after a leader died (default: the server's, 15 s). Give it "
     "together with --ttl: without contact to Consul a leadership lasts no longer than the shorter of both.",
 )
 @click.option(
@@ -126,7 +124,7 @@ class _Observer(Observer):
     metavar="TIME",
     help="How long the command may take to end when it hands over.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Tell problems only.")
+@click.option("-q", "--quiet", is_flag=True, help="Report problems only.")
 @options.connection
 def elect(
     *,

@@ -36,24 +36,22 @@ SHORT = 0.5
 
 _OPTIONS = (
     click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND..."),
-    click.option("--timeout", type=options.DURATION, metavar="TIME", help="Seconds to wait; 0 tries once."),
-    click.option("--fair", is_flag=True, help="Never pass others who wait."),
-    click.option(
-        "--value", metavar="V", help="What others see while it is held (default: this host and process)."
-    ),
+    click.option("--timeout", type=options.DURATION, metavar="TIME", help="How long to wait; 0 tries once."),
+    click.option("--fair", is_flag=True, help="Never pass those who wait already."),
+    click.option("--value", metavar="V", help="Text that others see while it is held (default: host:pid)."),
     click.option(
         "--ttl",
         type=options.DURATION,
         default=15.0,
         show_default=True,
         metavar="TIME",
-        help="Seconds until the hold of a dead process begins to expire.",
+        help="TTL of the session: Consul ends a dead process's hold within twice this time.",
     ),
     click.option(
         "--lock-delay",
         type=options.DURATION,
         metavar="TIME",
-        help="Seconds for which nobody gets it after a holder died (default: the server's, 15). Give it "
+        help="How long nobody gets it after a holder died (default: the server's, 15 s). Give it "
         "together with --ttl: a hold without contact to Consul lasts no longer than the shorter of both.",
     ),
     click.option(
@@ -64,7 +62,7 @@ _OPTIONS = (
         metavar="N",
         help="Exit code when it was not acquired in time.",
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Tell problems only."),
+    click.option("-q", "--quiet", is_flag=True, help="Report problems only."),
 )
 
 

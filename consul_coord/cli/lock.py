@@ -21,8 +21,8 @@ Examples:
   consul-coord lock jobs/nightly --timeout 0 --not-acquired-code 0 -- ./nightly.sh
 
 The command gets CONSUL_LOCK_HELD=true, CONSUL_LOCK_FENCE, CONSUL_LOCK_KEY and CONSUL_LOCK_SESSION. When
-the lock is lost it gets TERM, then KILL before anybody else can have the lock, and the exit code is 76. It
-does not outlive consul-coord.
+the lock is lost, the command gets TERM, then KILL before another client can get the lock, and the exit code
+is 76. A guard does the same when consul-coord is stopped, hangs or is killed. TIME is 90, 500ms or 5m.
 """
 
 

@@ -37,14 +37,18 @@ _CLEAR = "\r\x1b[K"
 
 
 def _queued(blocker: Blocker) -> str:
-    return "others wait before us" if not blocker.position else f"{blocker.position} before us in the queue"
+    if not blocker.position:
+        return "others wait before this one"
+    return f"place {blocker.position + 1} in the queue"
 
 
 _BLOCKED: dict[str, Callable[[Blocker], str]] = {
-    "held": lambda blocker: f"it is held by session {blocker.session or '(unknown)'}",
+    "held": lambda blocker: f"session {blocker.session or '(unknown)'} holds it",
     "queued": _queued,
-    "lock_delay": lambda _: "its last holder's session has ended, and the lock-delay is in force",
-    "unreachable": lambda _: "Consul can't be reached, or can't serve; still trying",
+    "lock_delay": lambda _: (
+        "the session of the last holder has ended; Consul keeps it locked for the lock-delay"
+    ),
+    "unreachable": lambda _: "no connection to Consul, or Consul can't serve; still trying",
 }
 
 
@@ -53,15 +57,15 @@ def _waiting(event: events.Waiting) -> str:
 
 
 def _acquired(event: events.Acquired) -> str:
-    return f"acquired {event.key} after {event.waited:.2f} s: fence {event.fence}, session {event.session}"
+    return f"acquired {event.key} after {event.waited:.2f} s (fence {event.fence}, session {event.session})"
 
 
 def _jeopardy(event: events.Jeopardy) -> str:
-    return f"the lease could not be renewed, {event.remaining:.1f} s are left: {event.error}"
+    return f"a renewal failed, the lease ends in {event.remaining:.1f} s: {event.error}"
 
 
 def _renewed(event: events.Renewed) -> str:
-    return f"the lease is renewed again, {event.remaining:.1f} s are left"
+    return f"renewals work again, the lease ends in {event.remaining:.1f} s"
 
 
 def _lost(event: events.Lost) -> str:
@@ -69,11 +73,11 @@ def _lost(event: events.Lost) -> str:
 
 
 def _overwritten(event: events.Overwritten) -> str:
-    return f"somebody else wrote to {event.key}; it is still held"
+    return f"another client wrote to {event.key}, which is still held here"
 
 
 def _differs(event: events.SessionDiffers) -> str:
-    return f"the server keeps the session with {event.setting} {event.got} instead of {event.asked}"
+    return f"Consul gave the session {event.setting} {event.got} instead of {event.asked}"
 
 
 def _short(event: events.ShortHorizon) -> str:
@@ -84,7 +88,7 @@ def _short(event: events.ShortHorizon) -> str:
 
 
 def _retried(event: events.Retried) -> str:
-    return f"no success yet, trying again: {event.error}"
+    return f"trying again: {event.error}"
 
 
 _TEXTS: dict[type[events.Event], Callable[[Any], str]] = {

@@ -33,7 +33,7 @@ It does not outlive consul-coord.
     type=click.IntRange(min=1),
     required=True,
     metavar="N",
-    help="How many may hold one.",
+    help="How many slots there are.",
 )
 @holding.command_options
 @options.connection

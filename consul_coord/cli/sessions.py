@@ -26,8 +26,8 @@ Examples:
   consul-coord sessions --name 'consul-coord lock *' --json
   consul-coord sessions --name 'consul-coord lock jobs/nightly' --destroy
 
-Destroying a session ends all its holds; their keys stay locked for its lock-delay. At a terminal it is asked
-for, unless there is --yes. Without permission to read sessions the list is empty.
+To destroy a session ends all its holds; their keys stay locked for its lock-delay. At a terminal it asks for
+confirmation, unless there is --yes. Without permission to read sessions the list is empty.
 """
 
 _COLUMNS = (
@@ -42,9 +42,9 @@ _COLUMNS = (
 
 
 @click.command(epilog=EPILOG)
-@click.option("--name", metavar="N", help="Only those of this name; * and ? stand for other characters.")
-@click.option("--destroy", is_flag=True, help="Destroy those; needs --name.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--name", metavar="N", help="Only sessions of this name; * and ? stand for other characters.")
+@click.option("--destroy", is_flag=True, help="Destroy these sessions; needs --name.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.connection
 def sessions(
     *,
@@ -56,7 +56,7 @@ def sessions(
 ) -> int:
     """Show sessions, or destroy some.
 
-    Exits with 1 when there is none, or when the destruction was refused.
+    Exits with 1 when there are none, or when you said no.
     """
     if destroy and name is None:
         raise click.UsageError("--destroy needs a --name: sessions of other programs are in the list too")

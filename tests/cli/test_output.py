@@ -30,13 +30,15 @@ def test_an_outage_is_told_once_for_each_session_and_so_is_its_end(
     ]
     for event in course:
         reporter.on_event(event)
-    prefix = "consul-coord: the lease "
+    prefix = "consul-coord: "
     lines = capsys.readouterr().err.splitlines()
-    assert [line.removeprefix(prefix).partition(" s are left")[0] for line in lines] == [
-        "could not be renewed, 9.0",
-        "could not be renewed, 6.0",
-        "is renewed again, 14.0",
-        "could not be renewed, 5.0",
+    assert [
+        line.removeprefix(prefix).partition(" s")[0].replace(", the lease ends in", "") for line in lines
+    ] == [
+        "a renewal failed 9.0",
+        "a renewal failed 6.0",
+        "renewals work again 14.0",
+        "a renewal failed 5.0",
     ]
 
 
