@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from consul_coord.models._validate import as_bytes, text, uint64
+from consul_coord.models._validate import UINT64_MAX, as_bytes, text, uint64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +64,10 @@ class KVPair:
     """How often the key was acquired; a plain write sets it back to 0, so it is no fence."""
 
 
+def _as_bytes(value: bytes | str) -> bytes:
+    return value if type(value) is bytes else as_bytes(value)
+
+
 @dataclass(frozen=True, slots=True)
 class TxnOp:
     """One operation of a transaction; made by the class methods, one for each verb."""
@@ -76,32 +80,40 @@ class TxnOp:
     session: str | None = None
 
     def __post_init__(self) -> None:
-        text("key", self.key)
-        uint64("flags", self.flags)
-        if self.index is not None:
-            uint64("index", self.index)
-        if self.session is not None:
-            text("session", self.session)
+        key, flags, index, session = self.key, self.flags, self.index, self.session
+        if (
+            type(key) is str
+            and key.isascii()
+            and type(flags) is int
+            and 0 <= flags <= UINT64_MAX
+            and (index is None or (type(index) is int and 0 <= index <= UINT64_MAX))
+            and (session is None or (type(session) is str and session.isascii()))
+        ):
+            return  # as nearly always; what is left is looked at one by one, for its error
+        text("key", key)
+        uint64("flags", flags)
+        uint64("index", 0 if index is None else index)
+        text("session", "" if session is None else session)
 
     @classmethod
     def set(cls, key: str, value: bytes | str, *, flags: int = 0) -> TxnOp:
         """Write the key, whoever holds it. A holder stays holder; the lock index goes back to 0."""
-        return cls("set", key, value=as_bytes(value), flags=flags)
+        return cls("set", key, value=_as_bytes(value), flags=flags)
 
     @classmethod
     def cas(cls, key: str, value: bytes | str, index: int, *, flags: int = 0) -> TxnOp:
         """Write the key if its ModifyIndex is ``index``; 0 means absent. Fails with ``stale_index``."""
-        return cls("cas", key, value=as_bytes(value), flags=flags, index=index)
+        return cls("cas", key, value=_as_bytes(value), flags=flags, index=index)
 
     @classmethod
     def lock(cls, key: str, session: str, *, value: bytes | str = b"", flags: int = 0) -> TxnOp:
         """Acquire and write the key. Fails with ``held``, ``lock_delay`` or ``invalid_session``."""
-        return cls("lock", key, value=as_bytes(value), flags=flags, session=session)
+        return cls("lock", key, value=_as_bytes(value), flags=flags, session=session)
 
     @classmethod
     def unlock(cls, key: str, session: str, *, value: bytes | str = b"", flags: int = 0) -> TxnOp:
         """Release the key; value and flags are overwritten with these. Fails with ``not_holder``."""
-        return cls("unlock", key, value=as_bytes(value), flags=flags, session=session)
+        return cls("unlock", key, value=_as_bytes(value), flags=flags, session=session)
 
     @classmethod
     def get(cls, key: str) -> TxnOp:

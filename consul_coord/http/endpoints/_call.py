@@ -67,7 +67,7 @@ def read_request(
     return Request(
         "GET",
         path,
-        params=(*params, *_where(options), *_how(options), *blocking),
+        params=(*params, *where(options), *_how(options), *blocking),
         retry=Retry.READ,
         needed=needed,
         hold_open=wait if options.index else 0.0,
@@ -87,11 +87,12 @@ def write_request(
 ) -> Request:
     """Return a request that changes something."""
     if options is not None:
-        params = (*params, *_where(options))
+        params = (*params, *where(options))
     return Request(method, path, params=params, body=body, retry=retry, needed=needed, urgent=urgent)
 
 
-def _where(options: ReadOptions | WriteOptions) -> Params:
+def where(options: ReadOptions | WriteOptions) -> Params:
+    """Return the parameters that say where to read or write."""
     places = (("dc", options.datacenter), ("ns", options.namespace), ("partition", options.partition))
     return tuple((name, value) for name, value in places if value is not None)
 

@@ -42,14 +42,12 @@ def to_seconds(text: str) -> float:
     if digits == "0" and len(text) <= _LONGEST_TEXT:
         return 0.0
     if len(text) > _LONGEST_TEXT or not parts or "".join(number + unit for number, unit in parts) != digits:
-        message = f"not a duration: {text[:_LONGEST_TEXT]!r}"
-        raise ValueError(message)
+        raise ValueError(f"not a duration: {text[:_LONGEST_TEXT]!r}")
     # Exact, in whole numbers: each is an integer over this power of ten.
     scale: int = 10 ** max(len(number.partition(".")[2]) for number, _ in parts)
     nanoseconds = sum(_scaled(number, scale) * _UNITS[unit] for number, unit in parts)
     if nanoseconds > _LONGEST_NANOSECONDS * scale:
-        message = f"a duration too long: {text!r}"
-        raise ValueError(message)
+        raise ValueError(f"a duration too long: {text!r}")
     return nanoseconds / (scale * NANOSECONDS) * (-1 if text.startswith("-") else 1)
 
 

@@ -35,29 +35,27 @@ class ShapeError(ValueError):
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    message = f"the reply is not JSON: {name}"
-    raise ShapeError(message)
+    raise ShapeError(f"the reply is not JSON: {name}")
 
 
 # Made once: the module's functions would make a new one for each call that has options.
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
+decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def parse(body: bytes) -> object:
     """Return a body's JSON value."""
     try:
-        return cast("object", _DECODER.decode(body.decode()))
+        return cast("object", decode(body.decode()))
     except ShapeError:
         raise
     except (ValueError, RecursionError) as error:
-        message = f"the reply is not JSON ({type(error).__name__})"
-        raise ShapeError(message) from error
+        raise ShapeError(f"the reply is not JSON ({type(error).__name__})") from error
 
 
 def dump(value: object) -> bytes:
     """Return a value as compact JSON in ASCII."""
-    return _ENCODER.encode(value).encode()
+    return encode(value).encode()
 
 
 def _wrong(what: str, wanted: str, value: object) -> ShapeError:
@@ -88,8 +86,7 @@ def integer(what: str, value: object, *, minimum: int = 0, maximum: int = UINT64
     if isinstance(value, int) and not isinstance(value, bool):
         if minimum <= value <= maximum:
             return value
-        message = f"{what} is out of range"
-        raise ShapeError(message)
+        raise ShapeError(f"{what} is out of range")
     raise _wrong(what, "an integer", value)
 
 
@@ -104,8 +101,7 @@ def duration(what: str, value: object) -> float:
     try:
         return _durations.to_seconds(written) if written else 0.0
     except ValueError as error:
-        message = f"{what} is {error}"
-        raise ShapeError(message) from None
+        raise ShapeError(f"{what} is {error}") from None
 
 
 def base64_bytes(what: str, value: object) -> bytes:
@@ -115,17 +111,21 @@ def base64_bytes(what: str, value: object) -> bytes:
     except (binascii.Error, ValueError) as error:
         if isinstance(error, ShapeError):
             raise
-        message = f"{what} is not base64"
-        raise ShapeError(message) from None
+        raise ShapeError(f"{what} is not base64") from None
+
+
+def array(what: str, value: object) -> list[object]:
+    """Return a list; null is an empty one."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _wrong(what, "a list", value)
+    return cast("list[object]", value)
 
 
 def items(what: str, value: object, read: Callable[[str, object], T]) -> tuple[T, ...]:
     """Return a list's items, each read by ``read``; null is an empty list."""
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise _wrong(what, "a list", value)
-    return tuple([read(f"{what}[{at}]", item) for at, item in enumerate(cast("list[object]", value))])
+    return tuple([read(f"{what}[{at}]", item) for at, item in enumerate(array(what, value))])
 
 
 def mapping(what: str, value: object, read: Callable[[str, object], T]) -> dict[str, T]:
@@ -172,8 +172,7 @@ class Fields:
         if value is not None:
             return read(f"{self.what}.{name}", value)
         if default is _REQUIRED:
-            message = f"{self.what}.{name} is missing"
-            raise ShapeError(message)
+            raise ShapeError(f"{self.what}.{name} is missing")
         return cast("T", default)
 
 
@@ -181,5 +180,4 @@ def new_id(what: str, value: object) -> str:
     """Return the id of something just made."""
     if new := Fields(what, value).get("ID", text):
         return new
-    message = f"{what}.ID is empty"
-    raise ShapeError(message)
+    raise ShapeError(f"{what}.ID is empty")

@@ -40,7 +40,7 @@ _FAULTS: tuple[tuple[Callable[[str], bool], str, str], ...] = (
 
 
 @lru_cache(maxsize=4096)
-def _fault(text: str) -> str | None:
+def flaw(text: str) -> str | None:
     """Return why Consul would not take this in a path, and the way out; None when it would."""
     if not text.isprintable():
         char = next(char for char in text if not char.isprintable())
@@ -48,38 +48,32 @@ def _fault(text: str) -> str | None:
     return next((f"{what}: {advice}" for applies, what, advice in _FAULTS if applies(text)), None)
 
 
-def _string(what: str, value: object) -> str:
+def _flaw(what: str, value: object) -> str | None:
     if isinstance(value, str):
-        return value
-    message = f"{what} must be a string, not {type(value).__name__}"
-    raise InvalidArgument(message)
+        return flaw(value)
+    raise InvalidArgument(f"{what} must be a string, not {type(value).__name__}")
 
 
 def check_prefix(prefix: str) -> str:
     """Return a prefix of keys, perhaps empty; raise InvalidKey when Consul would change or refuse it."""
-    if fault := _fault(_string("a prefix", prefix)):
-        message = f"prefix {prefix!r} can't be used: {fault}"
-        raise InvalidKey(message, key=prefix)
+    if found := _flaw("a prefix", prefix):
+        raise InvalidKey(f"prefix {prefix!r} can't be used: {found}", key=prefix)
     return prefix
 
 
 def check_key(key: str) -> str:
     """Return a key; raise InvalidKey when Consul would change or refuse it."""
-    if not _string("a key", key):
-        message = "a key can't be empty: name one, such as 'jobs/nightly'"
-        raise InvalidKey(message, key=key)
-    if fault := _fault(key):
-        message = f"key {key!r} can't be used: {fault}"
-        raise InvalidKey(message, key=key)
+    if found := _flaw("a key", key):
+        raise InvalidKey(f"key {key!r} can't be used: {found}", key=key)
+    if not key:
+        raise InvalidKey("a key can't be empty: name one, such as 'jobs/nightly'", key=key)
     return key
 
 
 def check_id(what: str, value: str) -> str:
     """Return an id or name for a path; raise InvalidArgument when Consul would change or refuse it."""
-    fault = _fault(value) if _string(what, value) else "it is empty"
-    if fault:
-        message = f"{what} {value!r} can't be used: {fault}"
-        raise InvalidArgument(message)
+    if found := _flaw(what, value) or ("" if value else "it is empty"):
+        raise InvalidArgument(f"{what} {value!r} can't be used: {found}")
     return value
 
 

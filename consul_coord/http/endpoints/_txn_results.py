@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from consul_coord.models import KVPair, TxnOp, Verb
 
-_SILENT: frozenset[Verb] = frozenset({"delete", "delete-tree", "delete-cas", "check-not-exists"})
+SILENT: frozenset[Verb] = frozenset({"delete", "delete-tree", "delete-cas", "check-not-exists"})
 _TREE: Verb = "get-tree"
 
 _LEAVES_KEY: frozenset[Verb] = frozenset(
@@ -39,51 +39,11 @@ _LEAVES_KEY: frozenset[Verb] = frozenset(
 
 def assign(ops: Sequence[TxnOp], pairs: Sequence[KVPair]) -> tuple[tuple[KVPair, ...], ...]:
     """Return the entries of each operation; raise ShapeError when they can't belong to these operations."""
-    pairs = tuple(pairs)
-    found = _in_turn(ops, pairs) or _search(ops, pairs)
-    if found is None:
-        message = f"the reply's {len(pairs)} results do not belong to the {len(ops)} operations sent"
-        raise ShapeError(message)
-    return found
-
-
-def _in_turn(ops: Sequence[TxnOp], pairs: tuple[KVPair, ...]) -> tuple[tuple[KVPair, ...], ...] | None:
-    """Return the entries if each operation takes the next one, and a tree all that are left; else None.
-
-    The search would find the same: with its key among the entries no single-key operation may go without, and
-    a tree leaves none but to later ones.
-    """
-    found: list[tuple[KVPair, ...]] = []
-    start = 0
-    for op in ops:
-        end = start
-        if op.verb == _TREE:
-            end = len(pairs)
-            if not _is_tree(op.key, pairs[start:]):
-                return None
-        elif op.verb not in _SILENT:
-            if start == len(pairs) or pairs[start].key != op.key:
-                return None
-            end = start + 1
-        found.append(pairs[start:end])
-        start = end
-    return tuple(found) if start == len(pairs) else None
-
-
-def _is_tree(prefix: str, pairs: tuple[KVPair, ...]) -> bool:
-    """Return whether these may be all the entries of one tree."""
-    names = [pair.key for pair in pairs]
-    # Between two names with a prefix, in order, there is none without it.
-    return names == sorted(set(names)) and all(name.startswith(prefix) for name in (*names[:1], *names[-1:]))
-
-
-def _search(ops: Sequence[TxnOp], pairs: tuple[KVPair, ...]) -> tuple[tuple[KVPair, ...], ...] | None:
-    """Return the entries of each operation, whatever their order; None when there is no matching at all."""
     for strict in (True, False):
         ends = _Matcher(ops, pairs, strict=strict).ends()
         if ends is not None:
-            return tuple(pairs[start:end] for start, end in pairwise([0, *ends]))
-    return None
+            return tuple(tuple(pairs[start:end]) for start, end in pairwise([0, *ends]))
+    raise ShapeError(f"the reply's {len(pairs)} results do not belong to the {len(ops)} operations sent")
 
 
 class _Matcher:
@@ -105,7 +65,7 @@ class _Matcher:
         ]
         self._named_later = [
             frozenset(
-                later.key for later in ops[at + 1 :] if later.verb not in _SILENT and later.verb != _TREE
+                later.key for later in ops[at + 1 :] if later.verb not in SILENT and later.verb != _TREE
             )
             for at in range(len(ops))
         ]
@@ -126,7 +86,7 @@ class _Matcher:
 
     def _choices(self, op: int, start: int) -> Iterator[int]:
         verb, key = self._ops[op].verb, self._ops[op].key
-        if verb in _SILENT:
+        if verb in SILENT:
             yield start
         elif verb == _TREE:
             yield from self._tree_choices(op, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from consul_coord.errors import ValueTooLarge
@@ -11,7 +12,7 @@ from consul_coord.models import KVPair
 from consul_coord.models._validate import UINT64_MAX, as_bytes, uint64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from consul_coord.http.endpoints._call import Params
     from consul_coord.http.messages import Call, Request, Response
@@ -21,16 +22,11 @@ T = TypeVar("T")
 
 _ROOT = "/v1/kv/"
 _RECURSE = ("recurse", "")
-_NO_VALUE = (None, "")
 _BOOLEAN = _call.answer(_json.boolean)
 
 
 def pair(what: str, value: object) -> KVPair:
-    """Read one key; also as transactions show it."""
-    return _plain_pair(value) or _any_pair(what, value)
-
-
-def _any_pair(what: str, value: object) -> KVPair:
+    """Read one key field by field."""
     fields = _json.Fields(what, value)
     return KVPair(
         fields.get("Key", _json.text),
@@ -43,30 +39,39 @@ def _any_pair(what: str, value: object) -> KVPair:
     )
 
 
-def _plain_pair(value: object) -> KVPair | None:
-    """Read a key without a value, as writes show it, if each field is just as agents send it; else None."""
-    if type(value) is not dict:
-        return None
-    get = cast("dict[str, object]", value).get
-    key, flags, session, created = get("Key"), get("Flags"), get("Session", ""), get("CreateIndex")
-    modified, locked = get("ModifyIndex"), get("LockIndex")
-    if (
-        type(key) is str
-        and type(session) is str
-        and type(flags) is int
-        and type(created) is int
-        and type(modified) is int
-        and type(locked) is int
-        and min(flags, created, modified, locked) >= 0
-        and max(flags, created, modified, locked) <= UINT64_MAX
-        and get("Value") in _NO_VALUE
-    ):
-        return KVPair(key, b"", flags, session or None, created, modified, locked)
-    return None
+def plain_pairs(values: Iterable[object]) -> list[KVPair] | None:
+    """Read keys whose every field is just as agents send it; None when one is not."""
+    pairs: list[KVPair] = []
+    for value in values:
+        if type(value) is not dict:
+            return None
+        get = cast("dict[str, object]", value).get
+        key, flags, session, created = get("Key"), get("Flags"), get("Session", ""), get("CreateIndex")
+        modified, locked, content = get("ModifyIndex"), get("LockIndex"), get("Value")
+        if not (
+            type(key) is str
+            and type(session) is str
+            and (content is None or type(content) is str)
+            and type(flags) is int
+            and type(created) is int
+            and type(modified) is int
+            and type(locked) is int
+            and min(flags, created, modified, locked) >= 0
+            and max(flags, created, modified, locked) <= UINT64_MAX
+        ):
+            return None
+        try:
+            data = base64.b64decode(content, validate=True) if content else b""
+        except ValueError:
+            return None
+        pairs.append(KVPair(key, data, flags, session or None, created, modified, locked))
+    return pairs
 
 
 def _pairs(what: str, value: object) -> tuple[KVPair, ...]:
-    return _json.items(what, value, pair)
+    values = _json.array(what, value)
+    plain = plain_pairs(values)
+    return _json.items(what, values, pair) if plain is None else tuple(plain)
 
 
 def _single(key: str) -> Callable[[Response], Result[KVPair | None]]:
@@ -75,8 +80,7 @@ def _single(key: str) -> Callable[[Response], Result[KVPair | None]]:
             return _call.result(response, None)
         pairs = _pairs("the reply", _json.parse(response.body))
         if [each.key for each in pairs] != [key]:
-            message = f"the reply holds {len(pairs)} keys, not just {key!r}"
-            raise _json.ShapeError(message)
+            raise _json.ShapeError(f"the reply holds {len(pairs)} keys, not just {key!r}")
         return _call.result(response, pairs[0])
 
     return read
@@ -200,8 +204,11 @@ def _put(
     path = _keys.path(_ROOT, _keys.check_key(key))
     body = as_bytes(value)
     if len(body) > _call.BODY_LIMIT:
-        message = f"the value of {key!r} has {len(body)} bytes, and Consul takes {_call.BODY_LIMIT}"
-        raise ValueTooLarge(message, size=len(body), limit=_call.BODY_LIMIT)
+        raise ValueTooLarge(
+            f"the value of {key!r} has {len(body)} bytes, and Consul takes {_call.BODY_LIMIT}",
+            size=len(body),
+            limit=_call.BODY_LIMIT,
+        )
     marks: Params = (("flags", str(flags)),) if uint64("flags", flags) else ()
     needed = (f'key:write on "{key}"',)
     params = (*condition, *marks)

@@ -39,8 +39,7 @@ def _one(response: Response) -> Result[PreparedQuery | None]:
         return _call.result(response, None)
     found = _queries("the reply", _json.parse(response.body))
     if not found:
-        message = "the reply holds no query"
-        raise _json.ShapeError(message)
+        raise _json.ShapeError("the reply holds no query")
     return _call.result(response, found[0])
 
 

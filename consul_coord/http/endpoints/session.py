@@ -53,8 +53,7 @@ def _first_or_none(what: str, value: object) -> Session | None:
 def _first(what: str, value: object) -> Session:
     if (found := _first_or_none(what, value)) is not None:
         return found
-    message = f"{what} holds no session"
-    raise _json.ShapeError(message)
+    raise _json.ShapeError(f"{what} holds no session")
 
 
 def create(spec: SessionSpec | None = None, *, options: WriteOptions | None = None) -> Call[str]:

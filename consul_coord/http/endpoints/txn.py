@@ -17,25 +17,34 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import TYPE_CHECKING
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import BODY_LIMIT, InvalidArgument, TxnFailed, ValueTooLarge
 from consul_coord.http.endpoints import _call, _json, _keys, _txn_results, kv
 from consul_coord.http.failures import printable
-from consul_coord.http.messages import Retry
+from consul_coord.http.messages import Call, Request, Retry
 from consul_coord.models import ReadOptions, TxnFailure, TxnResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consul_coord.http.messages import Call, Request, Response
+    from consul_coord.http.messages import Response
     from consul_coord.models import FailureKind, KVPair, TxnOp, Verb, WriteOptions
 
 _PATH = "/v1/txn"
 OPS_LIMIT = 64
+_OK = 200
 _CONFLICT = 409
+_KV = itemgetter("KV")
 _READS: frozenset[Verb] = frozenset({"get", "get-tree", "check-index", "check-session", "check-not-exists"})
 _ON_PREFIX: frozenset[Verb] = frozenset({"get-tree", "delete-tree"})
+_NEEDED: dict[Verb, str] = {
+    **dict.fromkeys(_READS, "key:read on"),
+    "get-tree": "key:read on the prefix",
+    "delete-tree": "key:write on the prefix",
+}
 _ANSWERED: frozenset[Verb] = frozenset({"set", "cas", "lock", "unlock", "check-index", "check-session"})
 _SHOWN_FAILURES = 3
 _SHOWN_TEXT = 200
@@ -66,56 +75,99 @@ def txn(
 
     ``retry`` overrides what is assumed: READ for reads and checks only, else NEVER.
     """
-    reads_only = _READS.issuperset([op.verb for op in ops])
-    request = _request(ops, options, retry or (Retry.READ if reads_only else Retry.NEVER))
-    return _call.call(request, lambda response: _read(ops, response, request), accept=(200, _CONFLICT))
-
-
-def _request(ops: Sequence[TxnOp], options: ReadOptions | WriteOptions | None, retry: Retry) -> Request:
     if not ops:
-        message = "a transaction needs at least one operation"
-        raise InvalidArgument(message)
-    _check_size("operations", len(ops), OPS_LIMIT)
-    body = _json.dump([_encode(op) for op in ops])
-    _check_size("bytes", len(body), _call.BODY_LIMIT)
-    needed = tuple(dict.fromkeys(map(_needed, ops)))
-    if not isinstance(options, ReadOptions):
-        return _call.write_request("PUT", _PATH, options, body=body, retry=retry, needed=needed)
-    if options.index or options.near is not None:
-        message = "a transaction is no blocking query and no list: leave index and near unset"
-        raise InvalidArgument(message)
-    params = _call.read_request(_PATH, options).params
-    return _call.write_request("PUT", _PATH, None, params=params, body=body, retry=retry, needed=needed)
+        raise InvalidArgument("a transaction needs at least one operation")
+    _check_size(len(ops), OPS_LIMIT, "operations")
+    sent: list[object] = []
+    needed: dict[str, None] = {}
+    assumed = Retry.READ
+    for op in ops:
+        key, verb = op.key, op.verb
+        if not key or _keys.flaw(key):
+            (_keys.check_prefix if verb in _ON_PREFIX else _keys.check_key)(key)
+        fields: dict[str, object] = {"Verb": verb, "Key": key}
+        if op.value is not None:
+            fields["Value"] = base64.b64encode(op.value).decode()
+        if op.flags:
+            fields["Flags"] = op.flags
+        if op.index is not None:
+            fields["Index"] = op.index
+        if op.session is not None:
+            fields["Session"] = op.session
+        sent.append({"KV": fields})
+        needed[f'{_NEEDED.get(verb, "key:write on")} "{key}"'] = None
+        if verb not in _READS:
+            assumed = Retry.NEVER
+    body = _json.encode(sent).encode()
+    _check_size(len(body), _call.BODY_LIMIT, "bytes with its values in base64")
+    params = () if options is None else _params(options)
+    request = Request("PUT", _PATH, params, body, retry or assumed, tuple(needed))
+    return Call(request, partial(_decode, ops, request))
 
 
-def _check_size(what: str, size: int, limit: int) -> None:
+def _check_size(size: int, limit: int, what: str) -> None:
     if size > limit:
-        message = f"this transaction has {size} {what}, and Consul takes {limit}: split it"
-        raise ValueTooLarge(message, size=size, limit=limit)
+        raise ValueTooLarge(
+            f"this transaction has {size} {what}, and Consul takes {limit}: split it", size=size, limit=limit
+        )
 
 
-def _encode(op: TxnOp) -> dict[str, object]:
-    check = _keys.check_prefix if op.verb in _ON_PREFIX else _keys.check_key
-    fields: dict[str, object] = {"Verb": op.verb, "Key": check(op.key)}
-    if op.value is not None:
-        _check_size("bytes in one value", len(op.value), _call.BODY_LIMIT)
-        fields["Value"] = base64.b64encode(op.value).decode()
-    if op.flags:
-        fields["Flags"] = op.flags
-    if op.index is not None:
-        fields["Index"] = op.index
-    if op.session is not None:
-        fields["Session"] = op.session
-    return {"KV": fields}
+def _params(options: ReadOptions | WriteOptions) -> _call.Params:
+    if not isinstance(options, ReadOptions):
+        return _call.where(options)
+    if options.index or options.near is not None:
+        raise InvalidArgument("a transaction is no blocking query and no list: leave index and near unset")
+    return _call.read_request(_PATH, options).params
 
 
-def _needed(op: TxnOp) -> str:
-    permission = "read" if op.verb in _READS else "write"
-    where = "the prefix " if op.verb in _ON_PREFIX else ""
-    return f'key:{permission} on {where}"{op.key}"'
+def _decode(ops: Sequence[TxnOp], request: Request, response: Response) -> TxnResult:
+    found = _plain(ops, response.body) if response.status == _OK else None
+    if found is not None:
+        return TxnResult(found)
+    read = partial(_read, ops, request)
+    return _call.call(request, read, accept=(_OK, _CONFLICT)).decode(response)
 
 
-def _read(ops: Sequence[TxnOp], response: Response, request: Request) -> TxnResult:
+def _plain(ops: Sequence[TxnOp], body: bytes) -> tuple[tuple[KVPair, ...], ...] | None:
+    """Read a reply in which all is just as agents send it, in the usual order; None for any other."""
+    try:
+        reply: Any = _json.decode(body.decode())
+        results: list[Any] = reply["Results"]
+        if reply["Errors"] is not None or type(results) is not list:
+            return None
+        pairs = kv.plain_pairs(map(_KV, results))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return None if pairs is None else _in_turn(ops, pairs)
+
+
+def _in_turn(ops: Sequence[TxnOp], pairs: Sequence[KVPair]) -> tuple[tuple[KVPair, ...], ...] | None:
+    """Return the entries if each operation takes the next one, and a tree all that are left; else None.
+
+    The search of ``_txn_results`` would find the same: with its key among the entries no single-key operation
+    may go without, and a tree leaves none but to later ones.
+    """
+    found: list[tuple[KVPair, ...]] = []
+    rest = tuple(pairs)
+    for op in ops:
+        taken = 0
+        if op.verb == "get-tree":
+            before = ""
+            for pair in rest:
+                if pair.key <= before or not pair.key.startswith(op.key):
+                    return None
+                before = pair.key
+            taken = len(rest)
+        elif op.verb not in _txn_results.SILENT:
+            if not rest or rest[0].key != op.key:
+                return None
+            taken = 1
+        found.append(rest[:taken])
+        rest = rest[taken:]
+    return None if rest else tuple(found)
+
+
+def _read(ops: Sequence[TxnOp], request: Request, response: Response) -> TxnResult:
     fields = _json.Fields("the reply", _json.parse(response.body))
     failures = fields.get("Errors", lambda what, value: _failures(ops, what, value), ())
     if failures or response.status == _CONFLICT:
@@ -126,8 +178,7 @@ def _read(ops: Sequence[TxnOp], response: Response, request: Request) -> TxnResu
     found = _txn_results.assign(ops, pairs)
     for at, op in enumerate(ops):
         if op.verb in _ANSWERED and not found[at]:
-            message = f"the reply has no result of operation {at} ({op.verb})"
-            raise _json.ShapeError(message)
+            raise _json.ShapeError(f"the reply has no result of operation {at} ({op.verb})")
     return TxnResult(found)
 
 

@@ -19,7 +19,8 @@ from consul_coord.errors import (
     ValueTooLarge,
 )
 from consul_coord.http.endpoints import _txn_results
-from consul_coord.http.endpoints.txn import kind_of, txn
+from consul_coord.http.endpoints import txn as txn_module
+from consul_coord.http.endpoints.txn import _in_turn, kind_of, txn
 from consul_coord.http.messages import Response, Retry
 from consul_coord.models import KVPair, ReadOptions, TxnOp, TxnResult, WriteOptions
 
@@ -280,9 +281,62 @@ REPLIES_IN_TURN: dict[str, tuple[tuple[TxnOp, ...], tuple[str, ...]]] = {
 @pytest.mark.parametrize(("ops", "names"), REPLIES_IN_TURN.values(), ids=REPLIES_IN_TURN)
 def test_the_usual_replies_need_no_search(ops: tuple[TxnOp, ...], names: tuple[str, ...]) -> None:
     pairs = as_pairs(*names)
-    found = _txn_results._in_turn(ops, pairs)
+    found = _in_turn(ops, pairs)
     assert found is not None
-    assert found == _txn_results._search(ops, pairs)
+    assert found == _txn_results.assign(ops, pairs)
+
+
+PLAIN_REPLY = reply(entry("k", session="s"), entry("k/.wait/r", "AP8="))
+ODD: tuple[object, ...] = (None, True, 0, 1, 2**64, "", "A", "AA==", [], [{}], {}, {"KV": {}}, {"KV": None})
+
+
+def changed(value: Any, at: int, to: object) -> tuple[Any, int]:
+    """Return a JSON value with its ``at``-th part, outermost first, replaced; and how many parts are left."""
+    if at <= 0:
+        return (to if at == 0 else value), at - 1
+    at -= 1
+    if isinstance(value, dict):
+        made = dict(value)
+    elif isinstance(value, list):
+        made = dict(enumerate(value))
+    else:
+        return value, at
+    for name in made:
+        made[name], at = changed(made[name], at, to)
+    return (made if isinstance(value, dict) else list(made.values())), at
+
+
+def outcome(read: Callable[[], object]) -> str:
+    try:
+        return repr(read())
+    except (DecodeError, TxnFailed) as error:
+        return repr(error)
+
+
+@pytest.mark.parametrize("at", range(20))
+@pytest.mark.parametrize("to", ODD, ids=repr)
+def test_a_reply_with_one_odd_part_is_read_field_by_field(
+    at: int, to: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops = (TxnOp.lock("k", "s"), TxnOp.get_tree("k/.wait/"))
+    odd = Response(200, {}, json.dumps(changed(json.loads(PLAIN_REPLY.body), at, to)[0]).encode())
+    at_once = outcome(lambda: txn(*ops).decode(odd))
+    monkeypatch.setattr(txn_module, "_plain", lambda *_: None)
+    assert at_once == outcome(lambda: txn(*ops).decode(odd))
+
+
+def test_what_agents_send_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(txn_module, "_read")
+    answer = txn(TxnOp.lock("k", "s"), TxnOp.get_tree("k/.wait/")).decode(PLAIN_REPLY)
+    assert [[pair.key for pair in pairs] for pairs in answer] == [["k"], ["k/.wait/r"]]
+
+
+@pytest.mark.parametrize(
+    "body", [b"NaN", b"\xff", b'"\xff"', b'{"Results":[],"Errors":null}'.decode().encode("utf-16")]
+)
+def test_a_body_that_is_no_json(body: bytes) -> None:
+    with pytest.raises(DecodeError, match="not JSON"):
+        txn(TxnOp.delete("k")).decode(Response(200, {}, body))
 
 
 KEYS = st.sampled_from(["a", "a/", "a/b", "a/c", "b", "é"])
@@ -328,8 +382,8 @@ def test_what_is_taken_in_turn_is_what_the_search_finds(ops: list[TxnOp], more: 
     alone = [op.key for op in ops if op.verb in {"set", "lock", "get", "check-index", "cas"}]
     for names in (alone, [*alone, *more], [*alone, *sorted({*more})], [*alone[:at], *more, *alone[at:]]):
         pairs = as_pairs(*names)
-        in_turn = _txn_results._in_turn(ops, pairs)
-        assert in_turn is None or in_turn == _txn_results._search(ops, pairs)
+        in_turn = _in_turn(ops, pairs)
+        assert in_turn is None or in_turn == _txn_results.assign(ops, pairs)
 
 
 @given(st.text(), st.text(), st.text())
