@@ -156,7 +156,7 @@ def _waiting(
     *,
     value: Callable[[KVPair], bytes] = lambda pair: pair.value,
 ) -> tuple[Waits, ...]:
-    found = []
+    found: list[Waits] = []
     for position, pair in enumerate(queue, start=1):
         session = pair.session or ""
         known = sessions.get(session)

@@ -100,7 +100,7 @@ class View:
     def _bottom(self, found: int) -> str:
         if self._typing:
             return f"/{self._filter}_   Enter keeps the filter, Escape removes it"
-        parts = []
+        parts: list[str] = []
         if found > self._page:
             last = min(self._top + self._page, found)
             parts.append(f"rows {self._top + 1}-{last} of {found}, arrows scroll")

@@ -147,13 +147,13 @@ def test_the_guard_keeps_no_file_of_its_parents_open(start: Start, key: str) -> 
 
 def test_a_guard_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consul_coord.cli.guard.PATIENCE", 0.2)
-    guard = Guard()
-    (pid,) = {pid for pid in children_of(os.getpid()) if Path(f"/proc/{pid}/cwd").readlink() == Path("/")}
-    os.kill(pid, signal.SIGSTOP)
-    assert guard.dismiss() is False
-    assert not is_alive(pid)
-    assert guard.watch(1, Limits(0, 0)) is False
-    guard.close()
+    before = children_of(os.getpid())
+    with Guard() as guard:
+        (pid,) = children_of(os.getpid()) - before
+        os.kill(pid, signal.SIGSTOP)
+        assert guard.dismiss() is False
+        assert not is_alive(pid)
+        assert guard.watch(1, Limits(0, 0)) is False
 
 
 def test_a_record_that_comes_with_the_deadline_counts() -> None:
