@@ -113,10 +113,10 @@ def _run(link: int) -> Never:
         os.chdir("/")
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
+        os.dup2(link, 3)  # first of all: where stdin was closed, the link may be 0
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nowhere, standard)
-        os.dup2(link, 3)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         _Watch(3).run()
     finally:

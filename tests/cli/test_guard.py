@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from consul_coord.cli.guard import Guard, Limits
 from consul_coord.cli.inbox import Inbox
 from consul_coord.cli.output import Reporter
 from consul_coord.cli.supervise import grace_of, supervise
-from tests.cli.processes import PATIENCE, is_alive, until
+from tests.cli.processes import PATIENCE, PROGRAM, environ, is_alive, until
 
 if TYPE_CHECKING:
     from consul_coord import Client
@@ -143,6 +144,16 @@ def test_the_guard_keeps_no_file_of_its_parents_open(start: Start, key: str) -> 
     (guard,) = children_of(command.pid) - {pid}
     files = {file.readlink() for file in Path(f"/proc/{guard}/fd").iterdir()}
     assert {re.sub(r"\d+", "N", str(file)) for file in files} == {"/dev/null", "socket:[N]"}
+
+
+def test_the_guard_works_where_the_standard_files_were_closed(address: str, key: str, tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    command = f"exec {' '.join(PROGRAM)} lock {key} -- sh -c 'echo $$ >{told}; exec sleep 60' <&- >&- 2>&-"
+    env = environ(CONSUL_HTTP_ADDR=address)
+    with subprocess.Popen(["sh", "-c", command], env=env) as process:
+        until(lambda: told.exists() and told.read_text().endswith("\n"), "the command runs")
+        process.kill()
+    until(lambda: not is_alive(int(told.read_text())), "the command is dead")
 
 
 def test_a_guard_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
