@@ -19,7 +19,7 @@ import socket
 import struct
 from collections import Counter, deque
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from uvicorn.config import Config
@@ -258,7 +258,9 @@ class _Protocol(HttpToolsProtocol):
         path, _, query = target.partition(b"?")
         self.scope["path"] = unquote(path.decode("latin-1"))
         self.scope["raw_path"], self.scope["query_string"] = path, query
-        if self.scope["http_version"] == "1.0" and self.cycle is not None:
+        if self.scope["method"] != "HEAD":
+            self.cycle.transport = cast("asyncio.Transport", _InOne(self.transport))
+        if self.scope["http_version"] == "1.0":
             wishes = b",".join(value for name, value in self.scope["headers"] if name == b"connection")
             self.cycle.keep_alive = b"keep-alive" in wishes.lower()
 
@@ -290,6 +292,35 @@ def _target(sent: bytes) -> bytes:
 
 
 _ABSOLUTE = re.compile(rb"(?i)https?://[^/?#]*")
+
+
+class _InOne:
+    """A transport that sends a reply's head together with what follows, in one system call."""
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if data.startswith(_HEAD) and not self._head and not data.startswith(_CONTINUE):
+            self._head = data
+        else:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else a transport has
+        return getattr(self._transport, name)
+
+
+_HEAD = b"HTTP/1.1 "
+_CONTINUE = b"HTTP/1.1 100 "
 
 
 class _TransportWire:

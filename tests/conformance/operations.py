@@ -57,6 +57,55 @@ CATALOG_OPS = st.tuples(
 )
 
 
+SERVICES = st.sampled_from(["web", "web", "db", "none"])
+"""Names of services; one is registered by nobody."""
+SERVICE_FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "Port": st.integers(80, 81),
+        "Tags": st.sampled_from([[], ["v1"], ["V1", "x"]]),
+        "Meta": st.sampled_from([{}, {"ver": "1"}, {"ver": "2", "a": "b"}]),
+        "Address": st.sampled_from(["", "10.0.0.7", "0.0.0.0"]),
+        "Weights": st.sampled_from([{"Passing": 5}, {"Passing": 1, "Warning": 2}, {}]),
+        "TaggedAddresses": st.sampled_from([{}, {"lan": {"Address": "1.2.3.4", "Port": 5}}]),
+        "EnableTagOverride": st.booleans(),
+        "Connect": st.sampled_from([{}, {"Native": True}]),
+        "Kind": st.sampled_from(["", "x"]),
+    },
+)
+DEFINITIONS = st.sampled_from([{}, {"HTTP": "http://x", "Interval": "90s"}, {"TCP": "x"}, {"TTL": "9s"}])
+OPERATORS = st.sampled_from(
+    (
+        *("==", "!=", "contains", "not contains", "matches", "not matches"),
+        "is empty",
+        "is not empty",
+        "is",
+        "",
+    )
+)
+OPERANDS = st.sampled_from(
+    ["v1", "1", "2", "80", "web", "passing", "critical", '"w.*"', "true", '""', "x", "("]
+)
+SELECTORS: Final[dict[str, tuple[str, ...]]] = {
+    "/v1/health/service/{name}": (
+        *("Service.Port", "Service.Meta.ver", "Service.Meta", "Service.Tags", "Service.Weights.Passing"),
+        *("Checks.Status", "Checks.Type", "Checks", "Node.Meta.rack", "Service.Connect.Native"),
+        *("Service.TaggedAddresses.lan.Port", "Node.TaggedAddresses", "Service.none", "Checks.Definition"),
+    ),
+    "/v1/catalog/service/{name}": (
+        *("ServicePort", "ServiceMeta.ver", "ServiceTags", "ServiceKind", "ServiceID", "NodeMeta.rack"),
+        *("ServiceEnableTagOverride", "ServiceAddress", "Meta", "ServiceWeights"),
+    ),
+    "/v1/health/checks/{name}": ("Status", "CheckID", "ServiceTags", "Type", "Output", "none"),
+    "/v1/health/node/{node}": ("Status", "CheckID", "ServiceName", "ServiceTags", "ModifyIndex"),
+    "/v1/health/state/{state}": ("Status", "CheckID", "ServiceID", "Name"),
+    "/v1/catalog/node/{node}": ("Service", "ID", "Port", "Meta.ver", "Tags", "Kind", "Weights.Warning"),
+    "/v1/catalog/node-services/{node}": ("Service", "Tags", "Connect.Native", "Proxy.Upstreams"),
+}
+READS = st.sampled_from(sorted(SELECTORS))
+CONDITIONS = st.tuples(st.integers(0, 99), OPERATORS, OPERANDS, st.booleans())
+
+
 class Operations(RuleBasedStateMachine):
     """Both sides, and the rules that drive them."""
 
@@ -83,6 +132,8 @@ class Operations(RuleBasedStateMachine):
         self.register("passing", 80)
         self.create_session("release", "0s", "", checked=False)
         self.create_query(0, "")
+        self.register_service("db", "gone", {}, 1)
+        self.deregister({"ServiceID": "gone"})  # so that both know of one that went last
         self.both("GET", f"/v1/kv/{self.prefix}first")
 
     # Sessions
@@ -163,9 +214,49 @@ class Operations(RuleBasedStateMachine):
         }
         self.both("PUT", "/v1/catalog/register", registered)
 
-    @rule(check=st.sampled_from(["c1", "c2"]), status=STATUSES)
-    def register_check(self, check: str, status: str) -> None:
-        registered = {"CheckID": check, "Status": status, "ServiceID": "web" if check == "c2" else ""}
+    @rule(
+        name=st.sampled_from(["web", "db"]),
+        service=st.sampled_from(["web", "w2", "db"]),
+        fields=SERVICE_FIELDS,
+        rack=st.integers(1, 2),
+    )
+    def register_service(self, name: str, service: str, fields: dict[str, Any], rack: int) -> None:
+        registered = {"ID": service, "Service": name, **fields}
+        meta = {"rack": str(rack), "run": self.node}
+        body = {"Node": self.node, "Address": "10.0.0.2", "NodeMeta": meta, "Service": registered}
+        self.both("PUT", "/v1/catalog/register", body)
+
+    @rule(
+        read=READS,
+        name=SERVICES,
+        state=st.sampled_from(["any", "critical", "passing"]),
+        query=st.sampled_from(["", "", "passing", "passing=x", "tag=v1", "tag=V1&tag=x", "node-meta=rack:1"]),
+        conditions=st.lists(CONDITIONS, max_size=2),
+        word=st.sampled_from(["and", "or"]),
+    )
+    def look_at_services(
+        self, *, read: str, name: str, state: str, query: str, conditions: list[Any], word: str
+    ) -> None:
+        """Read services or checks of this run's node, filtered."""
+        selectors = SELECTORS[read]
+        terms = [
+            f"{'not ' * negated}{selectors[number % len(selectors)]} {operator}"
+            f"{'' if 'empty' in operator else f' {operand}'}"
+            for number, operator, operand, negated in conditions
+        ]
+        path = read.format(name=name, node=self.node, state=state)
+        own = f"node-meta=run:{self.node}" if "state" in read or "{name}" in read else ""
+        expression = f"filter={quote(f' {word} '.join(terms))}" if terms else ""
+        self.both("GET", f"{path}?{'&'.join(filter(None, (own, query, expression)))}")
+
+    @rule(check=st.sampled_from(["c1", "c2"]), status=STATUSES, definition=DEFINITIONS)
+    def register_check(self, check: str, status: str, definition: dict[str, str]) -> None:
+        registered = {
+            "CheckID": check,
+            "Status": status,
+            "ServiceID": "web" if check == "c2" else "",
+            "Definition": definition,
+        }
         body = {"Node": self.node, "SkipNodeUpdate": True, "Check": registered}
         self.both("PUT", "/v1/catalog/register", body)
 
@@ -176,7 +267,11 @@ class Operations(RuleBasedStateMachine):
         self.both("POST", "/v1/query", body)
         self.both("GET", "/v1/query")
 
-    @rule(what=st.sampled_from([{}, {"CheckID": "c1"}, {"CheckID": "c2"}, {"ServiceID": "web"}]))
+    @rule(
+        what=st.sampled_from(
+            [{}, {"CheckID": "c1"}, {"CheckID": "c2"}, {"ServiceID": "web"}, {"ServiceID": "w2"}]
+        )
+    )
     def deregister(self, what: dict[str, str]) -> None:
         self.both("PUT", "/v1/catalog/deregister", {"Node": self.node, **what})
 
@@ -188,7 +283,9 @@ class Operations(RuleBasedStateMachine):
     # Waiting
 
     @rule(
-        kind=st.sampled_from(["key", "tree", "keys", "session", "node", "health", "catalog"]),
+        kind=st.sampled_from(
+            [*("key", "tree", "keys", "session", "node", "health", "catalog"), "service", "healthy"]
+        ),
         key=KEYS,
         prefix=PREFIXES,
         pick=PICKS,
@@ -202,6 +299,8 @@ class Operations(RuleBasedStateMachine):
             "node": f"/v1/session/node/{self.node}?",
             "health": f"/v1/health/node/{self.node}?",
             "catalog": f"/v1/catalog/node/{self.node}?",
+            "service": "/v1/catalog/service/web?",
+            "healthy": "/v1/health/service/web?",
         }[kind]
         self.sides.watch(path)
 
