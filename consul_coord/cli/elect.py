@@ -141,7 +141,7 @@ def elect(
     agent: Agent,
     as_json: bool,
 ) -> int:
-    """Run COMMAND while leading KEY, again after each election."""
+    """Run COMMAND while leading KEY, and again when elected again."""
     reporter = Reporter(as_json=as_json, quiet=quiet)
     inbox = _Mail(Drain(None if drain_on is None else signal.Signals[f"SIG{drain_on}"], drain_timeout))
     observer = _Observer(reporter, inbox)

@@ -51,7 +51,7 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 @click.option("-a", "--all", "show_all", is_flag=True, help="Show what is free as well.")
 @options.connection
 def holders(*, prefix: str, show_all: bool, agent: Agent, as_json: bool) -> int:
-    """Show locks, elections and semaphores below PREFIX: who holds them, who waits."""
+    """Show who holds and who waits below PREFIX."""
     reporter = Reporter(as_json=as_json)
 
     def work() -> int:

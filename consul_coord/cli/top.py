@@ -65,7 +65,7 @@ _HOME, _REST = "\x1b[H", "\x1b[K"
 @click.argument("prefix")
 @options.connection
 def top(*, prefix: str, agent: Agent, as_json: bool) -> int:
-    """Watch locks, elections and semaphores below PREFIX."""
+    """Show who holds and who waits below PREFIX, as it changes."""
     reporter, inbox = Reporter(as_json=as_json), Inbox()
     trouble = _Trouble() if not (as_json or tables.is_dumb(sys.stdout)) else None
 

@@ -51,7 +51,7 @@ Without --real no Consul is needed: a server is started, and stopped at the end.
     help=f"TTL of the sessions (default: {EMBEDDED_TTL:g}, with --real {REAL_TTL:g}).",
 )
 def demo(*, real: str | None, ttl: float | None) -> int:
-    """Show four processes contending for a lock, one of which is killed.
+    """Show four processes contend for a lock; one is killed.
 
     Exits with 0 if the fences rose and no two holds overlapped, else with 1.
     """

@@ -49,7 +49,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
 )
 @options.connection
 def doctor(*, key: str | None, kind: Kind | None, agent: Agent, as_json: bool) -> int:
-    """Check whether locks can work here, and whether the token may lock KEY.
+    """Check whether locks work here, and with this token.
 
     Exits with 1 when there is a fault. A warning is no fault.
     """
