@@ -5,11 +5,12 @@ A client is what users see of it; its runner does the work, and lives as long as
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from consul_coord.clock import SystemClock
 from consul_coord.errors import InvalidArgument
-from consul_coord.models import SessionSpec
+from consul_coord.models import SessionSpec, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -52,6 +53,11 @@ class BaseRunner:
     def now(self) -> float:
         """Return the lease clock's time in seconds."""
         return self._clock.now()
+
+    def placed(self, options: WriteOptions | None) -> WriteOptions:
+        """Return options that name the datacenter, for calls whose body has to say it."""
+        given = options or WriteOptions()
+        return replace(given, datacenter=given.datacenter or self._settings.datacenter)
 
     def __repr__(self) -> str:
         return f"<{self._kind} of {self._settings.address}>"

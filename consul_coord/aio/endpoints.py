@@ -283,7 +283,9 @@ class AsyncCatalog:
 
     async def register(self, registration: Registration, *, options: WriteOptions | None = None) -> bool:
         """Enter a node, with a service and checks if given, or overwrite what is there."""
-        return await self._runner.perform(catalog.register(registration, options=options))
+        return await self._runner.perform(
+            catalog.register(registration, options=self._runner.placed(options))
+        )
 
     async def deregister(
         self,
@@ -298,7 +300,9 @@ class AsyncCatalog:
         Sessions end with their node, and with any check that they name.
         """
         return await self._runner.perform(
-            catalog.deregister(node, check_id=check_id, service_id=service_id, options=options)
+            catalog.deregister(
+                node, check_id=check_id, service_id=service_id, options=self._runner.placed(options)
+            )
         )
 
 

@@ -33,6 +33,7 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
     """
 
     _reentrant = False
+    _any_key = False
     _keys: tuple[str, ...] = ()
     """Set where there are several."""
 
@@ -65,6 +66,7 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
                 fair=fair,
                 reentrant=self._reentrant,
                 session=session,
+                any_key=self._any_key,
             )
         )
         super().__init__(self.key)

@@ -129,7 +129,12 @@ class AsyncRunner(BaseRunner):
         self._transport = self._make_transport()
         self._host = AsyncHost(clock=self._clock, observer=self._observer)
         self._closed_by = {}
-        self.core = ClientState(self._host, spec=self._spec, timeout=self._settings.timeout)
+        self.core = ClientState(
+            self._host,
+            spec=self._spec,
+            timeout=self._settings.timeout,
+            datacenter=self._settings.datacenter,
+        )
 
     def forked(self) -> None:
         """Leave what was inherited to the parent, without any I/O; called in a forked child."""

@@ -34,6 +34,12 @@ give the holder's own key (PREFIX/SESSION, see "holders --json").
 """
 
 
+class _Found(Lock):
+    """A lock that is there, whatever name it was given once."""
+
+    _any_key = True
+
+
 @click.command("break", epilog=EPILOG)
 @click.argument("key")
 @click.option("--session", metavar="ID", help="Break it only if this session holds it; asks nothing.")
@@ -63,7 +69,7 @@ def break_(
 
     def work() -> int:
         with agent.client() as client:
-            lock = Lock(client, key)
+            lock = _Found(client, key)
             holder = lock.holder()
             if holder is None:
                 return reporter.fail(ExitCode.NO, f"nobody holds {key}")

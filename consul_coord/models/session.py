@@ -6,6 +6,9 @@ Rules
   longer, before they end a session that nobody renews. But every session may end before that: with its node
   (autopilot, ``consul leave`` and ``force-leave`` remove nodes), by a health check, by an operator. Then the
   lock-delay alone keeps others out.
+- A *coordination node* is in the catalog without any agent, so nothing removes it by itself. Sessions there
+  have a horizon of the whole TTL. Their lock-delay is as long unless it is set, so that somebody who destroys
+  such a session or removes the node brings no second holder either.
 - A session without a horizon gives no local guarantee; it has to be asked for by name (``allow_unbounded``).
   Its lease is then the TTL, which holds as long as nothing but the TTL ends the session.
 - Consul's minimum for a TTL is a setting of the servers (10 s unless changed), so it is theirs to enforce.
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 Behavior: TypeAlias = Literal["release", "delete"]
 """What becomes of held keys when the session ends."""
 
+DEFAULT_TTL = 15.0
 DEFAULT_LOCK_DELAY = 15.0
 """What the servers use when none is sent."""
 LONGEST_LOCK_DELAY = 60.0
@@ -34,7 +38,10 @@ LONGEST_TTL = 86_400.0
 # Consul takes a lock-delay under 1000 ns for a number of seconds, and a TTL of 0 for none.
 SHORTEST_DELAY = 1e-6
 SHORTEST_TTL = 1e-6
+SHORTEST_HORIZON = 0.05
+"""A lease that is shorter is over before its holder has heard of it: as good as none."""
 SERF_HEALTH = "serfHealth"
+COORDINATION_NODE = "consul-coord"
 _FAILOVER_SLACK = 1.0
 
 
@@ -54,24 +61,23 @@ class Session:
     service_checks: tuple[str, ...] = ()
     create_index: int = 0
 
-    @property
-    def horizon(self) -> float:
-        """Seconds for which a renewal surely keeps others out; 0 when there is no such time."""
-        return _horizon(self.ttl, self.lock_delay)
 
-
-class SessionSettings(TypedDict, total=False):
-    """The settings of a ``SessionSpec``, each optional."""
-
+class _AnyNode(TypedDict, total=False):
     ttl: float | None
     lock_delay: float | None
     behavior: Behavior
-    node: str | None
     node_checks: Sequence[str]
     service_checks: Sequence[str]
     name: str | None
     drift: float
     allow_unbounded: bool
+
+
+class SessionSettings(_AnyNode, total=False):
+    """The settings of a ``SessionSpec``, each optional."""
+
+    node: str | None
+    register_node: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +90,15 @@ class SessionSpec:
     nothing would then keep others out while a holder may still trust its session.
     """
 
-    ttl: float | None = 15.0
+    ttl: float | None = DEFAULT_TTL
     """Seconds until an unrenewed session may end (up to 86400); None for never."""
     lock_delay: float | None = None
     """Seconds (0 to 60) for which keys stay locked after the session ended; None for the servers' 15."""
     behavior: Behavior = "release"
     node: str | None = None
     """The registered node it belongs to; None for the agent's own."""
+    register_node: bool = False
+    """Whether ``node`` is a coordination node: no agent owns it, and it is registered if it is missing."""
     node_checks: Sequence[str] = ()
     service_checks: Sequence[str] = ()
     name: str | None = None
@@ -112,6 +120,9 @@ class SessionSpec:
         if self.node == "":
             message = "node must name a registered node; None means the agent's own"
             raise InvalidArgument(message)
+        if self.register_node and (self.node is None or self.node_checks or self.service_checks):
+            message = "register_node needs the name of a node, and no checks: a coordination node has none"
+            raise InvalidArgument(message)
         if not 0 <= _validate.number("drift", self.drift) < 1:
             message = f"drift must be 0 or more and less than 1, not {self.drift!r}"
             raise InvalidArgument(message)
@@ -126,11 +137,13 @@ class SessionSpec:
             raise InvalidArgument(message)
 
     def _check_bounded(self) -> None:
-        if self.allow_unbounded or _horizon(self.ttl, effective_lock_delay(self)):
+        lock_delay = effective_lock_delay(self)
+        if self.allow_unbounded or horizon(self.ttl, lock_delay, lasting=self.register_node):
             return
         message = (
-            f"this session would give its holder no time to notice a loss: {no_horizon(self.ttl)}. Set both "
-            "ttl and lock_delay, or allow_unbounded=True to go without the guarantee"
+            "this session would give its holder no time to notice a loss: "
+            f"{no_horizon(self.ttl, lock_delay)}. Set both ttl and lock_delay, or allow_unbounded=True to go "
+            "without the guarantee"
         )
         raise UnsafeSession(message)
 
@@ -138,9 +151,10 @@ class SessionSpec:
     def lease_horizon(self) -> float | None:
         """Seconds that a renewal gives the lease, before ``drift``: the smaller of TTL and lock-delay.
 
-        With ``allow_unbounded``, where that would be 0: the TTL, without the guarantee; None without a TTL.
+        On a coordination node: the TTL. With ``allow_unbounded``, where there would be none: the TTL, without
+        the guarantee, and None without a TTL.
         """
-        return _horizon(self.ttl, effective_lock_delay(self)) or self.ttl
+        return horizon(self.ttl, effective_lock_delay(self), lasting=self.register_node) or self.ttl
 
     @classmethod
     def liveness(cls, **changes: Unpack[SessionSettings]) -> Self:
@@ -152,23 +166,46 @@ class SessionSpec:
         changes["node_checks"] = tuple(dict.fromkeys(checks))
         return cls(**changes)
 
+    @classmethod
+    def coordination(cls, node: str = COORDINATION_NODE, **changes: Unpack[_AnyNode]) -> Self:
+        """Make a spec for sessions on a coordination node: one in the catalog that no agent owns.
+
+        What they hold outlives restarts, ``leave`` and the removal of the agent that they were made through.
+        The first client that needs ``node`` registers it, for which its token needs ``node:write``. A node
+        that has an agent is refused with UnsafeSession. ``lock_delay`` is the TTL (at most 60 s) unless it is
+        given. Removing the node ends all sessions on it.
+        """
+        ttl = changes.get("ttl", DEFAULT_TTL)
+        if changes.get("lock_delay") is None and isinstance(ttl, int | float):
+            changes["lock_delay"] = min(ttl, LONGEST_LOCK_DELAY)
+        return cls(node=node, register_node=True, **changes)
+
 
 def effective_lock_delay(spec: SessionSpec) -> float:
     """Return the lock-delay in seconds that the servers will use."""
     return DEFAULT_LOCK_DELAY if spec.lock_delay is None else spec.lock_delay
 
 
-def _horizon(ttl: float | None, lock_delay: float) -> float:
-    return 0.0 if ttl is None else min(ttl, max(0.0, min(lock_delay, LONGEST_LOCK_DELAY)))
+def horizon(ttl: float | None, lock_delay: float, *, lasting: bool = False) -> float:
+    """Return the seconds for which a renewed session surely keeps others out; 0 when there is no such time.
+
+    ``lasting``: it is on a coordination node.
+    """
+    if ttl is None:
+        return 0.0
+    granted = ttl if lasting else min(ttl, lock_delay, LONGEST_LOCK_DELAY)
+    return granted if granted >= SHORTEST_HORIZON else 0.0
 
 
-def no_horizon(ttl: float | None) -> str:
+def no_horizon(ttl: float | None, lock_delay: float) -> str:
     """Return why a session has no horizon."""
     if ttl is None:
         return "it has no TTL"
-    return (
-        "its lock-delay is 0, so another client gets its keys as soon as it ends, which may be at any moment"
-    )
+    if lock_delay <= 0:
+        return "its lock-delay is 0, so another client may get its keys when it ends, perhaps at any time"
+    what, seconds = min(("TTL", ttl), ("lock-delay", lock_delay), key=lambda each: each[1])
+    least = f"{SHORTEST_HORIZON:g} s is the least"
+    return f"its {what} of {seconds:g} s is over before a request is answered: {least}"
 
 
 def failover_bound(spec: SessionSpec, *, leader_changes: int = 0) -> float:

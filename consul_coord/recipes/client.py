@@ -55,12 +55,18 @@ They do so in a tenth of that; but one that a signal handler has interrupted to 
 class ClientState:
     """The state that the recipes of one client share."""
 
-    def __init__(self, host: Host, *, spec: SessionSpec, timeout: float) -> None:
+    def __init__(
+        self, host: Host, *, spec: SessionSpec, timeout: float, datacenter: str | None = None
+    ) -> None:
         self.host = host
         self.timeout = timeout
         """Seconds that one request may take."""
         self.spec = spec
         """What the shared session is like."""
+        self.datacenter = datacenter
+        """Where the client's requests go, if not to the agent's own one."""
+        self.coordination_nodes: set[str] = set()
+        """Those that are known to have no agent."""
         self.names = Names(host.random())
         self.queues = Tickets(host.mutex())
         self.shared = sessions.SessionSource(self, spec)

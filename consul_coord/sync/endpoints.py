@@ -280,7 +280,7 @@ class Catalog:
 
     def register(self, registration: Registration, *, options: WriteOptions | None = None) -> bool:
         """Enter a node, with a service and checks if given, or overwrite what is there."""
-        return self._runner.perform(catalog.register(registration, options=options))
+        return self._runner.perform(catalog.register(registration, options=self._runner.placed(options)))
 
     def deregister(
         self,
@@ -295,7 +295,9 @@ class Catalog:
         Sessions end with their node, and with any check that they name.
         """
         return self._runner.perform(
-            catalog.deregister(node, check_id=check_id, service_id=service_id, options=options)
+            catalog.deregister(
+                node, check_id=check_id, service_id=service_id, options=self._runner.placed(options)
+            )
         )
 
 

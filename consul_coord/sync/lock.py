@@ -34,6 +34,7 @@ class Lock(Holdable[Hold]):
     """
 
     _reentrant = False
+    _any_key = False
     _keys: tuple[str, ...] = ()
     """Set where there are several."""
 
@@ -66,6 +67,7 @@ class Lock(Holdable[Hold]):
                 fair=fair,
                 reentrant=self._reentrant,
                 session=session,
+                any_key=self._any_key,
             )
         )
         super().__init__(self.key)

@@ -68,7 +68,12 @@ class Runner(BaseRunner):
             background=self._make_background,
             foreground=self._transport,
         )
-        self.core = ClientState(self._host, spec=self._spec, timeout=self._settings.timeout)
+        self.core = ClientState(
+            self._host,
+            spec=self._spec,
+            timeout=self._settings.timeout,
+            datacenter=self._settings.datacenter,
+        )
         self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
         self._closed_by = {}
         self._finalizer.atexit = False  # open clients are closed then, on the main thread

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Client, HoldState, Lock, LossReason, Semaphore
+from consul_coord import Client, HoldState, InvalidKey, Lock, LossReason, Semaphore
 from tests.cli.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -86,3 +86,18 @@ def test_a_slot_is_freed_by_its_holders_own_key(call: Call, key: str, client: Cl
     assert permit.state is HoldState.LOST
     with semaphore.hold(timeout=PATIENCE):
         pass
+
+
+@pytest.mark.parametrize("name", ["old ", "100%20"])
+def test_a_key_that_nothing_new_may_be_called_can_still_be_broken(
+    call: Call, key: str, client: Client, name: str
+) -> None:
+    old = f"{key}/{name}"
+    with pytest.raises(InvalidKey):
+        Lock(client, old)
+    session = client.session.create()
+    assert client.kv.acquire(old, session)
+    assert call("break", old, "--session", session).code == 0
+    found = client.kv.get(old).value
+    assert found is not None
+    assert found.session is None

@@ -128,11 +128,18 @@ MUTATIONS = (
         Mutation(
             f"a lease of the TTL alone, by {rule}",
             session_model,
-            "_horizon",
-            "min(ttl, max(0.0, min(lock_delay, LONGEST_LOCK_DELAY)))",
+            "horizon",
+            "min(ttl, lock_delay, LONGEST_LOCK_DELAY)",
             "ttl",
             breaks=rule,
             within=200,
+            also=Mutation(
+                "the same at each renewal",
+                session,
+                "horizon",
+                "min(ttl, lock_delay, LONGEST_LOCK_DELAY)",
+                "ttl",
+            ),
         )
         for rule in _BOTH
     ),

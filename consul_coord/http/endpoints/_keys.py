@@ -5,9 +5,11 @@ Rules, from what Consul does with the path of a request
   reach another key, or none. A transaction could store such a key, but no other request could then reach it.
 - Characters that do not print are refused with an empty reply of status 400.
 - ``trail/`` and ``trail`` are two keys; a prefix is a prefix of the string, not of a path.
-- Releases from 1.21.5 refuse some more (that one everything but letters, digits and ``,_./-?&=``; later ones
-  spaces at either end). That is theirs to say, as older ones take them; letters, digits and ``,-_./`` are
-  safe everywhere.
+- Releases from 1.21.5 refuse some more in the path of a request, and not in a transaction: later ones a space
+  at either end, and a literal ``%XX`` that decodes to a space or ``..``. A lock with such a name could be
+  taken there and never be watched, so nothing new gets it (``check_name``). What old keys are called, one can
+  still ask for (``check_key``). 1.21.5 itself refuses everything but letters, digits and ``,_./-?&=``;
+  letters, digits and ``,-_./`` are safe everywhere.
 - Everything is percent-encoded but the unreserved characters and ``/``.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from consul_coord.errors import InvalidArgument, InvalidKey
 
@@ -35,6 +37,26 @@ _FAULTS: tuple[tuple[Callable[[str], bool], str, str], ...] = (
         lambda text: not {".", ".."}.isdisjoint(text.split("/")),
         "it has a segment '.' or '..', which Consul would clean away",
         "name the segment otherwise",
+    ),
+)
+
+
+def _decoded(text: str) -> str:
+    """Return what the literal ``%XX`` in a text stand for; empty if there are none."""
+    decoded = unquote(text)
+    return "" if decoded == text else decoded
+
+
+_FAULTS_OF_NAMES: tuple[tuple[Callable[[str], bool], str, str], ...] = (
+    (
+        lambda text: text != text.strip(),
+        "it begins or ends with a space, which newer releases of Consul refuse",
+        "leave the space out",
+    ),
+    (
+        lambda text: " " in _decoded(text) or ".." in _decoded(text),
+        "it has a '%XX' that stands for a space or '..', which newer releases of Consul refuse",
+        "name it without '%'",
     ),
 )
 
@@ -67,6 +89,16 @@ def check_key(key: str) -> str:
         raise InvalidKey(f"key {key!r} can't be used: {found}", key=key)
     if not key:
         raise InvalidKey("a key can't be empty: name one, such as 'jobs/nightly'", key=key)
+    return key
+
+
+def check_name(key: str) -> str:
+    """Return a key for something new; raise InvalidKey when a release of Consul would not read it."""
+    check_key(key)
+    for applies, what, advice in _FAULTS_OF_NAMES:
+        if applies(key):
+            message = f"key {key!r} can't be used: {what}: {advice}"
+            raise InvalidKey(message, key=key)
     return key
 
 

@@ -148,6 +148,8 @@ def deregister(
 def _write(
     path: str, wanted: dict[str, object], options: WriteOptions | None, *, needed: tuple[str, ...]
 ) -> Call[bool]:
+    # Consul reads the datacenter from here, and not from the query.
+    wanted = {"Datacenter": None if options is None else options.datacenter, **wanted}
     body = _json.dump({name: value for name, value in wanted.items() if value is not None})
     request = _call.write_request("PUT", path, options, body=body, retry=Retry.IDEMPOTENT, needed=needed)
     return _call.call(request, _call.answer(_json.boolean))

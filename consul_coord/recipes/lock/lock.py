@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from consul_coord.errors import KeyConflict, NotHeld, PermissionDenied, TxnFailed
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.endpoints._keys import check_key
+from consul_coord.http.endpoints._keys import check_key, check_name
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import perform
 from consul_coord.models import Contender, Holder, KVPair, ReadOptions, ReleaseOutcome, TxnOp
@@ -50,6 +50,8 @@ class LockPlan:
     fair: bool
     reentrant: bool
     session: SessionSpec | str | None
+    any_key: bool = False
+    """Whether the keys may have names that nothing new should get: to look at old ones, and to break them."""
 
     @property
     def key(self) -> str:
@@ -66,7 +68,7 @@ class LockObject(WaitingCalls):
     def __init__(self, plan: LockPlan) -> None:
         super().__init__(plan.key)
         for key in plan.keys:
-            check_key(key)
+            (check_key if plan.any_key else check_name)(key)
         check_value(plan.keys, plan.value)
         self.plan = plan
         self._source: tuple[ClientState, SessionSource] | None = None

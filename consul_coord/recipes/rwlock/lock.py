@@ -52,7 +52,9 @@ class RwSide(LockObject):
     def sessions(self, core: ClientState) -> SessionPool:
         """Return where the sessions come from: the same for as long as the client's coordinator is."""
         if self._sessions is None or self._sessions[0] is not core:
-            spec = self.plan.session if isinstance(self.plan.session, SessionSpec) else SessionSpec()
+            own = self.plan.session
+            plain = replace(core.spec, node_checks=(), service_checks=())
+            spec = own if isinstance(own, SessionSpec) else plain
             directory = waitqueue.directory(self.plan.key)
             self._sessions = (core, core.slot_sessions(directory, replace(spec, behavior="delete")))
             self.other._sessions = self._sessions  # noqa: SLF001 - one object in two halves

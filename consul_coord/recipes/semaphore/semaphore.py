@@ -26,7 +26,7 @@ from consul_coord.errors import (
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.endpoints._keys import check_key
+from consul_coord.http.endpoints._keys import check_name
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import perform, send_once
 from consul_coord.models import Contender, Holder, ReadOptions, SessionSpec, _validate
@@ -66,7 +66,7 @@ class SemaphoreObject(WaitingCalls):
 
     def __init__(self, plan: SemaphorePlan, limit: int) -> None:
         super().__init__(plan.prefix)
-        check_key(plan.prefix)
+        check_name(plan.prefix)
         if plan.prefix.endswith("/"):
             message = f"prefix {plan.prefix!r} can't be used: it ends with '/', which is added: leave it out"
             raise InvalidKey(message, key=plan.prefix)

@@ -48,10 +48,12 @@ async def open_session(io: IO, core: ClientState, spec: SessionSpec, *, resume: 
     if own is not None:
         _let_go(core, own)
     try:
-        await sessions.renew(io, core, kept, deadline=deadline)
+        session = await sessions.renew(io, core, kept, deadline=deadline)
     except SessionNotFound as error:
         message = f"session {kept.id} can't be resumed: it has ended. Open a new one"
         raise SessionNotFound(message, session=kept.id) from error
+    if sessions.is_lasting(spec, session):
+        await sessions.vet_node(io, core, spec, deadline)
     core.adopt_session(kept)
     return kept
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import (
     ConsulCoordError,
+    NodeNotRegistered,
     PermissionDenied,
     RequestTimeout,
     SessionNotFound,
@@ -40,8 +41,8 @@ from consul_coord.http.failures import outcome_unknown
 from consul_coord.http.retry import send_once
 from consul_coord.io import Signal
 from consul_coord.models import LossReason, ReadOptions, SessionSpec
-from consul_coord.models.session import no_horizon
-from consul_coord.recipes.cleanup.reaper import SWEEPS, StraySession
+from consul_coord.models.session import horizon, no_horizon
+from consul_coord.recipes.cleanup.reaper import SWEEPS, DestroySession, StraySession
 from consul_coord.recipes.session.lease import Lease
 
 if TYPE_CHECKING:
@@ -154,6 +155,22 @@ class SessionSource:
         return kept
 
     async def _create(self, io: IO, spec: SessionSpec, deadline: float) -> KeptSession:
+        try:
+            kept = await self._create_once(io, spec, deadline)
+        except NodeNotRegistered as refused:
+            from consul_coord.recipes.session import nodes  # seldom needed
+
+            await nodes.provide(io, self._core, spec, refused, deadline=deadline)
+            kept = await self._create_once(io, spec, deadline)
+        if spec.register_node:
+            try:
+                await vet_node(io, self._core, spec, deadline)
+            except BaseException:
+                self._core.reaper.add(DestroySession(kept.id))
+                raise
+        return kept
+
+    async def _create_once(self, io: IO, spec: SessionSpec, deadline: float) -> KeptSession:
         name = self._core.names.unique(spec.name)
         sent_at = io.now()
         try:
@@ -177,10 +194,22 @@ class OwnSource(SessionSource):
             self._core.discard_session(kept)
 
 
+async def vet_node(io: IO, core: ClientState, spec: SessionSpec, deadline: float) -> None:
+    """Return if no agent owns the coordination node of a spec. Raises UnsafeSession."""
+    from consul_coord.recipes.session import nodes  # seldom needed
+
+    await nodes.vet(io, core, spec, deadline=deadline)
+
+
+def is_lasting(spec: SessionSpec, session: Session) -> bool:
+    """Return whether a session is on the coordination node of a spec: one that is resumed need not be."""
+    return spec.register_node and session.node.lower() == (spec.node or "").lower()
+
+
 async def renew(
     io: IO, core: ClientState, kept: KeptSession, *, deadline: float, caught_up: bool = False
-) -> None:
-    """Renew once; extends the lease.
+) -> Session:
+    """Renew once, and return the session as the server has it; extends the lease.
 
     ``caught_up``: a consistent read was answered just before, so that one 404 is enough. Raises
     SessionNotFound after ending the session; other errors change nothing.
@@ -195,6 +224,7 @@ async def renew(
     if kept.lease.ended_by is None:
         _compare(io, kept, session)
         io.emit(Renewed(kept.id, kept.lease.remaining(io.now()), recovered))
+    return session
 
 
 async def _renew_surely(io: IO, kept: KeptSession, deadline: float) -> tuple[float, Session]:
@@ -223,13 +253,14 @@ def _horizon(kept: KeptSession, session: Session) -> float | None:
 
     Raises UnsafeSession for one without a horizon that was not asked for.
     """
-    if session.horizon:
-        return session.horizon
-    if kept.spec.allow_unbounded:
+    spec = kept.spec
+    if granted := horizon(session.ttl, session.lock_delay, lasting=is_lasting(spec, session)):
+        return granted
+    if spec.allow_unbounded:
         return session.ttl
     message = (
-        f"session {kept.id} can't be used: {no_horizon(session.ttl)}. Use one with a TTL and a lock-delay, "
-        "or let the client make it: SessionSpec(..., allow_unbounded=True)"
+        f"session {kept.id} can't be used: {no_horizon(session.ttl, session.lock_delay)}. Give one with a "
+        "TTL and a lock-delay, or let the client make it: SessionSpec(..., allow_unbounded=True)"
     )
     raise UnsafeSession(message, session=kept.id)
 

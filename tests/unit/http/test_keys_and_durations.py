@@ -62,6 +62,29 @@ def test_bad_keys(key: str, why: str) -> None:
         _keys.check_id("session", key)
 
 
+@pytest.mark.parametrize("key", ["jobs/a b", "a..b", "100%", "%41", "a%2Fb", "%zz", "é", "a+b", "jobs/.lock"])
+def test_names_that_each_release_reads(key: str) -> None:
+    assert _keys.check_name(key) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        *BAD.items(),
+        (" jobs", "begins or ends with a space"),
+        ("jobs/nightly ", "begins or ends with a space"),
+        ("jobs/100%20", "stands for a space"),
+        ("a%20b/c", "stands for a space"),
+        ("%2e%2E/a", r"or '\.\.'"),
+        ("a/.%2e/b", r"or '\.\.'"),
+    ],
+)
+def test_names_that_some_release_refuses_to_read(key: str, why: str) -> None:
+    with pytest.raises(InvalidKey, match=why) as caught:
+        _keys.check_name(key)
+    assert caught.value.key == key
+
+
 def test_empty() -> None:
     assert not _keys.check_prefix("")
     with pytest.raises(InvalidKey, match="empty"):

@@ -73,6 +73,9 @@ def test_lease_horizon(settings: dict[str, Any], horizon: float | None) -> None:
     [
         ({"ttl": None}, "it has no TTL"),
         ({"lock_delay": 0}, "its lock-delay is 0"),
+        ({"node_checks": ["c"], "lock_delay": 1e-6}, "its lock-delay of 1e-06 s is over before a request"),
+        ({"lock_delay": 0.049}, "its lock-delay of 0.049 s"),
+        ({"ttl": 0.01}, "its TTL of 0.01 s is over before"),
         ({"node_checks": ["c"], "lock_delay": 0.0}, "its lock-delay is 0"),
     ],
 )
@@ -102,6 +105,8 @@ def test_no_horizon_must_be_asked_for(settings: dict[str, Any], cause: str) -> N
         ({"node_checks": "serfHealth"}, "did you mean"),
         ({"node_checks": [1]}, "node_checks must be a string"),
         ({"node": ""}, "node must name"),
+        ({"register_node": True}, "needs the name of a node"),
+        ({"register_node": True, "node": "n", "node_checks": ["c"]}, "and no checks"),
         ({"name": "\ud800"}, "surrogate"),
     ],
 )
@@ -112,7 +117,7 @@ def test_settings_out_of_range(settings: dict[str, Any], told: str) -> None:
 
 def test_settings_at_their_bounds() -> None:
     SessionSpec(ttl=86400.0, lock_delay=60.0, drift=0.0)
-    SessionSpec(ttl=0.2, lock_delay=1e-6, drift=0.99)
+    SessionSpec(ttl=0.2, lock_delay=0.05, drift=0.99)
 
 
 def test_specs_can_be_keys() -> None:
@@ -122,6 +127,26 @@ def test_specs_can_be_keys() -> None:
 def test_liveness_adds_serf_health() -> None:
     assert SessionSpec.liveness() == SessionSpec(node_checks=("serfHealth",))
     assert SessionSpec.liveness(ttl=30, node_checks=["c", "serfHealth"]).node_checks == ("serfHealth", "c")
+
+
+@pytest.mark.parametrize(
+    ("changes", "lock_delay", "horizon"),
+    [
+        ({}, 15.0, 15.0),
+        ({"ttl": 30}, 30.0, 30.0),
+        ({"ttl": 90.0}, 60.0, 90.0),
+        ({"ttl": 60.0, "lock_delay": 5.0}, 5.0, 60.0),
+        ({"ttl": 10.0, "lock_delay": 0.0}, 0.0, 10.0),
+        ({"ttl": None, "allow_unbounded": True}, None, None),
+    ],
+)
+def test_a_coordination_node_gives_the_whole_ttl(
+    changes: dict[str, Any], lock_delay: float | None, horizon: float | None
+) -> None:
+    spec = SessionSpec.coordination(**changes)
+    assert (spec.node, spec.register_node) == ("consul-coord", True)
+    assert (spec.lock_delay, spec.lease_horizon) == (lock_delay, horizon)
+    assert SessionSpec.coordination("n").node == "n"
 
 
 def test_failover_bound() -> None:
