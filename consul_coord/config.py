@@ -79,7 +79,7 @@ class Credentials:
     object.
     """
 
-    __slots__ = ("_authorization", "_file", "_headers", "_looked_at", "_stamp", "_trouble", "_watched")
+    __slots__ = ("_authorization", "_file", "_looked_at", "_stamp", "_trouble", "latest", "watched")
 
     def __init__(
         self,
@@ -96,35 +96,37 @@ class Credentials:
         self._stamp: tuple[int, int, int] | None = None
         self._looked_at = -math.inf
         self._trouble = False
-        self._watched: str | None = None
+        self.watched: str | None = None
+        """The file that is looked at; None when the headers stay the same."""
         if self._file is not None:
             self._stamp = _file_stamp(self._file)
             token = _read_token(self._file)
             # A pipe or a process substitution can be read once only.
-            self._watched = self._file if self._stamp is not None else None
+            self.watched = self._file if self._stamp is not None else None
         elif token:
             token = _checked_token(token, "token")
-        self._headers = self._made_headers(token)
+        self.latest = self._made_headers(token)
+        """The headers as they were last made. Another token makes another dict."""
 
     def headers(self, now: float) -> dict[str, str]:
         """Return the headers to send. ``now`` is any monotonic time in seconds.
 
         It is the same dict, which must not be changed, as long as the token is the same.
         """
-        if self._watched is not None and not 0 <= now - self._looked_at < TOKEN_FILE_INTERVAL:
+        if self.watched is not None and not 0 <= now - self._looked_at < TOKEN_FILE_INTERVAL:
             self._looked_at = now
-            stamp = _file_stamp(self._watched)
+            stamp = _file_stamp(self.watched)
             if stamp != self._stamp or self._trouble:
                 self._stamp = stamp
                 self.reload()
-        return self._headers
+        return self.latest
 
     def reload(self) -> bool:
         """Read the token file now, and return whether the token is another one than before."""
-        if self._watched is None:
+        if self.watched is None:
             return False
         try:
-            token = _read_token(self._watched)
+            token = _read_token(self.watched)
         except ConfigError as error:
             if not self._trouble:
                 _log.warning("the last token stays in use: %s", error)
@@ -132,9 +134,9 @@ class Credentials:
             return False
         self._trouble = False
         headers = self._made_headers(token)
-        if headers == self._headers:
+        if headers == self.latest:
             return False
-        self._headers = headers
+        self.latest = headers
         return True
 
     def _made_headers(self, token: str | None) -> dict[str, str]:
@@ -148,7 +150,7 @@ class Credentials:
 
     @property
     def _has_token(self) -> bool:
-        return "X-Consul-Token" in self._headers
+        return "X-Consul-Token" in self.latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

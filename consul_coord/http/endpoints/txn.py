@@ -77,7 +77,6 @@ def txn(
     """
     if not ops:
         raise InvalidArgument("a transaction needs at least one operation")
-    _check_size(len(ops), OPS_LIMIT, "operations")
     sent: list[object] = []
     needed: dict[str, None] = {}
     assumed = Retry.READ
@@ -99,17 +98,20 @@ def txn(
         if verb not in _READS:
             assumed = Retry.NEVER
     body = _json.encode(sent).encode()
-    _check_size(len(body), _call.BODY_LIMIT, "bytes with its values in base64")
+    if len(ops) > OPS_LIMIT or len(body) > _call.BODY_LIMIT:
+        raise _too_large(len(ops), len(body))
     params = () if options is None else _params(options)
     request = Request("PUT", _PATH, params, body, retry or assumed, tuple(needed))
     return Call(request, partial(_decode, ops, request))
 
 
-def _check_size(size: int, limit: int, what: str) -> None:
-    if size > limit:
-        raise ValueTooLarge(
-            f"this transaction has {size} {what}, and Consul takes {limit}: split it", size=size, limit=limit
-        )
+def _too_large(ops: int, size: int) -> ValueTooLarge:
+    if ops > OPS_LIMIT:
+        what, size, limit = "operations", ops, OPS_LIMIT
+    else:
+        what, limit = "bytes, with values in base64", _call.BODY_LIMIT
+    message = f"this transaction has {size} {what}, and Consul takes {limit}: split it"
+    return ValueTooLarge(message, size=size, limit=limit)
 
 
 def _params(options: ReadOptions | WriteOptions) -> _call.Params:

@@ -18,7 +18,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from consul_coord.http.transport.attempt import Abandoned
+from consul_coord.http.transport.outgoing import Abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ Rules
 - Every address that the name has is tried, in the resolver's order, each with its share of the time left.
 - The resolver can be neither interrupted nor bounded, so a name, unlike an IP address, is looked up on a
   thread.
-- The attempt's brake, when it has one, stops any of it.
+- Cancelling the attempt stops any of it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.http.transport.attempt import Abandoned
 from consul_coord.http.transport.bounded import call_bounded
-from consul_coord.http.transport.outgoing import tls_name
+from consul_coord.http.transport.outgoing import Abandoned, tls_name
 
 if TYPE_CHECKING:
     import ssl
 
     from consul_coord.config import Settings
-    from consul_coord.http.transport.attempt import Attempt
+    from consul_coord.http.transport.outgoing import Attempt
 
-BRAKE_CHECK = 0.02
-"""How often a connect looks at its brake: seconds. Not every system lets a connecting socket be shut down."""
+CANCEL_CHECK = 0.02
+"""How often a connect looks whether it was cancelled, in seconds.
+
+Not every system lets a connecting socket be shut down.
+"""
 
 _Place = tuple[int, Any]
 """Address family and socket address."""
@@ -51,8 +53,7 @@ def _places(settings: Settings, attempt: Attempt) -> list[_Place]:
     try:
         ipaddress.ip_address(settings.host)
     except ValueError:
-        cancel = attempt.brake.cancel if attempt.brake is not None else None
-        found = call_bounded(look_up, timeout=attempt.remaining(), cancel=cancel)
+        found = call_bounded(look_up, timeout=attempt.remaining(), cancel=attempt.cancellation)
     else:
         found = look_up()
     return [(family, address) for family, _, _, _, address in found]
@@ -104,7 +105,7 @@ def _pause(sock: socket.socket | None, deadline: float, attempt: Attempt) -> boo
     poll = select.poll()
     if sock is not None:
         poll.register(sock, select.POLLOUT)
-    connected = bool(poll.poll(1000 * min(left, BRAKE_CHECK)))
+    connected = bool(poll.poll(1000 * min(left, CANCEL_CHECK)))
     if attempt.cancelled:
         raise Abandoned(errno.ECONNABORTED, "cancelled")
     return connected
@@ -118,8 +119,7 @@ def _start_tls(sock: socket.socket, name: str, context: ssl.SSLContext, attempt:
         sock.close()
         raise
     try:
-        if attempt.brake is not None:
-            attempt.brake.hold(speaking)
+        attempt.hold(speaking)
         speaking.do_handshake()
     except BaseException:
         speaking.close()

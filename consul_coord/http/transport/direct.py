@@ -12,7 +12,6 @@ import os
 from typing import TYPE_CHECKING
 
 from consul_coord.http.transport.base import DEFAULT_LIMITS
-from consul_coord.http.transport.brake import Brake
 from consul_coord.http.transport.dial import dial
 from consul_coord.http.transport.exchange import MAX_IDLE, READ_SIZE, Engine, Lane, Link
 from consul_coord.io import run
@@ -20,8 +19,8 @@ from consul_coord.io import run
 if TYPE_CHECKING:
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
-    from consul_coord.http.transport.attempt import Attempt
     from consul_coord.http.transport.base import Cancellation, Limits
+    from consul_coord.http.transport.outgoing import Attempt
 
 
 class SocketLink(Link):
@@ -69,17 +68,17 @@ class DirectTransport(Engine[SocketLink]):
 
     def send(self, request: Request, *, timeout: float, cancel: Cancellation | None = None) -> Response:
         """Return the whole reply; see ``Transport.send``."""
-        attempt = self._begin(request, timeout)
+        attempt = self._begin(request, timeout, cancel)
         if self._process != os.getpid():
             self.forget()
-        brake = attempt.brake = None if cancel is None else Brake(cancel)
+        unsubscribe = None if cancel is None else cancel.subscribe(attempt.cancel)
         try:
             return run(self._exchange(self._lane, attempt))
         except self.lost as error:
             raise attempt.failed(error) from error
         finally:
-            if brake is not None:
-                brake.release()
+            if unsubscribe is not None:
+                unsubscribe()
 
     def sweep(self) -> float:
         """Close what lies idle too long; see ``Transport.sweep``."""

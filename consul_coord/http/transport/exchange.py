@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from abc import ABC, abstractmethod
@@ -19,18 +20,19 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from consul_coord.errors import ClientClosed
-from consul_coord.http.transport.attempt import Attempt
 from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
-from consul_coord.http.transport.outgoing import Outgoing
+from consul_coord.http.transport.outgoing import Attempt, Outgoing
 
 if TYPE_CHECKING:
     import socket
     import ssl
 
+    import anyio
+
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
-    from consul_coord.http.transport.base import Limits
+    from consul_coord.http.transport.base import Cancellation, Limits
 
 MAX_IDLE = 16
 """How many connections are kept, of each kind."""
@@ -42,17 +44,15 @@ READ_SIZE = 64 * 1024
 class Link(ABC):
     """One open connection."""
 
-    __slots__ = ("_poll", "idle_since", "sock")
+    __slots__ = ("has_input", "idle_since", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.idle_since = 0.0
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
-
-    def has_input(self) -> bool:
-        """Return whether there is something to read, an end or an error included."""
-        return bool(self._poll.poll(0))
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        self.has_input = poll.poll
+        """Called with 0: whether there is something to read, an end or an error included."""
 
     @abstractmethod
     async def write(self, attempt: Attempt) -> bool:
@@ -66,45 +66,32 @@ class Link(ABC):
     async def close(self) -> None:
         """Close without a goodbye."""
 
-    async def exchange(self, attempt: Attempt, limits: Limits) -> ReplyReader:
-        """Send a request and return its whole reply, still in its reader."""
-        brake, reader = attempt.brake, ReplyReader(attempt.request.method, limits)
-        if brake is not None:
-            brake.hold(self.sock)
-        whole, done = await self.write(attempt), False
-        while not done:
-            received = await self.read(attempt)
-            attempt.answered = attempt.answered or received != b""
-            done = reader.feed(received)
-        if brake is not None:
-            brake.hold(None)
-        reader.reusable = reader.reusable and whole and not attempt.cancelled
-        return reader
-
 
 L = TypeVar("L", bound=Link)
 
 
 class Lane(Generic[L]):
-    """The kept connections of one kind of requests."""
+    """The kept connections of one kind of requests, which may have to take turns."""
 
-    __slots__ = ("idle", "keep")
+    __slots__ = ("idle", "keep", "turns")
 
-    def __init__(self, keep: float = KEEP) -> None:
+    def __init__(self, keep: float = KEEP, turns: anyio.Semaphore | None = None) -> None:
         self.keep = keep
+        self.turns = turns
         self.idle: deque[L] = deque()
 
-    @property
-    def crowded(self) -> bool:
-        """Whether a request waits for a connection."""
-        return False
-
-    def pop_oldest(self) -> L | None:
-        """Take out the connection that was used longest ago."""
+    def pop_superfluous(self, now: float, most: int) -> L | float:
+        """Take out a connection that is too much or was kept too long, or return when there may be one."""
         try:
-            return self.idle.popleft()
+            oldest = self.idle.popleft()
         except IndexError:
-            return None
+            return KEEP
+        left = oldest.idle_since + self.keep - now
+        crowded = self.turns is not None and self.turns.statistics().tasks_waiting > 0
+        if left <= 0 or (len(self.idle) >= most and not crowded):
+            return oldest
+        self.idle.appendleft(oldest)
+        return left
 
 
 class Engine(ABC, Generic[L]):
@@ -129,10 +116,11 @@ class Engine(ABC, Generic[L]):
     async def _connect(self, attempt: Attempt) -> L:
         """Open a connection, within the attempt's time."""
 
-    def _begin(self, request: Request, timeout: float) -> Attempt:
+    def _begin(self, request: Request, timeout: float, cancellation: Cancellation | None = None) -> Attempt:
         if self._closed:
             raise ClientClosed("the client is closed")
-        attempt = Attempt(request, address=self._settings.address, timeout=timeout)
+        address = self._settings.address
+        attempt = Attempt(request, address=address, timeout=timeout, cancellation=cancellation)
         attempt.data = self._outgoing.encode(request, attempt.began)
         return attempt
 
@@ -142,7 +130,7 @@ class Engine(ABC, Generic[L]):
                 link = lane.idle.pop()
             except IndexError:  # another thread was quicker
                 break
-            if attempt.began - link.idle_since >= lane.keep or link.has_input():
+            if attempt.began - link.idle_since >= lane.keep or link.has_input(0):
                 await self._drop(link)
                 continue
             try:
@@ -168,38 +156,40 @@ class Engine(ABC, Generic[L]):
         return link
 
     async def _use(self, lane: Lane[L], link: L, attempt: Attempt) -> Response:
+        reader, done = ReplyReader(attempt.request.method, self._limits), False
         try:
-            reader = await link.exchange(attempt, self._limits)
+            attempt.hold(link.sock)
+            whole = await link.write(attempt)
+            while not done:
+                received = await link.read(attempt)
+                attempt.answered = attempt.answered or received != b""
+                done = reader.feed(received)
         except BaseException:
+            attempt.let_go()
             await self._drop(link)
             raise
-        if not reader.reusable or link not in self._open:
+        if not (attempt.let_go() and whole and reader.reusable and link in self._open):
             await self._drop(link)
             return reader.response
         link.idle_since = time.monotonic()
         lane.idle.append(link)
-        while self._closed or (len(lane.idle) > self._max_idle and not lane.crowded):
-            if (oldest := lane.pop_oldest()) is None:
-                break
-            await self._drop(oldest)
+        if self._closed or len(lane.idle) > self._max_idle:
+            await self._trim(lane)
         return reader.response
 
     async def _drop(self, link: L) -> None:
         self._open.discard(link)
         await link.close()
 
+    async def _trim(self, lane: Lane[L]) -> float:
+        """Close what is superfluous; return the seconds until there may be more."""
+        now = math.inf if self._closed else time.monotonic()
+        while isinstance(found := lane.pop_superfluous(now, self._max_idle), Link):
+            await self._drop(found)
+        return found
+
     async def _sweep(self) -> float:
-        """Close what was not used for too long; return the seconds until there may be more."""
-        now, wait = time.monotonic(), KEEP
-        for lane in self._lanes:
-            while (oldest := lane.pop_oldest()) is not None:
-                left = 0.0 if self._closed else oldest.idle_since + lane.keep - now
-                if left > 0:
-                    lane.idle.appendleft(oldest)
-                    wait = min(wait, left)
-                    break
-                await self._drop(oldest)
-        return wait
+        return min([KEEP, *[await self._trim(lane) for lane in self._lanes]])
 
     def _tls_context(self) -> ssl.SSLContext | None:
         if self._context is None and self._settings.scheme == "https":

@@ -47,24 +47,13 @@ class Garbled(Exception):
     """What came is no HTTP reply, or a larger one than allowed, or ended too early."""
 
 
-class BodyLimit:
-    """How large a reply's body may be: a success may not pass it, another is cut there."""
-
-    __slots__ = ("_success", "size")
-
-    def __init__(self, status: int, limits: Limits) -> None:
-        self._success = 200 <= status < 300  # noqa: PLR2004
-        self.size = limits.max_body if self._success else limits.max_error_body
-
-    def passed_by(self, size: int) -> bool:
-        """Return whether a body of this size is to be cut. Raises ``Garbled`` when it may not be."""
-        if size > self.size and self._success:
-            raise Garbled(f"a body of more than {self.size} bytes")
-        return size > self.size
-
-    def cut(self, body: bytearray) -> bytes:
-        """Return what is kept of a body."""
-        return bytes(body[: self.size])
+def kept_of(size: int, status: int, limits: Limits) -> int:
+    """Return how much of a body is kept. Raises ``Garbled`` when a success has more than is allowed."""
+    if not 200 <= status < 300:  # noqa: PLR2004
+        return min(size, limits.max_error_body)
+    if size > limits.max_body:
+        raise Garbled(f"a body of more than {limits.max_body} bytes")
+    return size
 
 
 def refuse_compression(headers: Mapping[str, str]) -> None:
@@ -142,9 +131,9 @@ class ReplyReader:
         self._interim = 0
         self._head: Head | None = None
         self._buffer = bytearray()
-        """What has come and is not read: of the head at first, then of a body of known length."""
+        """What has come and is not read: of the head at first, then of the body."""
         self._wanted = 0
-        """That length."""
+        """How much of the body is kept."""
         self._parser: h11.Connection | None = None
         """What reads a body of unknown length."""
         self._end = b""
@@ -167,12 +156,10 @@ class ReplyReader:
         if self._parser is not None:
             rest, self._buffer = bytes(buffer), bytearray()
             return bool(rest) and self._read_on(head, self._parser, rest)
-        return len(buffer) >= self._wanted and self._finish(
-            head, bytes(buffer[: self._wanted]), sound=len(buffer) == self._wanted
-        )
+        return len(buffer) >= self._wanted and self._finish(head, sound=len(buffer) == self._wanted)
 
-    def _finish(self, head: Head, body: bytes, *, sound: bool) -> bool:
-        self.response = Response(head.status, head.headers, body)
+    def _finish(self, head: Head, *, sound: bool) -> bool:
+        self.response = Response(head.status, head.headers, bytes(self._buffer[: self._wanted]))
         self.reusable = sound and head.keep_alive
         return True
 
@@ -190,24 +177,20 @@ class ReplyReader:
                 return None
             text = bytes(buffer[: end + len(_HEAD_END)])
             del buffer[: len(text)]
-            head = (_remembered_head if len(text) <= _REMEMBERED_SIZE else _read_head)(
-                text, limits.max_headers
-            )
+            read = _remembered_head if len(text) <= _REMEMBERED_SIZE else _read_head
+            head = read(text, limits.max_headers)
             if head.status >= _FINAL:
-                return self._begin(head, text)
+                break
             self._interim, seen = self._interim + 1, 0
             if self._interim > _MAX_INTERIM_REPLIES:
                 raise Garbled(f"more than {_MAX_INTERIM_REPLIES} interim replies")
-
-    def _begin(self, head: Head, text: bytes) -> Head:
-        self._limit = BodyLimit(head.status, self._limits)
         length = 0 if self._method == "HEAD" else head.length
         if length is None:
             self._parser, _ = _start(text)
-        elif self._limit.passed_by(length):
-            # The rest stays where it is, and the connection is of no more use.
-            head, length = replace(head, keep_alive=False), self._limit.size
-        self._wanted = length or 0
+        else:
+            self._wanted = kept_of(length, head.status, limits)
+            if self._wanted < length:  # the rest stays where it is, and the connection is of no more use
+                head = replace(head, keep_alive=False)
         self._head = head
         return head
 
@@ -219,9 +202,10 @@ class ReplyReader:
         event = _next_event(parser, data)
         while isinstance(event, h11.Data):
             self._buffer += event.data
-            if self._limit.passed_by(len(self._buffer)):
-                return self._finish(head, self._limit.cut(self._buffer), sound=False)
+            self._wanted = kept_of(len(self._buffer), head.status, self._limits)
+            if self._wanted < len(self._buffer):
+                return self._finish(head, sound=False)
             event = _next_event(parser)
         # h11 lets a bare line feed follow the last chunk; others may wait for more then.
         sound = head.chunked and self._end == _HEAD_END and not parser.trailing_data[0]
-        return event is not h11.NEED_DATA and self._finish(head, bytes(self._buffer), sound=sound)
+        return event is not h11.NEED_DATA and self._finish(head, sound=sound)

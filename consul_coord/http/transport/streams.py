@@ -25,8 +25,8 @@ from consul_coord.http.transport.outgoing import tls_name
 if TYPE_CHECKING:
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
-    from consul_coord.http.transport.attempt import Attempt
     from consul_coord.http.transport.base import Limits
+    from consul_coord.http.transport.outgoing import Attempt
 
 MAX_SHORT = 48
 """How many short requests go on at one time; the next wait for their turn, within their own timeout."""
@@ -73,21 +73,6 @@ class StreamLink(Link):
             os.close(nothing)
 
 
-class TurnLane(Lane[StreamLink]):
-    """A lane whose requests take turns."""
-
-    __slots__ = ("turns",)
-
-    def __init__(self, places: int) -> None:
-        super().__init__()
-        self.turns = anyio.Semaphore(places, fast_acquire=True)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether a request waits for its turn."""
-        return self.turns.statistics().tasks_waiting > 0
-
-
 class StreamTransport(Engine[StreamLink]):
     """Suspends the calling task for its request; see ``AsyncTransport``."""
 
@@ -112,14 +97,15 @@ class StreamTransport(Engine[StreamLink]):
         if owner != self._owner:
             self.forget()
             self._owner = owner
-            self._short = TurnLane(self._max_short)
+            turns = anyio.Semaphore(self._max_short, fast_acquire=True)
+            self._short: Lane[StreamLink] = Lane(turns=turns)
             self._urgent: Lane[StreamLink] = Lane(KEEP_URGENT)
             self._held_open: Lane[StreamLink] = Lane()
             self._lanes = (self._short, self._urgent, self._held_open)
         lane = self._held_open if request.hold_open else self._urgent if request.urgent else self._short
         with anyio.move_on_after(timeout):
             try:
-                async with self._short.turns if lane is self._short else nullcontext():
+                async with lane.turns or nullcontext():
                     if self._closed:
                         raise ClientClosed("the client was closed meanwhile")
                     return await self._exchange(lane, attempt)

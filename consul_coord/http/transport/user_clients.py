@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from consul_coord.errors import ClientClosed, TransportError
 from consul_coord.http.messages import Response
-from consul_coord.http.transport.attempt import Abandoned, Attempt
 from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.exchange import READ_SIZE
-from consul_coord.http.transport.incoming import BodyLimit, Garbled, refuse_compression
-from consul_coord.http.transport.outgoing import Outgoing
+from consul_coord.http.transport.incoming import Garbled, kept_of, refuse_compression
+from consul_coord.http.transport.outgoing import Abandoned, Attempt, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,17 +178,19 @@ class _Body:
     def __init__(self, incoming: httpx.Response, limits: Limits) -> None:
         self._status = incoming.status_code
         self._headers = {name.lower(): value for name, value in incoming.headers.items()}
-        self._limit = BodyLimit(self._status, limits)
+        self._limits = limits
         self._content = bytearray()
+        self._kept = 0
         refuse_compression(self._headers)
 
     def add(self, piece: bytes) -> bool:
         """Take a piece; return whether no more is wanted. Raises ``Garbled`` when that is an error."""
         self._content += piece
-        return self._limit.passed_by(len(self._content))
+        self._kept = kept_of(len(self._content), self._status, self._limits)
+        return self._kept < len(self._content)
 
     def response(self) -> Response:
-        return Response(self._status, self._headers, self._limit.cut(self._content))
+        return Response(self._status, self._headers, bytes(self._content[: self._kept]))
 
 
 def _translated(error: Exception, attempt: Attempt) -> Exception | None:
