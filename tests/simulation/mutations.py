@@ -455,7 +455,7 @@ MUTATIONS = (
     Mutation(
         "a create's lease counts from its reply",
         SessionSource,
-        "_create",
+        "_create_once",
         "sent_at=sent_at, horizon",
         "sent_at=io.now(), horizon",
         breaks="lease",
