@@ -15,6 +15,7 @@ import itertools
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -54,20 +55,17 @@ class SteppedClock(Clock, Protocol):
 _SUSPEND_AWARE = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
 
 
-def _suspend_aware_clock_id() -> int | None:
+def _suspend_aware_clock() -> Callable[[], float]:
     name = _SUSPEND_AWARE.get(sys.platform)
-    return getattr(time, name, None) if name else None
+    clock = getattr(time, name, None) if name else None
+    return time.monotonic if clock is None else partial(time.clock_gettime, clock)
 
 
 class SystemClock:
     """The machine's suspend-aware monotonic clock, or ``time.monotonic`` where there is none."""
 
-    def __init__(self) -> None:
-        self._id = _suspend_aware_clock_id()
-
-    def now(self) -> float:
-        """Return seconds since an arbitrary start, suspended time included where the system tells it."""
-        return time.monotonic() if self._id is None else time.clock_gettime(self._id)
+    now = staticmethod(_suspend_aware_clock())
+    """Returns seconds since an arbitrary start, suspended time included where the system tells it."""
 
     def __repr__(self) -> str:
         return "SystemClock()"

@@ -12,6 +12,7 @@ import random
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord import events
@@ -30,18 +31,19 @@ class BaseHost(ABC):
 
     def __init__(self, *, clock: Clock, observer: Observer | None) -> None:
         self.clock = clock
+        self.now = clock.now
         self._observer = observer
         self._counts: Counter[str] = Counter()
         # Re-entrant, since the garbage collector may report a forgotten hold at any moment.
         self._counting = threading.RLock()
 
-    def now(self) -> float:
-        """Return the lease clock's time in seconds."""
-        return self.clock.now()
-
     def random(self) -> float:
         """Return a random number from 0 up to, not including, 1."""
         return random.random()  # noqa: S311 - spreads load, protects nothing
+
+    @abstractmethod
+    def has_ended(self, owner: object) -> bool:
+        """Return whether a thread or task has ended."""
 
     def count(self, what: str) -> None:
         """Add one to a counter."""
@@ -55,9 +57,12 @@ class BaseHost(ABC):
     def emit(self, event: Event) -> None:
         """Report an event to the log and the observer."""
         self.count(type(event).__name__)
-        events.log(event)
+        # A user's log filter or handler may raise. A renewal must not fail by that.
+        with suppress(Exception):
+            events.log(event)
         if self._observer is not None:
-            self.call_back(lambda: self._tell_observer(event))
+            with suppress(Exception):
+                self.call_back(lambda: self._tell_observer(event))
 
     def _tell_observer(self, event: Event) -> None:
         try:
@@ -71,7 +76,13 @@ class BaseHost(ABC):
     def report_failure(self, where: str, error: BaseException) -> None:
         """Report a bug in a background program or a user's callback."""
         self.emit(events.Failed(where, f"{type(error).__name__}: {error}"))
-        events.logger.debug("%s failed", where, exc_info=error)
+        with suppress(Exception):
+            events.logger.debug("%s failed", where, exc_info=error)
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether the background is to start a moment later than its first program."""
+        return False
 
     def hurry(self) -> None:  # noqa: B027 - most hosts have nothing to start
         """Start what is to run in the background now, because a caller waits for it."""
@@ -92,37 +103,18 @@ class BaseHost(ABC):
 class HostedIO:
     """The part of an ``IO`` that its host does."""
 
-    def count(self, what: str) -> None:
-        """Add one to a counter."""
-        self.host.count(what)
-
-    def counted(self, what: str) -> int:
-        """Return a counter's value."""
-        return self.host.counted(what)
-
     def __init__(self, host: BaseHost) -> None:
         self.host = host
+        self.now = host.now
+        self.random = host.random
+        self.has_ended = host.has_ended
+        self.count = host.count
+        self.counted = host.counted
+        self.mutex = host.mutex
+        self.spawn = host.spawn
+        self.emit = host.emit
+        self.call_back = host.call_back
 
-    def now(self) -> float:
-        """Return the lease clock's time in seconds."""
-        return self.host.clock.now()
-
-    def random(self) -> float:
-        """Return a random number from 0 up to, not including, 1."""
-        return self.host.random()
-
-    def mutex(self) -> AbstractContextManager[object]:
-        """Make a re-entrant lock."""
-        return self.host.mutex()
-
-    def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
+    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
         """Run a program in the background."""
-        return self.host.spawn(program, name=name)
-
-    def emit(self, event: Event) -> None:
-        """Report an event."""
-        self.host.emit(event)
-
-    def call_back(self, function: Callable[[], object]) -> None:
-        """Run a user's callback where those run."""
-        self.host.call_back(function)
+        self.spawn(program, name=name)

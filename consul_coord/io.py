@@ -73,20 +73,21 @@ class Signal:
 class Once(Generic[T]):
     """A value settled by whoever comes first; later attempts change nothing."""
 
-    __slots__ = ("_settled",)
+    __slots__ = ("settled",)
 
     def __init__(self) -> None:
-        self._settled: dict[None, tuple[T]] = {}
+        self.settled: dict[None, tuple[T]] = {}
+        """Not empty once it is settled."""
 
     def settle(self, value: T) -> bool:
         """Set the value; returns whether this call was the first."""
         mine = (value,)
-        return self._settled.setdefault(None, mine) is mine
+        return self.settled.setdefault(None, mine) is mine
 
     @property
     def value(self) -> T | None:
         """The settled value, or None before."""
-        settled = self._settled.get(None)
+        settled = self.settled.get(None)
         return None if settled is None else settled[0]
 
 
@@ -161,6 +162,10 @@ class Host(Protocol):
         """
         ...
 
+    def has_ended(self, owner: object) -> bool:
+        """Return whether a thread or task, as ``IO.owner`` gave it, has ended."""
+        ...
+
     def count(self, what: str) -> None:
         """Add one to a counter."""
         ...
@@ -191,6 +196,10 @@ class IO(Host, Protocol):
         """Return what identifies the calling thread or task, for "this thread holds it already"."""
         ...
 
+    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
+        """Run a program in the background; here, where the background is not to start yet."""
+        ...
+
     async def send(self, request: Request, *, deadline: float) -> Response:
         """Exchange one request for a reply, raising TransportError without one by ``deadline``.
 
@@ -218,3 +227,42 @@ class IO(Host, Protocol):
     def shield(self, seconds: float) -> AbstractAsyncContextManager[float]:
         """Keep interrupts and cancellation out of a clean-up; gives the deadline by which it should end."""
         ...
+
+
+class OnDemand:
+    """A background program that exists only while it has something to do.
+
+    ``start`` may be called from any thread, at any time, and be interrupted at any line: what runs is known
+    by the program itself, in the background, where nothing interrupts it. Work that arrives while the program
+    is about to end starts it again: none is overlooked.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        program: Callable[[IO], Awaitable[object]],
+        *,
+        has_work: Callable[[], object],
+        name: str,
+    ) -> None:
+        self._host = host
+        self._program = program
+        self._has_work = has_work
+        self._name = name
+        self._running = False
+
+    def start(self) -> None:
+        """Run the program unless it is running."""
+        if not self._running:
+            self._host.spawn(self._run, name=self._name)
+
+    async def _run(self, io: IO) -> None:
+        if self._running:
+            return  # started twice before it ran
+        self._running = True
+        try:
+            await self._program(io)
+        finally:
+            self._running = False
+        if self._has_work():
+            self.start()

@@ -39,6 +39,11 @@ _runs_this: ContextVar[Supervisor | None] = ContextVar("_runs_this", default=Non
 """The supervisor whose program, or a user's callback among them, is running."""
 
 
+def current_owner() -> object:
+    """Return what identifies the running task."""
+    return backend.current_task()
+
+
 class AsyncIO(HostedIO):
     """The async driver of one call, or of all background programs of a loop."""
 
@@ -53,7 +58,7 @@ class AsyncIO(HostedIO):
 
     def owner(self) -> object:
         """Return the running task."""
-        return backend.current_task()
+        return current_owner()
 
     @property
     def _open_to(self) -> Interrupt | None:

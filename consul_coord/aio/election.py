@@ -129,7 +129,7 @@ class AsyncLeaderElection:
     def _current(self) -> Candidacy | None:
         """Return the candidacy, unless it is a parent process's."""
         candidacy = self._candidacy
-        return candidacy if candidacy is not None and candidacy.core is self._runner.core else None
+        return candidacy if candidacy is not None and candidacy.client is self._runner.core else None
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -209,7 +209,7 @@ class AsyncSessions:
         ``*`` and ``?`` stand for other characters; the mark that a client puts to each name need not be
         given. A consistent read. Empty, too, when the token may not read sessions.
         """
-        return await self._runner.call(handling.named, self._runner.core, name)
+        return await self._runner.call(handling.named, self._runner.core.sessions, name)
 
     async def destroy_named(self, name: str) -> tuple[Session, ...]:
         """Destroy the sessions of a name, left by processes that are gone, and return them.
@@ -219,7 +219,7 @@ class AsyncSessions:
         they held stays locked for their lock-delay. Raises InvalidArgument for an empty name, and what a
         request raises.
         """
-        return await self._runner.call(handling.destroy_named, self._runner.core, name)
+        return await self._runner.call(handling.destroy_named, self._runner.core.sessions, name)
 
 
 class AsyncAgent:
@@ -400,7 +400,7 @@ class AsyncEndpoints(BaseClient[AsyncRunner]):
         SessionNotFound when that has ended, SessionCheckFailed, and what a request raises.
         """
         core = self._runner.core
-        kept = await self._runner.call(handling.open_session, core, spec, resume=resume)
+        kept = await self._runner.call(handling.open_session, core.sessions, spec, resume=resume)
         return AsyncKeptSession(self._runner, core, kept)
 
     async def close(self, *, timeout: float = CLOSE_TIMEOUT) -> None:

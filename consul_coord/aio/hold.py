@@ -18,9 +18,9 @@ from consul_coord.recipes.hold.view import HoldView
 if TYPE_CHECKING:
     from consul_coord.aio.runner import AsyncRunner
     from consul_coord.models import ReleaseOutcome
-    from consul_coord.recipes.client import ClientState
-    from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.recipes.hold.view import Losable
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Grant, Handle
+    from consul_coord.recipes.session.lease import Losable
 
 
 class AsyncLossEvent:
@@ -55,9 +55,10 @@ class AsyncHold(HoldView):
       an older ``fence`` than it has seen, or take part in a transaction with ``guard()``.
     """
 
-    def __init__(self, runner: AsyncRunner, core: ClientState, hold: Grant) -> None:
-        super().__init__(core, hold)
+    def __init__(self, runner: AsyncRunner, core: Shared, hold: Grant, handle: Handle | None = None) -> None:
+        super().__init__(core, hold, handle)
         self._runner = runner
+        self._core = core
 
     @property
     def lost(self) -> AsyncLossEvent:
@@ -69,14 +70,14 @@ class AsyncHold(HoldView):
 
         Raises LockLost, InvalidArgument when the lease is never that long, and what the renewal raises.
         """
-        await self._runner.call(hold_ops.ensure, self._core, self._hold, seconds=seconds)
+        await self._runner.call(hold_ops.ensure, self._core.sessions, self._hold, seconds=seconds)
 
     async def verify(self) -> bool:
         """Return whether the leader, asked now, has the key locked for this hold.
 
         Raises what the read raises.
         """
-        return await self._runner.call(hold_ops.verify, self._core, self._hold)
+        return await self._runner.call(hold_ops.verify, self._core.sessions, self._hold)
 
     async def put(self, value: bytes | str) -> None:
         """Write the key's value while holding it; the fence stays.
@@ -84,7 +85,7 @@ class AsyncHold(HoldView):
         Raises LockLost when it is not held any more, and what the write raises.
         """
         data = as_bytes(value)
-        await self._runner.call(hold_ops.put, self._core, self._hold, data)
+        await self._runner.call(hold_ops.put, self._core.sessions, self._hold, data)
 
     async def release(self) -> ReleaseOutcome:
         """Give it up. Idempotent: gives the first outcome again.
@@ -92,4 +93,4 @@ class AsyncHold(HoldView):
         Returns RELEASED, ALREADY_LOST, or UNKNOWN when no answer came within 5 s: it is then given up in the
         background. Raises nothing of the server's or the network's.
         """
-        return await self._runner.finish(release, self._core, self._hold)
+        return await self._runner.finish(release, self._core.holds, self._hold)

@@ -30,7 +30,7 @@ class AsyncLeadership(LeadershipView, AsyncHold):
     """
 
     def __init__(self, runner: AsyncRunner, candidacy: Candidacy, hold: Grant) -> None:
-        super().__init__(runner, candidacy.core, hold)
+        super().__init__(runner, candidacy.client, hold)
         self._candidacy = candidacy
         self._blocks = Blocks[AsyncLeadership](hold.key, LeaderBody)
 

@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING, Literal
 
 from consul_coord.aio.blocks import AsyncHoldable
 from consul_coord.aio.client import AsyncClient
+from consul_coord.aio.driver import current_owner
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
+from consul_coord.recipes.contend.recipe import acquire, release_own, try_acquire
 from consul_coord.recipes.lock import lock as recipe
+from consul_coord.recipes.lock.plan import LockPlan
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
+    from consul_coord.recipes.contend.recipe import Recipe
+    from consul_coord.recipes.hold.grant import Handle
 
 
 class AsyncLock(AsyncHoldable[AsyncHold]):
@@ -57,8 +62,9 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
         InvalidArgument for a client of the other kind.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
-        self._lock = recipe.LockObject(
-            recipe.LockPlan(
+        self._recipe: Recipe
+        self._recipe = self._lock = recipe.LockObject(
+            LockPlan(
                 keys=self._keys or (key,),
                 value=as_bytes(value),
                 flags=flags,
@@ -85,9 +91,9 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
         server refuses.
         """
         core = self._runner.core
-        with self._lock.waiting() as interrupt:
-            hold = await self._runner.run(interrupt, recipe.acquire, core, self._lock, timeout=timeout)
-        return AsyncHold(self._runner, core, hold)
+        with self._recipe.waiting() as interrupt:
+            handle = await self._runner.run(interrupt, acquire, core, self._recipe, timeout=timeout)
+        return self._kept(AsyncHold(self._runner, core, handle.grant, handle), handle)
 
     async def try_acquire(self) -> AsyncHold | None:
         """Take the lock if it is free; None when somebody else has it or a lock-delay is in force.
@@ -95,17 +101,25 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._runner.core
-        with self._lock.waiting() as interrupt:
-            hold = await self._runner.run(interrupt, recipe.try_acquire, core, self._lock)
-        return None if hold is None else AsyncHold(self._runner, core, hold)
+        with self._recipe.waiting() as interrupt:
+            handle = await self._runner.run(interrupt, try_acquire, core, self._recipe)
+        if handle is None:
+            return None
+        return self._kept(AsyncHold(self._runner, core, handle.grant, handle), handle)
+
+    def _kept(self, hold: AsyncHold, handle: Handle) -> AsyncHold:
+        """Keep the hold for the caller's ``release``; the last thing that an acquire does."""
+        owner = current_owner()
+        self._recipe.owners.keep(owner, handle)
+        return hold
 
     async def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""
-        return await self._runner.finish(recipe.release_own, self._runner.core, self._lock)
+        return await self._runner.finish(release_own, self._runner.core, self._recipe)
 
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
-        self._lock.cancel()
+        self._recipe.cancel()
 
     async def holder(self) -> Holder | None:
         """Return who holds the lock, as the leader has it, or None; a consistent read.

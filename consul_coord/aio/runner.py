@@ -19,7 +19,7 @@ from consul_coord.aio import backend
 from consul_coord.aio.driver import AsyncIO, Supervisor
 from consul_coord.base_client import BaseRunner
 from consul_coord.host import BaseHost
-from consul_coord.http.retry import perform
+from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, Signal
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.client import ClientState
@@ -53,6 +53,10 @@ class AsyncHost(BaseHost):
         super().__init__(clock=clock, observer=observer)
         self._callbacks: dict[Signal, None] = {}
         """What is raised when a callback that was handed over has ended."""
+
+    def has_ended(self, owner: object) -> bool:
+        """Return whether a task has ended."""
+        return backend.has_ended(owner)
 
     def mutex(self) -> AbstractContextManager[object]:
         """Return what does nothing: all happens in one loop."""
@@ -169,7 +173,7 @@ class AsyncRunner(BaseRunner):
     async def perform(self, call: Call[T], /) -> T:
         """Carry out one endpoint's call; needs no background."""
         timeout = self._settings.timeout
-        return await self._run(Interrupt(), perform, call, deadline=self.now() + timeout, attempt=timeout)
+        return await self._run(Interrupt(), ask, call, timeout=timeout)
 
     async def start(self) -> None:
         """Start the background; harmless when that was done before."""

@@ -9,9 +9,7 @@ from consul_coord.aio.lock import AsyncLock
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes.lock.lock import LockPlan
 from consul_coord.recipes.rwlock import lock as recipe
-from consul_coord.recipes.rwlock.queue import base_of
 
 if TYPE_CHECKING:
     from consul_coord.models import Contender, Holder, SessionSpec
@@ -42,17 +40,7 @@ class AsyncReadWriteLock:
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._key = key
-        read, write = recipe.sides(
-            LockPlan(
-                keys=(base_of(key),),
-                value=as_bytes(value),
-                flags=flags,
-                accept_flags=frozenset(),
-                fair=True,
-                reentrant=False,
-                session=session,
-            )
-        )
+        read, write = recipe.sides(key, value=as_bytes(value), flags=flags, session=session)
         self._side = read
         self._read = AsyncRwSide(client, key, read)
         self._write = AsyncRwSide(client, key, write)
@@ -90,7 +78,7 @@ class AsyncRwSide(AsyncLock):
     def __init__(self, client: AsyncClient, key: str, side: recipe.RwSide) -> None:
         self._key = key  # first: the base class asks for it
         super().__init__(client, key)
-        self._lock = self._side = side
+        self._recipe = self._side = side
 
     @property
     def key(self) -> str:

@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING
 
 from consul_coord.aio.blocks import AsyncHoldable
 from consul_coord.aio.client import AsyncClient
+from consul_coord.aio.driver import current_owner
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.models._validate import as_bytes
+from consul_coord.recipes.contend.recipe import acquire, release_own, try_acquire
 from consul_coord.recipes.semaphore import semaphore as recipe
+from consul_coord.recipes.semaphore.plan import SemaphorePlan
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
+    from consul_coord.recipes.hold.grant import Handle
 
 
 class AsyncPermit(AsyncHold):
@@ -72,7 +76,7 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._semaphore = recipe.SemaphoreObject(
-            recipe.SemaphorePlan(
+            SemaphorePlan(
                 prefix=prefix,
                 value=as_bytes(value),
                 flags=flags,
@@ -105,8 +109,8 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         """
         core = self._runner.core
         with self._semaphore.waiting() as interrupt:
-            hold = await self._runner.run(interrupt, recipe.acquire, core, self._semaphore, timeout=timeout)
-        return AsyncPermit(self._runner, core, hold)
+            handle = await self._runner.run(interrupt, acquire, core, self._semaphore, timeout=timeout)
+        return self._kept(AsyncPermit(self._runner, core, handle.grant, handle), handle)
 
     async def try_acquire(self) -> AsyncPermit | None:
         """Get a slot if one is free and nobody waits for it; None otherwise.
@@ -115,12 +119,20 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         """
         core = self._runner.core
         with self._semaphore.waiting() as interrupt:
-            hold = await self._runner.run(interrupt, recipe.try_acquire, core, self._semaphore)
-        return None if hold is None else AsyncPermit(self._runner, core, hold)
+            handle = await self._runner.run(interrupt, try_acquire, core, self._semaphore)
+        if handle is None:
+            return None
+        return self._kept(AsyncPermit(self._runner, core, handle.grant, handle), handle)
+
+    def _kept(self, hold: AsyncPermit, handle: Handle) -> AsyncPermit:
+        """Keep the hold for the caller's ``release``; the last thing that an acquire does."""
+        owner = current_owner()
+        self._semaphore.owners.keep(owner, handle)
+        return hold
 
     async def release(self) -> ReleaseOutcome:
         """Give up the latest permit of the calling thread or task; see ``Permit.release``. Raises NotHeld."""
-        return await self._runner.finish(recipe.release_own, self._runner.core, self._semaphore)
+        return await self._runner.finish(release_own, self._runner.core, self._semaphore)
 
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""

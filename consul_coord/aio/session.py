@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.aio.hold import AsyncLossEvent
+from consul_coord.recipes.client import close_session
 from consul_coord.recipes.session import handling as session_ops
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class AsyncKeptSession:
 
         Harmless when it has ended.
         """
-        await self._runner.finish(session_ops.close_session, self._core, self._kept)
+        await self._runner.finish(close_session, self._core, self._kept)
 
     async def __aenter__(self) -> Self:
         return self

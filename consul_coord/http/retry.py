@@ -56,6 +56,11 @@ async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float) -> 
     return await _repeat(io, call, deadline, attempt, first)
 
 
+async def ask(io: IO, call: Call[T], *, timeout: float) -> T:
+    """Send a call until it is answered, for ``timeout`` seconds at most. Raises what ``perform`` raises."""
+    return await perform(io, call, deadline=io.now() + timeout, attempt=timeout)
+
+
 async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
     """Send a call once and decode its reply. Raises whatever comes of it."""
     try:
@@ -135,3 +140,29 @@ def _leaves_doubt(request: Request, error: ConsulCoordError) -> bool:
 
 def _report(io: IO, request: Request, error: BaseException) -> None:
     io.emit(Retried(request.method, request.path, f"{type(error).__name__}: {error}"))
+
+
+class Failures:
+    """The failures of something that is repeated by hand: what is sent next depends on what was seen."""
+
+    def __init__(self, io: IO, deadline: float) -> None:
+        self._io = io
+        self._deadline = deadline
+        self._failed = self._moved = 0
+        self.doubt = False
+        """Whether a try that failed may have been applied, or may be later."""
+
+    async def pause(self, error: ConsulCoordError) -> None:
+        """Wait after a failure, longer each time. Raises it when it is a refusal, or no time is left."""
+        self._failed += 1
+        pause = delay(self._failed, self._io.random())
+        if not retryable(error) or self._io.now() + pause >= self._deadline:
+            raise error
+        self.doubt = self.doubt or outcome_unknown(error)
+        await self._io.sleep(pause)
+
+    async def moved(self) -> None:
+        """Wait after finding that somebody else has written: not for the first time, longer for each more."""
+        self._moved += 1
+        if self._moved > 1:
+            await self._io.sleep(delay(self._moved, self._io.random()))

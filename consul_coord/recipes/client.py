@@ -1,55 +1,54 @@
-"""What one client has under way: sessions, holds, waiting calls and clean-up, and who hears of what.
+"""What one client has under way, wired together: sessions, holds, watches, clean-up, waiting calls.
 
 Rules
-- It knows of a hold, but does not keep it alive: a hold that nobody can reach any more is given back by the
-  reaper.
-- A hold's end passes through here once: it leaves the register, its kind lets go of what it has, and
-  everybody is told.
-- A session's end reaches all its holds before anything else is done about it.
+- This is the only place that knows all rooms. Each room says by a small protocol what it needs of others.
+- While the register has entries, one program attends to it: it starts the watches of holds that last, has
+  abandoned claims given back, and mends what interrupted calls left undone.
 - After ``close`` nothing new begins. What is under way may still come to something: a waiting call just gets
   its session, a request is given up without an answer. So the calls end first, then what there is is given
   back, and ``close_late`` does the same once the background has ended.
-- A forked child starts with a coordinator of its own, and marks what it inherited as lost.
+- A forked child starts with a state of its own, and marks what it inherited as lost.
 """
 
 from __future__ import annotations
 
 import weakref
-from functools import partial
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ClientClosed
-from consul_coord.events import Forgotten, HandedOver, Lost
-from consul_coord.io import Interrupt, Once, Signal
-from consul_coord.models import LossReason, Stats
-from consul_coord.recipes.cleanup.reaper import DestroySession, Reaper, RemoveContender
+from consul_coord.errors import ClientClosed, ConsulCoordError
+from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.retry import perform
+from consul_coord.io import Interrupt, Once, OnDemand, Signal
+from consul_coord.models import LossReason, SessionSpec, Stats
+from consul_coord.recipes.cleanup.reaper import Reaper
+from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, StraySession
+from consul_coord.recipes.contend.memory import QueueMemory
 from consul_coord.recipes.contend.tickets import Tickets
-from consul_coord.recipes.hold import release
-from consul_coord.recipes.hold.grant import Grant
-from consul_coord.recipes.lock.kind import LOCK_KIND
-from consul_coord.recipes.session import keeping as sessions
-from consul_coord.recipes.session.names import Names
-from consul_coord.recipes.session.pool import SessionPool
-from consul_coord.recipes.watch.holds import Monitor
-from consul_coord.recipes.watch.keys import KeyWaits
+from consul_coord.recipes.hold.evidence import HoldWatch
+from consul_coord.recipes.hold.holds import Holds
+from consul_coord.recipes.hold.register import SWEEP, Register
+from consul_coord.recipes.hold.release import BUDGET, give_back, release
+from consul_coord.recipes.session.keeping import Sessions
+from consul_coord.recipes.session.pool import SessionPools
+from consul_coord.recipes.watch.engine import Watches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from consul_coord.io import IO, Host
-    from consul_coord.models import KVPair, SessionSpec
-    from consul_coord.recipes.contend.queue import Look
-    from consul_coord.recipes.contend.tickets import Ticket
-    from consul_coord.recipes.hold.kind import HoldKind
+    from consul_coord.recipes.contend.owners import Owners
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.recipes.session.keeping import KeptSession, SessionSource
 
-MOST_REMEMBERED = 10_000
-"""Of so many keys the last fence is remembered; of older ones the server is asked again."""
 CALLS_END = 0.5
 """Seconds that closing waits for interrupted calls to end.
 
 They do so in a tenth of that; but one that a signal handler has interrupted to close here can't end before.
 """
+SETTLING = 0.05
+"""Seconds that a hold must have lasted before it is watched: most are released before, and cost nothing."""
+LINGER = 1.0
+"""Seconds for which the attending program stays at hand after the last new hold."""
 
 
 class ClientState:
@@ -60,230 +59,88 @@ class ClientState:
     ) -> None:
         self.host = host
         self.timeout = timeout
-        """Seconds that one request may take."""
-        self.spec = spec
-        """What the shared session is like."""
-        self.datacenter = datacenter
-        """Where the client's requests go, if not to the agent's own one."""
-        self.coordination_nodes: set[str] = set()
-        """Those that are known to have no agent."""
-        self.names = Names(host.random())
-        self.queues = Tickets(host.mutex())
-        self.shared = sessions.SessionSource(self, spec)
-        self.reaper = Reaper(self)
-        self.monitor = Monitor(self)
-        self.waits = KeyWaits(self)
+        self.closing = Signal()
+        """Raised when the client closes, once the holds have ended."""
+        self.mutex = host.mutex()
+        self.reaper = Reaper(host, timeout=timeout, closing=self.closing)
+        self.sessions = Sessions(
+            host, spec, self, timeout=timeout, closing=self.closing, datacenter=datacenter
+        )
+        self.pools = SessionPools(self.sessions)
+        self.watches = Watches(host, self.sessions, timeout=timeout)
+        self.register = Register()
+        self.holds = Holds(host, self.register, self._watch)
+        self.tickets = Tickets(host.mutex())
+        self.queue_memory = QueueMemory()
+        self._fresh: deque[Grant] = deque()
+        """Holds that are not watched yet."""
+        self._owners: weakref.WeakSet[Owners] = weakref.WeakSet()
+        self._attending = OnDemand(host, self._attend, has_work=self._has_work, name="attend to holds")
         self._closed_by: Once[LossReason] = Once()
         """Settled when closing begins: nothing new begins from then on."""
-        self.closing = Signal()
-        """Raised next, once the holds have ended."""
-        self._sessions: dict[str, KeptSession] = {}
-        self._short_horizons: set[float] = set()
-        self._slot_sessions: weakref.WeakValueDictionary[tuple[str, SessionSpec], SessionPool] = (
-            weakref.WeakValueDictionary()
-        )
-        self.mutex = host.mutex()
-        """Keeps the client's other threads out of what must happen once."""
-        self._holds: dict[int, weakref.ref[Grant]] = {}
         self._waiting: dict[Interrupt, None] = {}
         self._no_calls = Signal()
         """Raised when the client closes and no call waits any more."""
-        self._releasing: dict[Grant, None] = {}
-        self._given_up: dict[Grant, None] = {}
-        self._fences: dict[str, int] = {}
-        self.polite: set[str] = set()
-        """Keys for which others were seen waiting at this client's last release: its next attempt queues."""
-        self.without_queue: set[str] = set()
-        """Keys whose queue this client's token may not write or read."""
 
     # -- sessions
 
+    def destroy(self, session: str) -> None:
+        """Have a session destroyed on the server."""
+        self.reaper.add(DestroySession(session))
+
+    def destroy_named(self, name: str, *, has_ttl: bool) -> None:
+        """Have a session of that name looked for, now and later, and destroyed."""
+        self.reaper.add(StraySession(name, has_ttl=has_ttl), after=SWEEPS[0])
+
     def source(self, spec: SessionSpec | str | None) -> SessionSource:
-        """Return where a recipe gets its session from: the shared one for None."""
-        if spec is None:
-            return self.shared
-        # A session given by its id has an owner elsewhere, perhaps in this very client.
-        kind = sessions.SessionSource if isinstance(spec, str) else sessions.OwnSource
-        return kind(self, spec)
-
-    def slot_sessions(self, directory: str, spec: SessionSpec) -> SessionPool:
-        """Return what gives the sessions for all under ``directory``: one object while it is in use."""
-        with self.mutex:
-            mine = self._slot_sessions.get((directory, spec))
-            if mine is None:
-                mine = self._slot_sessions[directory, spec] = SessionPool(self, spec)
-            return mine
-
-    def adopt_session(self, kept: KeptSession) -> None:
-        """Take a session into care: it is renewed from now on."""
-        self._sessions[kept.id] = kept
-        self.host.count("sessions")
-        self.host.spawn(lambda io: sessions.keep(io, self, kept), name=f"keep session {kept.id}")
-
-    def end_session(self, kept: KeptSession, reason: LossReason) -> None:
-        """End a session for good, telling its holds; harmless when it has ended."""
-        if not kept.lease.end(reason):
-            return
-        for hold in [hold for hold in self.holds_of(kept) if hold.settle_loss(reason)]:
-            hold.announce_end()
-        self._sessions.pop(kept.id, None)
-        kept.over.set()
-        if reason is LossReason.EXPIRED and kept.ours_to_destroy:
-            self.reaper.add(DestroySession(kept.id))
-
-    def discard_session(self, kept: KeptSession) -> None:
-        """End a session that nobody here needs any more, and have it destroyed.
-
-        Harmless when it has ended.
-        """
-        if kept.lease.ended_by is None:
-            self.end_session(kept, LossReason.CLIENT_CLOSED)
-            self.reaper.add(DestroySession(kept.id))
-
-    def first_warning_of(self, horizon: float) -> bool:
-        """Return whether nobody has been warned of a horizon that short yet."""
-        known = horizon in self._short_horizons
-        self._short_horizons.add(horizon)
-        return not known
-
-    def session(self, session_id: str) -> KeptSession | None:
-        """Return a session in care by its id."""
-        return self._sessions.get(session_id)
-
-    def session_of(self, hold: Grant) -> KeptSession | None:
-        """Return the session in care that a hold depends on, or None when that has ended."""
-        return self._sessions.get(hold.session)
-
-    def sessions(self) -> list[KeptSession]:
-        """Return the sessions in care."""
-        return list(self._sessions.values())
+        """Return where a lock gets its session from; one of its own ends when nobody refers to its source."""
+        source = self.sessions.source(spec)
+        if isinstance(spec, SessionSpec):
+            self.register.enter(_OwnSession(source), source)
+        return source
 
     # -- holds
 
-    def grant(
-        self,
-        granted: KVPair,
-        *,
-        kept: KeptSession,
-        value: bytes,
-        flags: int,
-        ticket: Ticket,
-        kind: HoldKind = LOCK_KIND,
-        source: SessionSource | None = None,
-    ) -> Grant:
-        """Register a hold that the server has granted.
+    def _watch(self, hold: Grant) -> None:
+        self._fresh.append(hold)
+        self.attend()
 
-        ``source`` is kept alive for as long as the hold is.
-        """
-        hold = Grant(
-            granted,
-            session=kept.id,
-            lease=kept.lease,
-            value=value,
-            flags=flags,
-            ticket=ticket,
-            kind=kind,
-            source=source,
-            now=self.host.now(),
-            on_end=self._ended,
-            on_forgotten=self._forgotten,
-        )
-        self._holds[id(hold)] = weakref.ref(hold)
-        self.monitor.add(hold, kept)
-        return hold
+    def attend(self, owners: Owners | None = None) -> None:
+        """Have the register swept while anything is entered, and holds of ``owners`` that ended forgotten."""
+        if owners is not None:
+            self._owners.add(owners)
+        self._attending.start()
 
-    def holds(self) -> Iterator[Grant]:
-        """Iterate over the holds that somebody still refers to."""
-        for reference in list(self._holds.values()):
-            hold = reference()
-            if hold is not None:
-                yield hold
+    def _has_work(self) -> bool:
+        return bool(len(self.register) or self._fresh)
 
-    def holds_of(self, kept: KeptSession) -> Iterator[Grant]:
-        """Iterate over the holds that depend on a session."""
-        return (hold for hold in self.holds() if hold.lease is kept.lease)
+    async def _attend(self, io: IO) -> None:
+        swept = quiet_since = io.now()
+        while self._has_work() or io.now() < quiet_since + LINGER:
+            busy = io.now() < quiet_since + LINGER
+            await io.sleep(SETTLING if busy else SWEEP)
+            while self._fresh and self._fresh[0].granted_at + SETTLING <= io.now():
+                quiet_since = io.now()
+                self._begin_to_watch(io, self._fresh.popleft())
+            if io.now() >= swept + SWEEP:
+                swept = io.now()
+                self._sweep()
 
-    def has_holds_of(self, kept: KeptSession) -> bool:
-        """Return whether any hold depends on a session."""
-        return next(self.holds_of(kept), None) is not None
-
-    def _ended(self, hold: Grant) -> None:
-        self._holds.pop(id(hold), None)
-        reason = hold.look(self.host.now())[1]
-        if reason is None:
-            return  # released: the release does the rest
-        self._call_back(hold)
-        kept = self.session_of(hold)
-        if kept is not None and kept.exported and reason is LossReason.CLIENT_CLOSED:
+    def _begin_to_watch(self, io: IO, hold: Grant) -> None:
+        if not hold.ended:
             for watch in hold.kind.watches(hold):
-                # Who goes on with it gets the same fence again, here too: that is no unlock gone astray.
-                self._fences.pop(watch.key, None)
-            hold.kind.lost(self, hold)
-            self.host.emit(HandedOver(hold.key, hold.session, hold.fence))
-        elif not (reason is LossReason.CLIENT_CLOSED and self._closed_by.value):  # what closes gives it back
-            hold.kind.lost(self, hold)
-            self.host.emit(Lost(hold.key, hold.session, hold.fence, reason))
+                self.watches.watch(io, HoldWatch(self.sessions, hold, watch))
 
-    def _forgotten(self, hold: Grant) -> None:
-        """Give back a hold that was dropped without a release.
-
-        Called by the garbage collector, in any thread.
-        """
-        self._holds.pop(id(hold), None)
-        kept, ended_by = self.session_of(hold), hold.lease.ended_by
-        if ended_by is not None or (kept is not None and kept.exported):
-            # The server frees the key with its session, or that goes on elsewhere: only the ticket is left.
-            hold.kind.lost(self, hold)
-            if ended_by is None:
-                self.host.emit(HandedOver(hold.key, hold.session, hold.fence))
-            else:
-                self.host.emit(Lost(hold.key, hold.session, hold.fence, ended_by))
-            return
-        self.host.emit(Forgotten(hold.key, hold.session, hold.fence))
-        hold.kind.abandon(self, hold)
-
-    def on_lost(self, hold: Grant, callback: Callable[[LossReason], object]) -> None:
-        """Have a callback called at the loss of a hold, at once when it is lost."""
-        hold.on_lost(callback)
-        if hold.look(self.host.now())[1] is not None:
-            self._call_back(hold)
-
-    def _call_back(self, hold: Grant) -> None:
-        reason = hold.look(self.host.now())[1]
-        if reason is not None:
-            for callback in hold.take_lost_callbacks():
-                self.host.call_back(partial(callback, reason))
+    def _sweep(self) -> None:
+        for owners in list(self._owners):
+            owners.forget_ended(self.host.has_ended)
+        self.tickets.heal()
+        self.holds.announce_losses()
+        self.register.sweep()
 
     def healthy(self, slack: float) -> bool:
         """Return whether every live hold has at least ``slack`` seconds of its lease left."""
-        now = self.host.now()
-        return all(hold.lease.remaining(now) >= slack for hold in self.holds())
-
-    def begin_release(self, hold: Grant) -> None:
-        """Take note of a release under way: a session is not destroyed before it is through."""
-        self._releasing[hold] = None
-
-    def end_release(self, hold: Grant) -> None:
-        """Take note that it is through."""
-        self._releasing.pop(hold, None)
-        self._given_up.pop(hold, None)
-
-    def releasing(self) -> list[Grant]:
-        """Return the holds whose release is under way."""
-        return list(self._releasing)
-
-    # -- fences
-
-    def remember_fence(self, key: str, fence: int) -> None:
-        """Keep the latest fence got for a key: the next one must be above it."""
-        self._fences.pop(key, None)
-        self._fences[key] = fence
-        if len(self._fences) > MOST_REMEMBERED:
-            self._fences.pop(next(iter(self._fences)), None)
-
-    def last_fence(self, key: str) -> int | None:
-        """Return the latest fence got for a key, or None when this client has not held it, or long ago."""
-        return self._fences.get(key)
+        return self.holds.healthy(slack)
 
     def stats(self) -> Stats:
         """Return the counters."""
@@ -301,18 +158,6 @@ class ClientState:
             lost=counted("Lost"),
             pending_cleanup=self.reaper.pending,
         )
-
-    def note_queue(self, look: Look | None, session: str) -> None:
-        """Take note of who waited when this client released a key, and have leftovers removed."""
-        if look is None:
-            return
-        if look.others(session):
-            self.polite.add(look.key)
-        else:
-            self.polite.discard(look.key)
-        stray = (pair for pair in look.live if pair.session == session)
-        for pair in (*look.dead, *stray):
-            self.reaper.add(RemoveContender(pair.key, pair.modify_index))
 
     # -- waiting calls
 
@@ -341,25 +186,12 @@ class ClientState:
         """
         if not self._closed_by.settle(LossReason.CLIENT_CLOSED):
             return False
-        self._give_up_holds()
+        self.holds.give_up()
         self.closing.set()
-        self._give_up_holds()  # what was granted meanwhile
+        self.holds.give_up()  # what was granted meanwhile
         for interrupt in list(self._waiting):
             interrupt.fire(_closed)
         return True
-
-    def _give_up_holds(self) -> None:
-        for hold in self.holds():
-            kept = self.session_of(hold)
-            if kept is None or not kept.exported:
-                self._given_up[hold] = None  # before it ends: closing may be interrupted, and done again
-            if not hold.lose(LossReason.CLIENT_CLOSED):
-                self._given_up.pop(hold, None)  # somebody else has ended it, and gives it back
-
-    def given_up(self) -> list[Grant]:
-        """End what was granted since closing began, and return all holds that are still to be given back."""
-        self._give_up_holds()
-        return list(self._given_up)
 
     def forked(self, host: Host) -> None:
         """Mark everything as the parent's; called in the child, where no other thread is, with its new host.
@@ -367,35 +199,77 @@ class ClientState:
         What another thread had locked at the fork stays locked for ever here, so no inherited lock is
         touched.
         """
-        self.host = host
-        self.queues = Tickets(host.mutex())
+        self.host = self.sessions.host = host
+        self.holds.forked(host)
+        self.tickets = Tickets(host.mutex())
         self._closed_by.settle(LossReason.FORKED)
         self.closing.set()
-        for kept in self.sessions():
-            self.end_session(kept, LossReason.FORKED)
+        for kept in self.sessions:
+            self.sessions.end(kept, LossReason.FORKED)
+
+
+class _OwnSession:
+    """The claim of a lock on a session of its own."""
+
+    def __init__(self, source: SessionSource) -> None:
+        self._discard = source.discarding()
+
+    def abandon(self) -> None:
+        """End the session: nobody refers to the lock, or to a hold of it, any more."""
+        self._discard()
 
 
 def _closed() -> ClientClosed:
     return ClientClosed("the client is closed")
 
 
-async def close(io: IO, core: ClientState, *, deadline: float) -> None:
+async def close(io: IO, client: ClientState, *, deadline: float) -> None:
     """Release all holds, then destroy all sessions, as far as that can be done by ``deadline``.
 
     The rest is left to their TTL.
     """
-    await core.calls_end(io, deadline=deadline)
-    for hold in core.given_up():
-        await release.give_back(io, core, hold, budget=max(0.0, deadline - io.now()))
-    for hold in core.releasing():
+    await client.calls_end(io, deadline=deadline)
+    for hold in client.holds.given_up():
+        await give_back(io, client.holds, hold, budget=max(0.0, deadline - io.now()))
+        client.holds.given_back(hold)
+    for hold in client.holds.releasing():
         await io.wait(hold.settled, deadline=deadline)
-    await close_late(io, core, deadline=deadline)
+    await close_late(io, client, deadline=deadline)
 
 
-async def close_late(io: IO, core: ClientState, *, deadline: float) -> None:
+async def close_late(io: IO, client: ClientState, *, deadline: float) -> None:
     """Destroy all sessions and do what is still to be done, as far as that can be done by ``deadline``."""
-    for kept in core.sessions():
-        core.end_session(kept, LossReason.CLIENT_CLOSED)
+    client.register.sweep()
+    for kept in client.sessions:
+        client.sessions.end(kept, LossReason.CLIENT_CLOSED)
         if kept.ours_to_destroy:
-            core.reaper.add(DestroySession(kept.id))
-    await core.reaper.finish(io, deadline=deadline)
+            client.destroy(kept.id)
+    await client.reaper.finish(io, deadline=deadline)
+
+
+async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
+    """Release what a session holds and destroy it, or only stop renewing it when it was exported.
+
+    Released first: the other way round would impose the lock-delay.
+    """
+    if kept.lease.ended_by is not None:
+        return
+    if kept.ours_to_destroy:
+        for hold in list(client.holds.all()):
+            if hold.kept is kept:
+                await release(io, client.holds, hold)
+    client.sessions.end(kept, LossReason.CLIENT_CLOSED)
+    if not kept.ours_to_destroy:
+        return
+    destroyed = False
+    try:
+        # What was forgotten or lost is unlocked first, by the reaper, or it would get the lock-delay.
+        if not client.reaper.owes_unlocks(kept.id):
+            async with io.shield(BUDGET) as deadline:
+                with suppress(ConsulCoordError):
+                    call = session_endpoint.destroy(kept.id)
+                    await perform(io, call, deadline=deadline, attempt=client.timeout)
+                    destroyed = True
+    finally:
+        if not destroyed:
+            client.destroy(kept.id)

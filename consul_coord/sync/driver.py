@@ -55,6 +55,11 @@ start_delay = 0.0
 """Seconds for which the first renewals and watches of each client may wait. For the command line."""
 
 
+def current_owner() -> object:
+    """Return what identifies the running thread."""
+    return threading.current_thread()
+
+
 class BlockingIO(HostedIO):
     """The blocking driver of one call."""
 
@@ -67,7 +72,7 @@ class BlockingIO(HostedIO):
 
     def owner(self) -> object:
         """Return the running thread."""
-        return threading.current_thread()
+        return current_owner()
 
     @property
     def _open_to(self) -> Interrupt | None:
@@ -120,8 +125,16 @@ class BlockingIO(HostedIO):
 
     async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
         """Wait until the signal is raised; returns False when ``deadline`` came first."""
-        self._wait_for([signal], deadline)
+        if not signal.is_set():
+            self._wait_for([signal], deadline)
         return signal.is_set()
+
+    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
+        """Run a program on the loop thread, or on this one while the loop's start is put off."""
+        if self.host.is_put_off:
+            await program(self)
+        else:
+            self.spawn(program, name=name)
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass on the lease clock."""
@@ -210,6 +223,10 @@ class ThreadHost(BaseHost):
         self._callbacks: _CallbackThread | None = None
         self._stopped = False
 
+    def has_ended(self, owner: object) -> bool:
+        """Return whether a thread has ended."""
+        return isinstance(owner, threading.Thread) and not owner.is_alive()
+
     def mutex(self) -> AbstractContextManager[object]:
         """Make a re-entrant lock between this client's threads."""
         return threading.RLock()
@@ -226,6 +243,11 @@ class ThreadHost(BaseHost):
                     self._loop = _LoopThread(self, self._background, self._foreground)
                 loop = self._loop
         return loop.spawn(program, name=name)
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether the loop is to start a moment later than its first program."""
+        return bool(start_delay) and (self._loop is None or not self._loop.runs)
 
     def hurry(self) -> None:
         """Start what is to run on the loop thread now: a caller waits for it."""
@@ -348,6 +370,11 @@ class _LoopThread:
         finally:
             self._let_go()
             self._ready.set()
+
+    @property
+    def runs(self) -> bool:
+        """Whether the loop has begun."""
+        return self._supervisor is not None
 
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
         """Run a program; from any thread."""

@@ -130,7 +130,7 @@ class LeaderElection:
     def _current(self) -> Candidacy | None:
         """Return the candidacy, unless it is a parent process's."""
         candidacy = self._candidacy
-        return candidacy if candidacy is not None and candidacy.core is self._runner.core else None
+        return candidacy if candidacy is not None and candidacy.client is self._runner.core else None
 
     def __enter__(self) -> Self:
         self.start()

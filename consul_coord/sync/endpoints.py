@@ -206,7 +206,7 @@ class Sessions:
         ``*`` and ``?`` stand for other characters; the mark that a client puts to each name need not be
         given. A consistent read. Empty, too, when the token may not read sessions.
         """
-        return self._runner.call(handling.named, self._runner.core, name)
+        return self._runner.call(handling.named, self._runner.core.sessions, name)
 
     def destroy_named(self, name: str) -> tuple[Session, ...]:
         """Destroy the sessions of a name, left by processes that are gone, and return them.
@@ -216,7 +216,7 @@ class Sessions:
         they held stays locked for their lock-delay. Raises InvalidArgument for an empty name, and what a
         request raises.
         """
-        return self._runner.call(handling.destroy_named, self._runner.core, name)
+        return self._runner.call(handling.destroy_named, self._runner.core.sessions, name)
 
 
 class Agent:
@@ -395,7 +395,7 @@ class Endpoints(BaseClient[Runner]):
         SessionNotFound when that has ended, SessionCheckFailed, and what a request raises.
         """
         core = self._runner.core
-        kept = self._runner.call(handling.open_session, core, spec, resume=resume)
+        kept = self._runner.call(handling.open_session, core.sessions, spec, resume=resume)
         return KeptSession(self._runner, core, kept)
 
     def close(self, *, timeout: float = CLOSE_TIMEOUT) -> None:

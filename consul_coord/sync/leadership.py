@@ -31,7 +31,7 @@ class Leadership(LeadershipView, Hold):
     """
 
     def __init__(self, runner: Runner, candidacy: Candidacy, hold: Grant) -> None:
-        super().__init__(runner, candidacy.core, hold)
+        super().__init__(runner, candidacy.client, hold)
         self._candidacy = candidacy
         self._blocks = Blocks[Leadership](hold.key, LeaderBody)
 

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Literal
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
+from consul_coord.recipes.contend.recipe import acquire, release_own, try_acquire
 from consul_coord.recipes.lock import lock as recipe
+from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.sync.blocks import Holdable
 from consul_coord.sync.client import Client
+from consul_coord.sync.driver import current_owner
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
+    from consul_coord.recipes.contend.recipe import Recipe
+    from consul_coord.recipes.hold.grant import Handle
 
 
 class Lock(Holdable[Hold]):
@@ -58,8 +63,9 @@ class Lock(Holdable[Hold]):
         InvalidArgument for a client of the other kind.
         """
         self._runner = require(client, Client, type(self).__name__)
-        self._lock = recipe.LockObject(
-            recipe.LockPlan(
+        self._recipe: Recipe
+        self._recipe = self._lock = recipe.LockObject(
+            LockPlan(
                 keys=self._keys or (key,),
                 value=as_bytes(value),
                 flags=flags,
@@ -86,9 +92,9 @@ class Lock(Holdable[Hold]):
         server refuses.
         """
         core = self._runner.core
-        with self._lock.waiting() as interrupt:
-            hold = self._runner.run(interrupt, recipe.acquire, core, self._lock, timeout=timeout)
-        return Hold(self._runner, core, hold)
+        with self._recipe.waiting() as interrupt:
+            handle = self._runner.run(interrupt, acquire, core, self._recipe, timeout=timeout)
+        return self._kept(Hold(self._runner, core, handle.grant, handle), handle)
 
     def try_acquire(self) -> Hold | None:
         """Take the lock if it is free; None when somebody else has it or a lock-delay is in force.
@@ -96,17 +102,25 @@ class Lock(Holdable[Hold]):
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
         core = self._runner.core
-        with self._lock.waiting() as interrupt:
-            hold = self._runner.run(interrupt, recipe.try_acquire, core, self._lock)
-        return None if hold is None else Hold(self._runner, core, hold)
+        with self._recipe.waiting() as interrupt:
+            handle = self._runner.run(interrupt, try_acquire, core, self._recipe)
+        if handle is None:
+            return None
+        return self._kept(Hold(self._runner, core, handle.grant, handle), handle)
+
+    def _kept(self, hold: Hold, handle: Handle) -> Hold:
+        """Keep the hold for the caller's ``release``; the last thing that an acquire does."""
+        owner = current_owner()
+        self._recipe.owners.keep(owner, handle)
+        return hold
 
     def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""
-        return self._runner.finish(recipe.release_own, self._runner.core, self._lock)
+        return self._runner.finish(release_own, self._runner.core, self._recipe)
 
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
-        self._lock.cancel()
+        self._recipe.cancel()
 
     def holder(self) -> Holder | None:
         """Return who holds the lock, as the leader has it, or None; a consistent read.

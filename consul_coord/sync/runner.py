@@ -14,7 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from consul_coord.base_client import BaseRunner
-from consul_coord.http.retry import perform
+from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, run
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.client import ClientState
@@ -109,7 +109,7 @@ class Runner(BaseRunner):
     def perform(self, call: Call[T], /) -> T:
         """Carry out one endpoint's call."""
         timeout = self._settings.timeout
-        return self.call(perform, call, deadline=self.now() + timeout, attempt=timeout)
+        return self.call(ask, call, timeout=timeout)
 
     def start(self) -> None:
         """Do nothing: the background starts when it is needed."""
@@ -143,7 +143,7 @@ def _dropped(host: ThreadHost, core: ClientState, transport: Transport) -> None:
     In the background, for this is the garbage collector.
     """
     core.begin_close()
-    if core.sessions() or core.reaper.pending:
+    if list(core.sessions) or core.reaper.pending:
 
         async def close(io: IO) -> None:
             await coordinator.close(io, core, deadline=io.now() + CLOSE_TIMEOUT)

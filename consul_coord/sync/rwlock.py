@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes.lock.lock import LockPlan
 from consul_coord.recipes.rwlock import lock as recipe
-from consul_coord.recipes.rwlock.queue import base_of
 from consul_coord.sync.client import Client
 from consul_coord.sync.lock import Lock
 
@@ -43,17 +41,7 @@ class ReadWriteLock:
         """
         self._runner = require(client, Client, type(self).__name__)
         self._key = key
-        read, write = recipe.sides(
-            LockPlan(
-                keys=(base_of(key),),
-                value=as_bytes(value),
-                flags=flags,
-                accept_flags=frozenset(),
-                fair=True,
-                reentrant=False,
-                session=session,
-            )
-        )
+        read, write = recipe.sides(key, value=as_bytes(value), flags=flags, session=session)
         self._side = read
         self._read = RwSide(client, key, read)
         self._write = RwSide(client, key, write)
@@ -91,7 +79,7 @@ class RwSide(Lock):
     def __init__(self, client: Client, key: str, side: recipe.RwSide) -> None:
         self._key = key  # first: the base class asks for it
         super().__init__(client, key)
-        self._lock = self._side = side
+        self._recipe = self._side = side
 
     @property
     def key(self) -> str:

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.models._validate import as_bytes
+from consul_coord.recipes.contend.recipe import acquire, release_own, try_acquire
 from consul_coord.recipes.semaphore import semaphore as recipe
+from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.sync.blocks import Holdable
 from consul_coord.sync.client import Client
+from consul_coord.sync.driver import current_owner
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
+    from consul_coord.recipes.hold.grant import Handle
 
 
 class Permit(Hold):
@@ -73,7 +77,7 @@ class Semaphore(Holdable[Permit]):
         """
         self._runner = require(client, Client, type(self).__name__)
         self._semaphore = recipe.SemaphoreObject(
-            recipe.SemaphorePlan(
+            SemaphorePlan(
                 prefix=prefix,
                 value=as_bytes(value),
                 flags=flags,
@@ -106,8 +110,8 @@ class Semaphore(Holdable[Permit]):
         """
         core = self._runner.core
         with self._semaphore.waiting() as interrupt:
-            hold = self._runner.run(interrupt, recipe.acquire, core, self._semaphore, timeout=timeout)
-        return Permit(self._runner, core, hold)
+            handle = self._runner.run(interrupt, acquire, core, self._semaphore, timeout=timeout)
+        return self._kept(Permit(self._runner, core, handle.grant, handle), handle)
 
     def try_acquire(self) -> Permit | None:
         """Get a slot if one is free and nobody waits for it; None otherwise.
@@ -116,12 +120,20 @@ class Semaphore(Holdable[Permit]):
         """
         core = self._runner.core
         with self._semaphore.waiting() as interrupt:
-            hold = self._runner.run(interrupt, recipe.try_acquire, core, self._semaphore)
-        return None if hold is None else Permit(self._runner, core, hold)
+            handle = self._runner.run(interrupt, try_acquire, core, self._semaphore)
+        if handle is None:
+            return None
+        return self._kept(Permit(self._runner, core, handle.grant, handle), handle)
+
+    def _kept(self, hold: Permit, handle: Handle) -> Permit:
+        """Keep the hold for the caller's ``release``; the last thing that an acquire does."""
+        owner = current_owner()
+        self._semaphore.owners.keep(owner, handle)
+        return hold
 
     def release(self) -> ReleaseOutcome:
         """Give up the latest permit of the calling thread or task; see ``Permit.release``. Raises NotHeld."""
-        return self._runner.finish(recipe.release_own, self._runner.core, self._semaphore)
+        return self._runner.finish(release_own, self._runner.core, self._semaphore)
 
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consul_coord.recipes.client import close_session
 from consul_coord.recipes.session import handling as session_ops
 from consul_coord.sync.hold import LossEvent
 
@@ -56,7 +57,7 @@ class KeptSession:
 
         Harmless when it has ended.
         """
-        self._runner.finish(session_ops.close_session, self._core, self._kept)
+        self._runner.finish(close_session, self._core, self._kept)
 
     def __enter__(self) -> Self:
         return self

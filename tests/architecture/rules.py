@@ -200,3 +200,63 @@ def _public_nodes(name: str, node: _Documented) -> Iterator[tuple[str, _Document
 
 def _is_overload(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(isinstance(each, ast.Name) and each.id == "overload" for each in node.decorator_list)
+
+
+# -- the rooms of the recipes
+
+ROOMS: Final[Mapping[str, frozenset[str]]] = {
+    "session": frozenset(),
+    "hold": frozenset({"session"}),
+    "watch": frozenset({"session"}),
+    "cleanup": frozenset({"session"}),
+    "contend": frozenset({"hold", "watch", "cleanup", "session"}),
+    "lock": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
+    "rwlock": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
+    "semaphore": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
+    "election": frozenset({"lock", "contend", "hold", "watch", "cleanup", "session"}),
+    "client": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
+}
+"""By room: the rooms that it may import, types included. ``client`` wires them for one client."""
+_RECIPES: Final = f"{PACKAGE}.recipes."
+
+
+def room_of(module: str) -> str | None:
+    """Return the room that a module of the recipes stands in."""
+    return module.removeprefix(_RECIPES).partition(".")[0] if module.startswith(_RECIPES) else None
+
+
+def wrong_ways(sources: Mapping[str, str]) -> list[str]:
+    """Return the imports from one room into another that it may not import."""
+    return [
+        str(each)
+        for module, text in sources.items()
+        if (room := room_of(module)) is not None
+        for each in imports_of(module, text)
+        if (other := room_of(each.target)) is not None
+        if other != room and other not in ROOMS.get(room, frozenset())
+    ]
+
+
+def circles(sources: Mapping[str, str]) -> list[str]:
+    """Return the modules of the recipes that import themselves by way of others, types included."""
+    edges = {
+        module: {_module_of(each.target, sources) for each in imports_of(module, text)}
+        for module, text in sources.items()
+        if room_of(module) is not None
+    }
+    return sorted(module for module in edges if module in _reached(module, edges))
+
+
+def _module_of(target: str, sources: Mapping[str, str]) -> str:
+    return target if target in sources else target.rpartition(".")[0]
+
+
+def _reached(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    todo = [*edges[start]]
+    while todo:
+        module = todo.pop()
+        if module not in seen:
+            seen.add(module)
+            todo.extend(edges.get(module, ()))
+    return seen

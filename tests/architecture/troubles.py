@@ -83,7 +83,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(
         "hashicorp/consul#3553; hashicorp/terraform#14312, #15545, #16098, #30598",
         "A dropped blocking query is routine",
-        ("unit/recipes/test_monitor.py::test_trouble_with_a_watch_is_no_loss",),
+        ("unit/recipes/test_hold_watches.py::test_trouble_with_a_watch_is_no_loss",),
     ),
     Trouble(
         "silas/node-consul#16, #54, #57; patroni/patroni#945",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 CONFIG = ServerConfig(session_ttl_min=0.2, http_max_conns_per_client=0)
-SPEC = SessionSpec(ttl=2.0, lock_delay=0.2)
+SPEC = SessionSpec(ttl=2.0, lock_delay=2.0)
 QUICK = (0.01, 0.02)
 """A ``retry_wait`` for tests."""
 _numbers = itertools.count()

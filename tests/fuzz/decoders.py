@@ -24,6 +24,7 @@ from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair, Sequencer
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import notes
+from consul_coord.recipes.lock import waitqueue as lockqueue
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.session import handling as session_ops
@@ -147,7 +148,7 @@ def _queue(data: bytes) -> object:
     told = notes.find(notes.heir_key("k"), (strange,)) or KVPair(notes.heir_key("k"), value, modify_index=9)
     notes.counts(told, look)
     notes.term_of(lock, KVPair(notes.term_key("k"), value, modify_index=9))
-    return waitqueue.judge(look, SID), rwqueue.judge(look, SID, rwqueue.mode_of(own)), rwqueue.value_of(own)
+    return lockqueue.judge(look, SID), rwqueue.judge(look, SID, rwqueue.mode_of(own)), rwqueue.value_of(own)
 
 
 def _address(data: bytes) -> object:

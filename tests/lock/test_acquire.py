@@ -29,7 +29,7 @@ from consul_coord import (
     UnsafeSession,
 )
 from consul_coord.events import TimedOut
-from consul_coord.recipes.watch import keys as key_waits
+from consul_coord.recipes.watch import engine
 from tests.lock.test_hold import Notes
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
@@ -531,7 +531,7 @@ def test_a_session_that_an_unanswered_create_has_made_is_found_and_destroyed(
     client = make_client(address=proxy.address, timeout=0.5)
     with pytest.raises(TransportError):
         Lock(client, site.key).try_acquire()
-    assert client.pending_cleanup == 1
+    eventually(lambda: client.pending_cleanup == 1)
     create.let_go()
     assert create.passed_on.wait(5)
     assert eventually(lambda: proxy.count("PUT", "/v1/session/destroy/") == 1)
@@ -553,7 +553,7 @@ def test_refusals_for_a_while_are_ridden_out(
 def test_a_client_that_waits_for_many_keys_shares_connections_and_gets_them_all(
     site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_waits, "MOST_QUERIES", 2)
+    monkeypatch.setattr(engine, "MOST", 2)
     holder, client = make_client(), make_client(address=proxy.address)
     keys = [f"{site.key}/{number}" for number in range(6)]
     holds = [Lock(holder, key).acquire(timeout=5) for key in keys]

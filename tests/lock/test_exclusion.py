@@ -57,10 +57,10 @@ def test_one_lock_object_serves_many_threads_in_order(site: Site, make_client: M
     threads = []
     for number in range(6):
         thread = threading.Thread(target=lambda n=number: lock.run(lambda _: order.append(n)))
-        position = len(lock._runner.core.queues._queues[site.key])
+        position = len(lock._runner.core.tickets.queue(site.key))
         thread.start()
         threads.append(thread)
-        while len(lock._runner.core.queues._queues[site.key]) == position:
+        while len(lock._runner.core.tickets.queue(site.key)) == position:
             assert thread.is_alive()
     hold.release()
     for thread in threads:

@@ -167,7 +167,7 @@ hold = lock.acquire()
 results = []
 waiter = threading.Thread(target=lambda: results.append(lock.acquire(timeout=10)))
 waiter.start()
-while len(client._runner.core.queues._queues[KEY]) < 2:
+while len(client._runner.core.tickets.queue(KEY)) < 2:
     time.sleep(0.005)
 pid = os.fork()
 if pid == 0:

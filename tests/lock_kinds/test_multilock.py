@@ -106,7 +106,7 @@ def test_takers_of_overlapping_keys_neither_overlap_nor_block_each_other(
         fences = [fence for each in pool.map(work, plans, timeout=40) for fence in each]
     assert len(set(fences)) == 40
     assert holders(site, "abcde") == [None] * 5
-    assert one._runner.core.queues._queues == {}
+    assert len(one._runner.core.tickets) == 0
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -190,10 +190,10 @@ def test_who_hears_of_the_loss_of_one_may_queue_for_all_again(site: Site, client
 
     def queue() -> None:
         for key in keys(site):
-            turn = Ticket(key, threading.main_thread())
-            client._runner.core.queues.join(turn)
-            positions.append(client._runner.core.queues.position(turn))
-            client._runner.core.queues.leave(turn)
+            turn = Ticket(client._runner.core.tickets, key, threading.main_thread())
+            client._runner.core.tickets.join(turn)
+            positions.append(client._runner.core.tickets.position(turn))
+            client._runner.core.tickets.leave(turn)
 
     hold._hold.over.subscribe(queue)
     site.operator.delete(keys(site)[1])
@@ -273,7 +273,7 @@ def test_a_transaction_that_is_applied_late_leaves_nothing(
     late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"lock"', times=99))
     with pytest.raises(AcquireTimeout):
         MultiLock(client, keys(site)).acquire(timeout=1)
-    eventually(lambda: client._runner.core.queues._queues == {})
+    eventually(lambda: len(client._runner.core.tickets) == 0)
     late.let_go()
     assert late.passed_on.wait(5)
     eventually(lambda: holders(site) == NOBODY)
@@ -289,7 +289,7 @@ def test_a_key_used_for_something_else_stops_all(site: Site, client: Client) -> 
     assert (told.value.key, told.value.flags) == (keys(site)[1], 7)
     assert holders(site) == NOBODY
     assert (site.operator.entry(keys(site)[1]) or {})["Value"] == b"a setting"
-    assert client._runner.core.queues._queues == {}
+    assert len(client._runner.core.tickets) == 0
     with MultiLock(client, keys(site), accept_flags=(7,)).hold(timeout=5) as hold:
         assert holders(site) == [hold.session] * 3
 
@@ -302,10 +302,10 @@ def test_who_holds_one_of_the_keys_can_not_wait_for_all(site: Site, client: Clie
             MultiLock(client, keys(site)).acquire(timeout=5)
         assert told.value.key == mine
         assert holders(site) == [hold.session if key == mine else None for key in keys(site)]
-        assert set(client._runner.core.queues._queues) == {mine}
+        assert client._runner.core.tickets.queue(mine)
     with MultiLock(client, keys(site)), pytest.raises(AlreadyHeld):
         Lock(client, mine).acquire(timeout=5)
-    assert client._runner.core.queues._queues == {}
+    assert len(client._runner.core.tickets) == 0
 
 
 def test_only_its_holder_releases_it(site: Site, client: Client) -> None:

@@ -96,7 +96,7 @@ def test_another_thread_waits_for_the_last_release(site: Site, client: Client) -
     with ThreadPoolExecutor(1) as pool, lock as outer:
         with lock:
             other = pool.submit(lambda: lock.run(lambda hold: hold.fence, timeout=20))
-            eventually(lambda: len(client._runner.core.queues._queues[site.key]) == 2)
+            eventually(lambda: len(client._runner.core.tickets.queue(site.key)) == 2)
         assert site.operator.holder(site.key) == outer.session
         assert not other.done()
         outer.release()
@@ -200,7 +200,7 @@ async def test_tasks_take_it_again_and_wait_for_each_other(site: Site) -> None:
                 group.start_soon(other)
                 async with lock as inner:
                     assert inner.fence == outer.fence
-                    await eventually_so(lambda: len(client._runner.core.queues._queues[site.key]) == 2)
+                    await eventually_so(lambda: len(client._runner.core.tickets.queue(site.key)) == 2)
                 order.append("inner left")
                 again = await lock.acquire(timeout=5)
                 await again.release()

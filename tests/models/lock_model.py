@@ -1,6 +1,6 @@
 """The wait queue of a lock as a model: clients that follow the project's own rules, and a tiny Consul.
 
-The judgement of a reading is the recipes' own (`consul_coord.recipes.contend.queue`). What a client sends,
+The judgement of a reading is the recipes' own (`consul_coord.recipes.lock.waitqueue`). What a client sends,
 and what it does with an answer or with none, is in tables here, as in `consul_coord.recipes.lock.attempt`,
 so that a test can take one guard away.
 
@@ -24,13 +24,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consul_coord.models import KVPair
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.queue import Adopt, Follow, Rejoin
+from consul_coord.recipes.contend.queue import Rejoin
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, judge
 from tests.models.explorer import Broken, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from consul_coord.recipes.contend.queue import Look, Verdict
+    from consul_coord.recipes.contend.queue import Look
+    from consul_coord.recipes.lock.waitqueue import Verdict
 
 KEY: Final = "k"
 
@@ -114,7 +116,7 @@ class LockModel:
     """How often anybody may give up: without a bound, giving up would be a way out of every deadlock."""
     requests: Mapping[str, Ops] = field(default_factory=lambda: REQUESTS)
     unanswered: Mapping[str, str] = field(default_factory=lambda: UNANSWERED)
-    judge: Callable[[Look, str], Verdict] = waitqueue.judge
+    judge: Callable[[Look, str], Verdict] = judge
     read: Callable[[str, list[KVPair]], Look] = waitqueue.read
     sweeps: bool = True
     watches_from_the_look: bool = True

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.queue import Adopt, Follow, Lead, Look
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Lead, judge
 from tests.models.explorer import Explored, explore
 from tests.models.lock_model import REQUESTS, UNANSWERED, LockModel
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair
-    from consul_coord.recipes.contend.queue import Verdict
+    from consul_coord.recipes.contend.queue import Look
+    from consul_coord.recipes.lock.waitqueue import Verdict
 
 SMALL: Final = {
     "two clients, twice each, a fault": LockModel(attempts=2),
@@ -47,17 +48,17 @@ def explored_once(name: str) -> Explored:
 
 
 def _no_adopt(look: Look, session: str) -> Verdict:
-    verdict = waitqueue.judge(look, session)
-    return waitqueue.judge(replace(look, pair=None), session) if isinstance(verdict, Adopt) else verdict
+    verdict = judge(look, session)
+    return judge(replace(look, pair=None), session) if isinstance(verdict, Adopt) else verdict
 
 
 def _follow_oneself(look: Look, session: str) -> Verdict:
-    verdict = waitqueue.judge(look, session)
+    verdict = judge(look, session)
     return replace(verdict, predecessor=verdict.own) if isinstance(verdict, Follow) else verdict
 
 
 def _everybody_is_the_head(look: Look, session: str) -> Verdict:
-    verdict = waitqueue.judge(look, session)
+    verdict = judge(look, session)
     held = look.pair if look.pair is not None and look.pair.session is not None else None
     return Lead(verdict.own, held) if isinstance(verdict, Follow) else verdict
 

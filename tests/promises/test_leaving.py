@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import pytest
 
-from consul_coord import AcquireCancelled, AcquireTimeout, AsyncClient, AsyncLock, Lock, SessionSpec
+from consul_coord import AcquireCancelled, AcquireTimeout, AsyncClient, AsyncLock, Lock
 from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError
 from consul_coord.http.endpoints import kv
 from consul_coord.http.transport.direct import DirectTransport
 from consul_coord.io import Signal
 from consul_coord.recipes.cleanup.reaper import Reaper
-from consul_coord.recipes.client import ClientState
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.program import SimTask
 from consul_coord.testing.simulation.scheduler import Scheduler
@@ -260,7 +259,7 @@ class Task:
     def __init__(self) -> None:
         self.done_at: list[float] = []
 
-    async def step(self, io: IO, core: ClientState, *, deadline: float) -> float | None:
+    async def step(self, io: IO, *, deadline: float) -> float | None:
         self.done_at.append(io.now())
         return None
 
@@ -276,7 +275,7 @@ def test_what_comes_while_the_reaper_looks_at_the_clock_is_done_at_once(moment: 
             reaper.add(urgent)
 
     io = Interrupting(add, at=moment)
-    reaper = Reaper(ClientState(io, spec=SessionSpec(), timeout=10.0))
+    reaper = Reaper(io, timeout=10.0, closing=Signal())
     reaper.add(later, after=50.0)
     io.run_spawned("reaper")
     if added_at:

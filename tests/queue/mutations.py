@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consul_coord.errors import ConsulCoordError
 from consul_coord.http.endpoints import kv
-from consul_coord.http.retry import send_once
-from consul_coord.models import KVPair, ReadOptions, TxnOp
+from consul_coord.http.retry import Failures, send_once
+from consul_coord.models import KVPair, TxnOp
 from consul_coord.recipes.cleanup import unlock
-from consul_coord.recipes.cleanup.reaper import Reaper, RemoveContender, Sweep
-from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.cleanup.reaper import Reaper
+from consul_coord.recipes.cleanup.tasks import RemoveKey, Sweep
+from consul_coord.recipes.contend import attempt as skeleton
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.queue import Adopt, Follow, Lead, Look, Rejoin
+from consul_coord.recipes.contend.memory import QueueMemory
+from consul_coord.recipes.contend.queue import Look, Rejoin
+from consul_coord.recipes.hold.holds import Fences
 from consul_coord.recipes.lock import attempt as contend
-from consul_coord.recipes.lock.attempt import Attempt
+from consul_coord.recipes.lock import waitqueue as lockqueue
+from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Lead
+from consul_coord.recipes.watch.engine import Watches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,8 +34,9 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO
     from consul_coord.models import Result
-    from consul_coord.recipes.contend.queue import Verdict
-    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Ending, Grant, Handle
+    from consul_coord.recipes.lock.waitqueue import Verdict
     from consul_coord.recipes.session.keeping import SessionSource
 
     Mutate = Callable[[pytest.MonkeyPatch], None]
@@ -43,27 +50,27 @@ def barge_without_a_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_barge(patch: pytest.MonkeyPatch) -> None:
-    async def barge(self: Attempt) -> None:
+    async def barge(self: LockAttempt) -> None:
         return None
 
-    patch.setattr(Attempt, "_barge_if_allowed", barge)
+    patch.setattr(LockAttempt, "_barge_if_allowed", barge)
 
 
 def repeat_a_join_from_the_start(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._join
+    real = LockAttempt._join
 
-    async def join(self: Attempt) -> Look | None:
-        if self.joined:
-            await self._withdraw(self._limit())
+    async def join(self: LockAttempt) -> Look | None:
+        if self.asked:
+            await self._withdraw(self.limit)
         return await real(self)
 
-    patch.setattr(Attempt, "_join", join)
+    patch.setattr(LockAttempt, "_join", join)
 
 
 def look_before_joining(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._join
+    real = LockAttempt._join
 
-    async def join(self: Attempt) -> Look | None:
+    async def join(self: LockAttempt) -> Look | None:
         before = await self._look()
         after = await real(self)
         if after is None:
@@ -71,13 +78,13 @@ def look_before_joining(patch: pytest.MonkeyPatch) -> None:
         own = tuple(pair for pair in after.live if pair.session == self.session)
         return Look(before.key, before.pair, (*before.live, *own), before.dead)
 
-    patch.setattr(Attempt, "_join", join)
+    patch.setattr(LockAttempt, "_join", join)
 
 
 def _judging(change: Callable[[Look, str, Verdict], Verdict]) -> Mutate:
     def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = waitqueue.judge
-        patch.setattr(waitqueue, "judge", lambda look, session: change(look, session, real(look, session)))
+        real = lockqueue.judge
+        patch.setattr(contend, "judge", lambda look, session: change(look, session, real(look, session)))
 
     mutate.__name__ = change.__name__
     return mutate
@@ -103,34 +110,36 @@ def leave_the_dead(patch: pytest.MonkeyPatch) -> None:
     real = Reaper.add
 
     def add(self: Reaper, duty: Any, *, after: float = 0.0) -> None:
-        if not isinstance(duty, RemoveContender):
+        if not isinstance(duty, RemoveKey):
             real(self, duty, after=after)
 
     patch.setattr(Reaper, "add", add)
 
 
 def watch_from_now(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._watch
+    real = Watches.change
 
-    async def watch(self: Attempt, key: str, index: int) -> Result[KVPair | None] | None:
-        now = await send_once(self.io, kv.get(key), deadline=self._limit())
-        return await real(self, key, now.index)
+    async def change(
+        self: Watches, io: IO, key: str, index: int, *, deadline: float, **options: Any
+    ) -> Result[KVPair | None] | None:
+        now = await send_once(io, kv.get(key), deadline=deadline)
+        return await real(self, io, key, now.index, deadline=deadline, **options)
 
-    patch.setattr(Attempt, "_watch", watch)
+    patch.setattr(Watches, "change", change)
 
 
 def look_before_a_take(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._take
+    real = LockAttempt._take
 
-    async def take(self: Attempt) -> Grant | None:
+    async def take(self: LockAttempt) -> Handle | None:
         await self._look()
         return await real(self)
 
-    patch.setattr(Attempt, "_take", take)
+    patch.setattr(LockAttempt, "_take", take)
 
 
 def take_whatever_the_key_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Attempt, "_holder", lambda self, pair: None)
+    patch.setattr(LockAttempt, "_holder", lambda self, pair: None)
 
 
 def take_without_a_check(patch: pytest.MonkeyPatch) -> None:
@@ -162,33 +171,33 @@ class _CheckedBySession(TxnOp):
 
 
 def repeat_a_take_blindly(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._take
+    real = LockAttempt._take
 
-    async def take(self: Attempt) -> Grant | None:
+    async def take(self: LockAttempt) -> Handle | None:
         try:
             return await real(self)
         except ConsulCoordError:
             return await real(self)
 
-    patch.setattr(Attempt, "_take", take)
+    patch.setattr(LockAttempt, "_take", take)
 
 
 def watch_in_a_lock_delay(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._take
+    real = LockAttempt._take
 
-    async def take(self: Attempt) -> Grant | None:
-        hold = await real(self)
+    async def take(self: LockAttempt) -> Handle | None:
+        handle = await real(self)
         if self.blocker.kind == "lock_delay":
-            pair = (await send_once(self.io, kv.get(self.plan.key), deadline=self._limit())).value
+            pair = (await send_once(self.io, kv.get(self.plan.key), deadline=self.limit)).value
             await self._watch(self.plan.key, 1 if pair is None else pair.modify_index)
-        return hold
+        return handle
 
-    patch.setattr(Attempt, "_take", take)
+    patch.setattr(LockAttempt, "_take", take)
 
 
 def try_hard_in_a_lock_delay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(contend, "FIRST_PAUSE", 0.02)
-    patch.setattr(contend, "LONGEST_PAUSE", 0.02)
+    patch.setattr(skeleton, "FIRST_PAUSE", 0.02)
+    patch.setattr(skeleton, "LONGEST_PAUSE", 0.02)
 
 
 def unlock_without_a_check(patch: pytest.MonkeyPatch) -> None:
@@ -196,69 +205,73 @@ def unlock_without_a_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def unlock_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(unlock, "retryable", lambda error: False)
+    class Once(Failures):
+        async def pause(self, error: ConsulCoordError) -> None:
+            raise error
+
+    patch.setattr(unlock, "Failures", Once)
 
 
 def let_the_next_begin_before_the_answer(patch: pytest.MonkeyPatch) -> None:
     real = LockKind.give_back
 
-    async def give_back(self: LockKind, io: IO, core: ClientState, hold: Grant, **options: Any) -> object:
-        core.queues.leave(hold.ticket)
-        return await real(self, io, core, hold, **options)
+    async def give_back(self: LockKind, io: IO, hold: Grant, *, deadline: float) -> Ending:
+        self._keys.leave()
+        return await real(self, io, hold, deadline=deadline)
 
     patch.setattr(LockKind, "give_back", give_back)
 
 
 def never_polite(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClientState, "note_queue", lambda self, look, session: None)
+    patch.setattr(QueueMemory, "saw_waiters", lambda self, key, waiting: None)
 
 
 def polite_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClientState, "note_queue", lambda self, look, session: self.polite.add(look.key))
+    real = QueueMemory.saw_waiters
+    patch.setattr(QueueMemory, "saw_waiters", lambda self, key, waiting: real(self, key, waiting=True))
 
 
 def give_up_in_the_other_order(patch: pytest.MonkeyPatch) -> None:
     real = unlock.withdraw
 
-    async def withdraw(io: IO, *, key: str, session: str, flags: int, deadline: float) -> bool:
-        consistent = ReadOptions(consistency="consistent")
-        pair = (await send_once(io, kv.get(key, options=consistent), deadline=deadline)).value
-        if pair is not None and pair.session == session:
-            return await real(io, key=key, session=session, flags=flags, deadline=deadline)
-        return await unlock._remove_own(io, waitqueue.contender_key(key, session), session, deadline)
+    async def withdraw(io: IO, *, key: str, session: str, deadline: float, **options: Any) -> bool:
+        pair = await unlock.read(io, key, deadline)
+        if pair is None or pair.session != session:
+            key = "nothing/at/all"
+        return await real(io, key=key, session=session, deadline=deadline, **options)
 
     patch.setattr(contend, "withdraw", withdraw)
 
 
 def remove_the_contender_only(patch: pytest.MonkeyPatch) -> None:
-    async def withdraw(io: IO, *, key: str, session: str, flags: int, deadline: float) -> bool:
-        return await unlock._remove_own(io, waitqueue.contender_key(key, session), session, deadline)
+    real = unlock.withdraw
+
+    async def withdraw(io: IO, *, key: str, **options: Any) -> bool:
+        return await real(io, key="nothing/at/all", **options)
 
     patch.setattr(contend, "withdraw", withdraw)
 
 
 def no_sweep(patch: pytest.MonkeyPatch) -> None:
-    async def step(self: Sweep, io: IO, core: ClientState, *, deadline: float) -> None:
+    async def step(self: Sweep, io: IO, *, deadline: float) -> None:
         return None
 
     patch.setattr(Sweep, "step", step)
 
 
 def accept_any_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClientState, "last_fence", lambda self, key: None)
+    patch.setattr(Fences, "last", lambda self, key: None)
 
 
 def deaf_to_the_sessions_end(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._watch
+    real = Watches.change
 
-    async def watch(self: Attempt, key: str, index: int) -> Result[KVPair | None] | None:
-        kept, self.kept = self.kept, None
-        try:
-            return await real(self, key, index)
-        finally:
-            self.kept = kept
+    async def change(
+        self: Watches, *args: Any, until: object, **options: Any
+    ) -> Result[KVPair | None] | None:
+        return await real(self, *args, until=None, **options)
 
-    patch.setattr(Attempt, "_watch", watch)
+    patch.setattr(Watches, "change", change)
 
 
 def keep_a_session_that_is_gone(patch: pytest.MonkeyPatch) -> None:
@@ -269,62 +282,62 @@ def keep_a_session_that_is_gone(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_the_queue_when_refused(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._take
+    real = LockAttempt._take
 
-    async def take(self: Attempt) -> Grant | None:
-        hold = await real(self)
-        if hold is None:
-            await self._withdraw(self._limit())
-        return hold
+    async def take(self: LockAttempt) -> Handle | None:
+        handle = await real(self)
+        if handle is None:
+            await self._withdraw(self.limit)
+        return handle
 
-    patch.setattr(Attempt, "_take", take)
+    patch.setattr(LockAttempt, "_take", take)
 
 
 def always_barge(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._barge_if_allowed
+    real = LockAttempt._barge_if_allowed
 
-    async def barge(self: Attempt) -> Grant | None:
+    async def barge(self: LockAttempt) -> Handle | None:
         self.may_barge = True
         return await real(self)
 
-    patch.setattr(Attempt, "_barge_if_allowed", barge)
+    patch.setattr(LockAttempt, "_barge_if_allowed", barge)
 
 
 def no_way_without_a_queue(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Attempt, "_denied_at", lambda self, error, op_index: False)
+    patch.setattr(contend, "_denied_at", lambda error, op_index: False)
 
 
 def an_unreadable_queue_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
-    real = Attempt._read
+    real = LockAttempt._read
 
-    def read(self: Attempt, pairs: Iterable[KVPair]) -> Look:
-        look = real(self, pairs)
+    def read(self: LockAttempt, results: Iterable[tuple[KVPair, ...]]) -> Look:
+        look = real(self, results)
         own = self.contender
         return Look(look.key, look.pair, (own,), look.dead) if own is not None and not look.live else look
 
-    patch.setattr(Attempt, "_read", read)
+    patch.setattr(LockAttempt, "_read", read)
 
 
 def contend_with_a_session_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    need, lock_op = Attempt._need_session, Attempt._lock_op
-    second: dict[ClientState, SessionSource] = {}
+    need, lock_op = LockAttempt._need_session, LockAttempt._lock_op
+    second: dict[Shared, SessionSource] = {}
 
-    async def need_both(self: Attempt) -> None:
+    async def need_both(self: LockAttempt) -> None:
         await need(self)
-        source = second.setdefault(self.core, self.core.source(self.core.spec))
-        await source.live(self.io, deadline=self._limit())
+        source = second.setdefault(self.client, self.client.source(self.client.sessions.spec))
+        await source.live(self.io, deadline=self.limit)
 
-    def lock(self: Attempt, key: str) -> TxnOp:
+    def lock(self: LockAttempt, key: str) -> TxnOp:
         op = lock_op(self, key)
-        return op if key != self.plan.key or self.kept is None else replace(op, session=self.kept.id)
+        return op if key != self.key or self.kept is None else replace(op, session=self.kept.id)
 
-    def session(self: Attempt) -> str:
-        source = second.get(self.core)
+    def session(self: LockAttempt) -> str:
+        source = second.get(self.client)
         return "" if source is None or source.current is None else source.current.id
 
-    patch.setattr(Attempt, "_need_session", need_both)
-    patch.setattr(Attempt, "_lock_op", lock)
-    patch.setattr(Attempt, "session", property(session))
+    patch.setattr(LockAttempt, "_need_session", need_both)
+    patch.setattr(LockAttempt, "_lock_op", lock)
+    patch.setattr(LockAttempt, "session", property(session))
 
 
 missing_is_head: Final = _judging(_missing_is_head)

@@ -6,6 +6,8 @@ Rules
 - A trap catches requests: lost, their replies lost, or held back until the test delivers them, whether their
   client still waits or has hung up long ago, as a real agent does that goes on after a pause.
 - Waiting for what does not come in time is an AssertionError, and so is a history that goes round in circles.
+- A bug ends the test, also where the client itself would go on. So a mutation with a bug in it breaks no
+  rule.
 - A client that dies simply stops: nothing of it is cleaned up, and its session ends by its TTL.
 """
 
@@ -21,15 +23,17 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 from consul_coord.clock import VirtualClock
-from consul_coord.errors import BrokenReply, RequestTimeout
+from consul_coord.errors import BrokenReply, ConsulCoordError, RequestTimeout
+from consul_coord.events import Failed
 from consul_coord.host import BaseHost, HostedIO
 from consul_coord.http.messages import Response
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, SessionSpec
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.hold.release import release
-from consul_coord.recipes.lock import lock as recipe
-from consul_coord.recipes.lock.lock import LockObject, LockPlan
+from consul_coord.recipes.lock.lock import LockObject
+from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.server import wire
 from consul_coord.server.acl import AclConfig, Rule, Token
 from consul_coord.server.config import ServerConfig
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Request
     from consul_coord.io import IO
     from consul_coord.models import ReleaseOutcome
-    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.hold.grant import Grant, Handle
 
 T = TypeVar("T")
 
@@ -113,7 +117,7 @@ class Program(Generic[T]):
         except StopIteration as end:
             self._value.append(end.value)
             self.done.set()
-        except Exception as error:  # noqa: BLE001 - it is told by ``value``
+        except ConsulCoordError as error:
             self.error = error
             self.done.set()
 
@@ -392,8 +396,13 @@ class PlayerHost(BaseHost):
     def random(self) -> float:
         return self.player.chance
 
+    def has_ended(self, owner: object) -> bool:
+        return False  # owners are names here
+
     def emit(self, event: Event) -> None:
         super().emit(event)
+        if isinstance(event, Failed):
+            raise TypeError(event)
         self.player.events.append(event)
 
     def mutex(self) -> AbstractContextManager[object]:
@@ -494,14 +503,15 @@ class Player:
             timeout=timeout,
         )
         self.alive = True
-        self.holds: list[Grant] = []
+        self._handles: list[Handle] = []
+        """They keep the holds from being given back."""
         self._programs: list[Program[Any]] = []
         self._locks: dict[tuple[bool, bytes], LockObject] = {}
 
     @property
     def session(self) -> str:
         """The session that its locks are taken with."""
-        current = self.core.shared.current
+        current = self.core.sessions.shared.current
         assert current is not None
         return current.id
 
@@ -526,15 +536,15 @@ class Player:
         io = PlayerIO(self.host, owner=owner)
 
         async def work() -> Grant:
-            hold = await recipe.acquire(io, self.core, lock, timeout=timeout)
-            self.holds.append(hold)
-            return hold
+            handle = await recipe.acquire(io, self.core, lock, timeout=timeout)
+            self._handles.append(handle)
+            return handle.grant
 
         return self.start(work(), "acquire")
 
     def release(self, hold: Grant) -> Program[ReleaseOutcome]:
         """Begin to give a hold up."""
-        return self.start(release(PlayerIO(self.host, owner="main"), self.core, hold), "release")
+        return self.start(release(PlayerIO(self.host, owner="main"), self.core.holds, hold), "release")
 
     def get(self, **options: Any) -> Grant:
         """Take the lock, soon."""

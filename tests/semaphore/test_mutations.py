@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import ConsulCoordError
+from consul_coord.recipes.contend.pooled import PooledAttempt
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.semaphore.kind import Memory, PermitKind
@@ -56,7 +57,7 @@ BROKEN = (
             "a list that can't be read is an empty one",
             PermitAttempt,
             "_join",
-            "if self.session_id not in listing.live:",
+            "if self.session not in listing.live:",
             "if False:",
         ),
         on_a_bench(JOINING.test_a_contender_that_can_not_be_read_means_no_permission),
@@ -89,8 +90,8 @@ BROKEN = (
             "the front watches from the beginning",
             PermitAttempt,
             "_wait_at_the_front",
-            "index=max(listing.index, 1)",
-            "index=1",
+            "listing.index,",
+            "1,",
         ),
         on_a_bench(WAITING.test_the_front_watches_the_prefix_from_its_own_index_then_from_the_lists),
     ),
@@ -158,9 +159,9 @@ BROKEN = (
         "S8",
         Mutation(
             "an unanswered request is forgotten",
-            PermitAttempt,
-            "_ask",
-            "self.session.settled = False",
+            PooledAttempt,
+            "_unanswered",
+            "self.pooled.settled = False",
             "pass",
         ),
         on_a_bench(program.TestGivingUp().test_after_any_unanswered_request_the_session_is_destroyed),
@@ -171,7 +172,7 @@ BROKEN = (
             "a limit that changes meanwhile is a conflict",
             PermitAttempt,
             "_read",
-            "self.limit is None and record.limit != limit",
+            "self._limit_seen is None and record.limit != limit",
             "record.limit != limit",
         ),
         on_a_bench(WAITING.test_a_limit_that_changes_meanwhile_is_adopted),
@@ -189,7 +190,7 @@ BROKEN = (
     ),
     Broken(
         "S10",
-        Mutation("an older record counts", SessionPool, "saw", "record.index > session.taken_at and ", ""),
+        Mutation("an older record counts", SessionPool, "saw", "index > session.taken_at and ", ""),
         on_a_bench(AGAIN.test_an_older_record_without_it_says_nothing),
     ),
     Broken(

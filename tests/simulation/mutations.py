@@ -18,25 +18,29 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord.models import session as session_model
 from consul_coord.recipes import client as coordinator
-from consul_coord.recipes.cleanup import unlock
-from consul_coord.recipes.cleanup.reaper import RemoveContender
+from consul_coord.recipes.cleanup.tasks import RemoveKey
+from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.attempt import Attempt
+from consul_coord.recipes.contend.pooled import PooledAttempt
 from consul_coord.recipes.contend.tickets import Tickets
 from consul_coord.recipes.election import election
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.election import Candidacy
 from consul_coord.recipes.hold import release
 from consul_coord.recipes.hold.grant import Grant
-from consul_coord.recipes.lock.attempt import Attempt
+from consul_coord.recipes.hold.holds import Holds
+from consul_coord.recipes.lock import attempt as contend
+from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.semaphore.slots import Listing
 from consul_coord.recipes.session import keeping as session
-from consul_coord.recipes.session.keeping import SessionSource
+from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
-from consul_coord.recipes.watch.holds import Monitor
+from consul_coord.recipes.watch.engine import Watches
 from consul_coord.testing.simulation.promises import Promises
 
 if TYPE_CHECKING:
@@ -152,7 +156,7 @@ MUTATIONS = (
         "renewal takes 404 for success",
         session,
         "renew",
-        "core.end_session(kept, LossReason.SESSION_GONE)\n        raise",
+        "sessions.end(kept, LossReason.SESSION_GONE)\n        raise",
         "kept.lease.confirm(sent_at=io.now(), horizon=kept.spec.lease_horizon)\n        return",
         rare=True,
     ),
@@ -160,24 +164,24 @@ MUTATIONS = (
         "expiry not told",
         session,
         "keep",
-        "core.end_session(kept, LossReason.EXPIRED)",
+        "sessions.end(kept, LossReason.EXPIRED)",
         "await io.sleep(1.0)",
     ),
     Mutation(
         "giving up cleans nothing",
-        Attempt,
-        "_give_up",
-        "settled = not self.joined and ",
-        "settled = True or ",
+        LockAttempt,
+        "_withdraw",
+        "if not self.asked:",
+        "if True:",
     ),
     Mutation(
         "no sweep",
-        Attempt,
-        "run",
+        LockAttempt,
+        "_sweep_unanswered",
         "in self.unanswered:",
         "in ():",
     ),
-    Mutation("a lost grant is not adopted", waitqueue, "judge", "return Adopt()", "pass"),
+    Mutation("a lost grant is not adopted", contend, "judge", "return Adopt()", "pass"),
     Mutation(
         "the order is that of the ids",
         waitqueue,
@@ -187,18 +191,18 @@ MUTATIONS = (
         breaks="order",
     ),
     Mutation(
-        "everybody is the head", waitqueue, "judge", "if position > 0:", "if position > 99:", breaks="order"
+        "everybody is the head", contend, "judge", "if position > 0:", "if position > 99:", breaks="order"
     ),
     Mutation(
         "the last contender is followed",
-        waitqueue,
+        contend,
         "judge",
         "look.live[position - 1]",
         "look.live[(position + 1) % len(look.live)]",
     ),
     Mutation(
         "dead contenders stay",
-        RemoveContender,
+        RemoveKey,
         "step",
         "await remove(io, key=self.key, index=self.index, deadline=deadline)",
         "pass",
@@ -206,7 +210,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a grant is believed without a lease",
-        Attempt,
+        LockAttempt,
         "_granted",
         "or not kept.lease.is_valid(self.io.now())",
         "",
@@ -215,10 +219,10 @@ MUTATIONS = (
     ),
     Mutation(
         "unlock without check-index",
-        unlock,
-        "unlock",
-        "TxnOp.check_index(key, index)",
-        "TxnOp.get_tree(key + '/none')",
+        Locked,
+        "unlocking",
+        "TxnOp.check_index(self.key, self.index)",
+        "TxnOp.get_tree(self.key + '/none')",
         rare=True,
     ),
     Mutation(
@@ -229,7 +233,12 @@ MUTATIONS = (
         "if hold.key == '':",
     ),
     Mutation(
-        "threads do not queue", Tickets, "join", "if queue[0] is ticket:", "if True:", breaks="exclusion"
+        "threads do not queue",
+        Tickets,
+        "_tell_first",
+        "[*self._queues.get(key, ())][:1]",
+        "[*self._queues.get(key, ())]",
+        breaks="exclusion",
     ),
     Mutation(
         "guard by the session alone",
@@ -239,7 +248,7 @@ MUTATIONS = (
         "",
         breaks="guard",
     ),
-    Mutation("a forgotten hold is kept", ClientState, "_forgotten", "hold.kind.abandon(self, hold)", "pass"),
+    Mutation("a forgotten hold is kept", Holds, "abandoned", "hold.kind.abandon(hold)", "pass"),
     Mutation(
         "closing destroys no session", coordinator, "close_late", "if kept.ours_to_destroy:", "if False:"
     ),
@@ -247,14 +256,14 @@ MUTATIONS = (
         "an ended session is used again",
         SessionSource,
         "live",
-        "if kept is not None and kept.lease.is_valid(io.now()):",
-        "if kept is not None:\n            return kept\n        if kept is not None:",
+        "if kept is not None and kept.is_fit(now):",
+        "if kept is not None:",
     ),
     Mutation(
         "a fork keeps what it inherited",
         ClientState,
         "forked",
-        "self.end_session(kept, LossReason.FORKED)",
+        "self.sessions.end(kept, LossReason.FORKED)",
         "pass",
         breaks="fork",
     ),
@@ -326,8 +335,8 @@ MUTATIONS = (
         "the front watches the record alone",
         PermitAttempt,
         "_wait_at_the_front",
-        "kv.list_pairs(slots.directory(self.plan.prefix), options=options)",
-        "kv.list_pairs(slots.record_key(self.plan.prefix), options=options)",
+        "slots.directory(self.plan.prefix)",
+        "slots.record_key(self.plan.prefix)",
     ),
     Mutation(
         "a session is used again while the record names it",
@@ -346,17 +355,17 @@ MUTATIONS = (
     ),
     Mutation(
         "giving up a slot's queue destroys no session",
-        PermitAttempt,
-        "_give_up",
-        "self.core.discard_session(session.kept)",
+        PooledAttempt,
+        "_drop_session",
+        "pooled.abandon()",
         "pass",
     ),
     Mutation(
         "an unlock forgets the flags",
-        Attempt,
+        LockAttempt,
         "_granted",
-        "flags=plan.flags,\n        ticket=",
-        "flags=0,\n        ticket=",
+        "flags=self.plan.flags,\n        kind=",
+        "flags=0,\n        kind=",
         breaks="no bugs",
     ),
     Mutation(
@@ -371,14 +380,15 @@ MUTATIONS = (
         "a leader goes on when told to stop",
         Candidacy,
         "_lead",
-        "if self._must_stand_aside():\n                await release(io, self.core, hold)\n            elif",
+        "if self._must_stand_aside():\n                await release(io, self.client.holds, hold)\n"
+        "            elif",
         "if",
         breaks="progress",
     ),
     Mutation(
         "the heir's note is not deleted",
         Candidate,
-        "_take",
+        "_taking",
         "TxnOp.delete(note),",
         "",
     ),
@@ -393,31 +403,31 @@ MUTATIONS = (
         "a lost hold is said to be held while its lease lasts",
         Grant,
         "is_held",
-        "self.look(now)[1] is None and self._end.value is None",
+        "self.look(now)[1] is None and not self._end.settled",
         "self.lease.is_valid(now)",
         breaks="lost for good",
     ),
     Mutation(
         "a loss is told twice",
-        ClientState,
-        "_call_back",
+        Holds,
+        "call_back",
         "in hold.take_lost_callbacks():",
         "in hold.take_lost_callbacks() * 2:",
     ),
     Mutation(
         "a loss is not told",
-        ClientState,
-        "_call_back",
+        Holds,
+        "call_back",
         "in hold.take_lost_callbacks():",
         "in ():",
         breaks="told",
     ),
     Mutation(
         "a fence is one too low",
-        Grant,
-        "__init__",
-        "self.fence = granted.modify_index",
-        "self.fence = granted.modify_index - 1",
+        Holds,
+        "grant",
+        "granted.modify_index if fence is None",
+        "granted.modify_index - 1 if fence is None",
         breaks="fences",
     ),
     Mutation(
@@ -428,7 +438,14 @@ MUTATIONS = (
         "pass",
         breaks="callbacks",
     ),
-    Mutation("a fair lock barges", Attempt, "__init__", "not lock.plan.fair", "True", breaks="fairness"),
+    Mutation(
+        "a fair lock barges",
+        LockAttempt,
+        "_barge_if_allowed",
+        "self.may_barge and",
+        "(self.may_barge or self.plan.fair) and",
+        breaks="fairness",
+    ),
     Mutation(
         "a fair semaphore takes at once",
         PermitAttempt,
@@ -439,22 +456,22 @@ MUTATIONS = (
     ),
     Mutation(
         "the term is the key's LockIndex",
-        Grant,
-        "__init__",
-        "self.fence = granted.modify_index",
-        "self.fence = granted.lock_index",
+        Holds,
+        "grant",
+        "granted.modify_index if fence is None",
+        "granted.lock_index if fence is None",
     ),
     Mutation(
         "a key watch ends at its first failure",
-        Monitor,
-        "_follow_key",
-        "await follower.pause(io)",
+        Watches,
+        "_follow",
+        "await follower.pause(io, until=stop)",
         "return",
         breaks="noticed",
     ),
     Mutation(
         "a create's lease counts from its reply",
-        SessionSource,
+        Sessions,
         "_create_once",
         "sent_at=sent_at, horizon",
         "sent_at=io.now(), horizon",
@@ -519,9 +536,9 @@ MUTATIONS = (
     Mutation(
         "a time limit starts afresh at each move",
         Attempt,
-        "_contend",
-        "hold = await self._move_or_note()",
-        "hold = await self._move_or_note(); self.deadline += 0.1",
+        "run",
+        "handle = await self._move()",
+        "handle = await self._move(); self.deadline += 0.1",
         breaks="in time",
     ),
 )

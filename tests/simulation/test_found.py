@@ -13,13 +13,17 @@ from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
 from consul_coord.recipes import client as coordinator
-from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE, SWEEPS
+from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE
+from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.election import election
-from consul_coord.recipes.hold import release
-from consul_coord.recipes.lock import lock
-from consul_coord.recipes.lock.attempt import Attempt
-from consul_coord.recipes.semaphore import semaphore
+from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.lock.attempt import LockAttempt
+from consul_coord.recipes.lock.lock import LockObject
+from consul_coord.recipes.lock.plan import LockPlan
+from consul_coord.recipes.semaphore.plan import SemaphorePlan
+from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation import draw
 from consul_coord.testing.simulation.driver import SimCalls
@@ -31,8 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from consul_coord.http.messages import Request
-    from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.recipes.lock.lock import LockObject
+    from consul_coord.recipes.hold.grant import Handle
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
 
@@ -41,8 +44,8 @@ SPEC = SessionSpec(ttl=8.0, lock_delay=0.0, allow_unbounded=True)
 
 
 def a_lock(*, session: SessionSpec | None = None) -> LockObject:
-    return lock.LockObject(
-        lock.LockPlan(
+    return LockObject(
+        LockPlan(
             keys=(KEY,),
             value=b"",
             flags=LOCK_FLAGS,
@@ -88,10 +91,10 @@ class Scene:
         *,
         timeout: float | None = None,
         interrupt: Interrupt | None = None,
-    ) -> Grant:
+    ) -> Handle:
         return await self.process.call(
             io.task,
-            lambda io: lock.acquire(io, self.process.core, locked, timeout=timeout),
+            lambda io: recipe.acquire(io, self.process.core, locked, timeout=timeout),
             interrupt=interrupt,
         )
 
@@ -136,9 +139,9 @@ def test_what_one_lock_has_left_does_not_stop_another_of_the_same_client_with_a_
     async def program(io: SimIO) -> None:
         first, second = a_lock(session=SPEC), a_lock(session=SPEC)
         for locked in (first, second):
-            hold = await scene.acquire(io, locked)
-            await release.release(io, scene.process.core, hold)
-        scene.process.core.polite.add(KEY)  # so that it queues
+            handle = await scene.acquire(io, locked)
+            await release(io, scene.process.core.holds, handle.grant)
+        scene.process.core.queue_memory.saw_waiters(KEY, waiting=True)  # so that it queues
         scene.world.network.delay_next("join", 0.5)
         interrupt = Interrupt()
         scene.process.alarm(io.now() + 0.1, lambda: interrupt.fire(lambda: AcquireCancelled("now", key=KEY)))
@@ -150,8 +153,8 @@ def test_what_one_lock_has_left_does_not_stop_another_of_the_same_client_with_a_
     scene.play(program, seconds=5.0)
 
 
-def a_semaphore(limit: int, *, grace: float) -> semaphore.SemaphoreObject:
-    plan = semaphore.SemaphorePlan(
+def a_semaphore(limit: int, *, grace: float) -> SemaphoreObject:
+    plan = SemaphorePlan(
         prefix="pool/a",
         value=b"",
         flags=SEMAPHORE_FLAGS,
@@ -160,7 +163,7 @@ def a_semaphore(limit: int, *, grace: float) -> semaphore.SemaphoreObject:
         session=SessionSpec(ttl=8.0, node_checks=(SERF_HEALTH,)),
         grace=grace,
     )
-    return semaphore.SemaphoreObject(plan, limit)
+    return SemaphoreObject(plan, limit)
 
 
 def a_candidacy(process: Process, *, priority_delay: float = 0.0) -> election.Candidacy:
@@ -184,14 +187,14 @@ def test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene: Sce
     other = scene.world.new_process("q")
 
     async def holder(io: SimIO) -> None:
-        hold = await lock.acquire(io, other.core, a_lock(), timeout=None)
+        handle = await recipe.acquire(io, other.core, a_lock(), timeout=None)
         await io.sleep(2.0)
-        await release.release(io, other.core, hold)
+        await release(io, other.core.holds, handle.grant)
 
     async def waiter(io: SimIO) -> None:
         await io.sleep(0.5)
-        hold = await scene.acquire(io, a_lock())
-        await release.release(io, scene.process.core, hold)
+        handle = await scene.acquire(io, a_lock())
+        await release(io, scene.process.core.holds, handle.grant)
 
     def revoke() -> None:
         if touched:  # as a leader does, who names its heir
@@ -212,9 +215,9 @@ def test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene: Sce
 def test_a_place_that_is_not_given_up_is_seen(scene: Scene) -> None:
     kept = Mutation(
         "own place left in a queue that may not be seen any more",
-        Attempt,
-        "_leave_queue",
-        "self.core.reaper.add(RemoveContender(own))",
+        LockAttempt,
+        "_move_without_queue",
+        "self.client.reaper.add(RemoveKey(waitqueue.contender_key(self.key, self.session)))",
         "pass",
     )
     with kept.planted(), pytest.raises(AssertionError, match=waitqueue.directory(KEY)):
@@ -224,16 +227,16 @@ def test_a_place_that_is_not_given_up_is_seen(scene: Scene) -> None:
 def test_a_slot_that_was_given_back_is_not_left_alone_for_its_grace(scene: Scene) -> None:
     async def program(io: SimIO) -> None:
         slots = a_semaphore(2, grace=60.0)
-        first = await semaphore.acquire(io, scene.process.core, slots, timeout=None)
-        second = await semaphore.acquire(io, scene.process.core, slots, timeout=None)  # writes the record
+        first = await recipe.acquire(io, scene.process.core, slots, timeout=None)
+        second = await recipe.acquire(io, scene.process.core, slots, timeout=None)  # writes the record
         waiting = io.spawn(
-            lambda io: semaphore.acquire(io, scene.process.core, slots, timeout=None), name="waiter"
+            lambda io: recipe.acquire(io, scene.process.core, slots, timeout=None), name="waiter"
         )
         await io.sleep(1.0)
-        await release.release(io, scene.process.core, first)
+        await release(io, scene.process.core.holds, first.grant)
         await io.wait(waiting.done, deadline=io.now() + 1.0)
         assert waiting.done.is_set()
-        assert second.is_held(io.now())
+        assert second.grant.is_held(io.now())
 
     scene.play(program, seconds=4.0)
 
@@ -270,11 +273,11 @@ def test_a_candidate_of_low_priority_rides_out_what_passes(scene: Scene) -> None
 def test_a_candidate_of_low_priority_sees_a_vacancy_that_is_like_an_earlier_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: list[Grant] = []
+    held: list[Handle] = []
     link, cluster, other = scene.process.link, scene.world.cluster, scene.world.new_process("p")
 
     async def hold(io: SimIO) -> None:
-        held.append(await lock.acquire(io, other.core, a_lock(), timeout=None))
+        held.append(await recipe.acquire(io, other.core, a_lock(), timeout=None))
 
     async def program(io: SimIO) -> None:
         candidacy = a_candidacy(scene.process, priority_delay=1.0)

@@ -5,7 +5,8 @@ Rules
   AssertionError, and so is waiting for what can never come.
 - Time passes only while the program waits or a reply takes its time. What else happens meanwhile is set with
   ``at``, and happens in order.
-- Programs that are spawned do not run until the test runs them.
+- Programs that are spawned do not run until the test runs them, but for those that somebody waits for: a
+  session that is to be created, is, as soon as a program waits.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 Answer = Response | Exception
+CREATION = "create a session"
+"""The name of the background program that makes a session for whoever waits for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,9 @@ class FakeIO:
         self.spawned.append(spawned)
         return spawned
 
+    def has_ended(self, owner: object) -> bool:
+        return False
+
     def count(self, what: str) -> None:
         self.counts[what] += 1
 
@@ -149,6 +155,9 @@ class FakeIO:
 
     def owner(self) -> object:
         return self.caller
+
+    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
+        self.spawn(program, name=name)
 
     async def send(self, request: Request, *, deadline: float) -> Response:
         if deadline <= self.time:
@@ -178,6 +187,9 @@ class FakeIO:
     async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
         end = math.inf if deadline is None else deadline
         while not signal.is_set() and self.time < end:
+            if any(each.name == CREATION for each in self.spawned):
+                self.run_spawned(CREATION)
+                continue
             upcoming = self._agenda[0][0] if self._agenda else math.inf
             assert min(upcoming, end) < math.inf, "waiting for what can never come"
             self._advance(min(upcoming, end))

@@ -1,4 +1,4 @@
-"""The queue of a lock's waiters, as it stands in Consul: pure rules over one reading of it.
+"""A queue of waiters, as it stands in Consul: pure rules over one reading of it.
 
 A waiter of session S for the key K has a *contender* ``K/.wait/S``, held by S itself: so it vanishes, or
 loses its session, when S ends. The order is that of the contenders' CreateIndex, which Raft gives. Whoever is
@@ -89,44 +89,5 @@ def read(key: str, pairs: Iterable[KVPair]) -> Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
-    """The key is ours already: the reply to the request that took it was lost."""
-
-
-@dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Our contender is gone: join again, at the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Follow:
-    """Somebody is before us: watch the nearest."""
-
-    own: KVPair
-    predecessor: KVPair
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """We are the head: take the key, or watch it while ``held`` is there."""
-
-    own: KVPair
-    held: KVPair | None
-
-
-Verdict = Adopt | Rejoin | Follow | Lead
-
-
-def judge(look: Look, session: str) -> Verdict:
-    """Return what a reading means for a session that queues and has no hold on the key registered."""
-    if look.pair is not None and look.pair.session == session:
-        return Adopt()
-    position = look.position(session)
-    if position is None:
-        return Rejoin()
-    own = look.live[position]
-    if position > 0:
-        return Follow(own, look.live[position - 1], position)
-    held = look.pair if look.pair is not None and look.pair.session is not None else None
-    return Lead(own, held)
+    """What a reading means when our contender is gone: join again, at the end."""

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import AcquireTimeout, PermissionDenied, SessionNotFound
+from consul_coord.errors import AcquireTimeout, SessionNotFound
 from consul_coord.models import LossReason
+from consul_coord.recipes.cleanup.unlock import raise_if_denied
 
 if TYPE_CHECKING:
     from consul_coord.errors import ConsulCoordError, TxnFailed
     from consul_coord.models import Blocker, BlockerKind
-    from consul_coord.recipes.client import ClientState
-    from consul_coord.recipes.session.keeping import KeptSession
+    from consul_coord.recipes.session.keeping import KeptSession, Sessions
 
 _LOOK_AGAIN = {"stale_index", "missing", "exists", "not_holder"}
 
 
-def blocked_by(core: ClientState, kept: KeptSession, key: str, error: TxnFailed) -> BlockerKind | None:
+def blocked_by(sessions: Sessions, kept: KeptSession, key: str, error: TxnFailed) -> BlockerKind | None:
     """Return what stood in the way of locking ``key``; None when it is to be looked at again.
 
     Raises PermissionDenied, SessionNotFound for an outside session, and whatever is no refusal to lock.
     """
     by_kind = {failure.kind: failure for failure in error.failures}
     if "invalid_session" in by_kind:
-        core.end_session(kept, LossReason.SESSION_GONE)
+        sessions.end(kept, LossReason.SESSION_GONE)
         if kept.outside:
             message = f"session {kept.id}, given for {key!r}, does not exist (any more)"
             raise SessionNotFound(message, session=kept.id) from error
@@ -41,18 +41,6 @@ def blocked_by(core: ClientState, kept: KeptSession, key: str, error: TxnFailed)
     if not by_kind.keys() <= _LOOK_AGAIN:
         raise error
     return None
-
-
-def raise_if_denied(key: str, error: TxnFailed) -> None:
-    """Raise PermissionDenied, naming the rule that is missing, if that is why ``key`` was not written."""
-    denied = next((failure for failure in error.failures if failure.kind == "denied"), None)
-    if denied is None:
-        return
-    needed = (f'key:write on "{key}"',)
-    message = f"no permission to lock or unlock {key!r}: the token needs {needed[0]}"
-    raise PermissionDenied(
-        message, needed=needed, method="PUT", path="/v1/txn", status=409, body=denied.message
-    ) from error
 
 
 def timed_out(key: str, session: str, blocker: Blocker, cause: ConsulCoordError | None) -> AcquireTimeout:

@@ -2,15 +2,16 @@
 
 Rules
 - They share a session, and the server grants a key to its session again and again: without this queue two
-  threads would both hold it. So whoever acts on a key (an attempt, a hold, a release under way, a clean-up)
-  has that key's ticket meanwhile.
-- First come, first served, and no request is sent for the waiting.
-- ``leave`` may be called at any time and more than once: by who never got the ticket, or gave it up already.
+  threads would both hold it. So each attempt, hold, release and clean-up has the key's ticket while it acts
+  on the key, and only the first ticket of a key acts.
+- First come, first served, and no request is sent while waiting.
+- ``leave`` may be called at any time and more than once.
+- Each step is one atomic operation on a dict, so that a signal handler, or an exception at any line, finds
+  the queue whole. ``heal`` mends what an interrupted ``leave`` left undone: a first ticket that was not told.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AlreadyHeld
@@ -21,20 +22,27 @@ if TYPE_CHECKING:
 
 
 class Ticket:
-    """A place in the queue of one key; ``ready`` is raised when it is at the head."""
+    """A place in the queue of one key; ``ready`` is raised when it is the first one."""
 
-    __slots__ = ("key", "owner", "ready", "session")
+    __slots__ = ("_tickets", "key", "owner", "ready", "session")
 
-    def __init__(self, key: str, owner: object) -> None:
+    def __init__(self, tickets: Tickets, key: str, owner: object) -> None:
+        self._tickets = tickets
         self.key = key
         self.owner = owner
+        """The thread or task that acts; None for the clean-up, behind which its former owner may queue."""
         self.session = ""
         """The one session that its owner acts on the key with; empty when that is not known."""
         self.ready = Signal()
 
-    def disown(self) -> None:
-        """Leave it to what gives the key back: who had it may then queue behind that."""
-        self.owner = None
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the one that may act on the key now."""
+        return self._tickets.position(self) == 0
+
+    def leave(self) -> None:
+        """Give up the place, and let the next one have it; harmless when it has none."""
+        self._tickets.leave(self)
 
 
 class Tickets:
@@ -42,62 +50,74 @@ class Tickets:
 
     def __init__(self, mutex: AbstractContextManager[object]) -> None:
         self._mutex = mutex
-        self._queues: dict[str, deque[Ticket]] = {}
+        self._queues: dict[str, dict[Ticket, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, list(self._queues.values())))
+
+    def queue(self, key: str) -> list[Ticket]:
+        """Return the tickets of a key, the first one first."""
+        return list(self._queues.get(key, ()))
 
     def join(self, ticket: Ticket) -> None:
         """Take a place at the end.
 
-        Raises AlreadyHeld when the same thread or task has the ticket, as it would wait for itself.
+        Raises AlreadyHeld when the same thread or task has the first one: it would wait for itself.
         """
         with self._mutex:
-            queue = self._queues.setdefault(ticket.key, deque())
-            if queue and ticket.owner is not None and queue[0].owner == ticket.owner:
+            first = next(iter(self.queue(ticket.key)), None)
+            if first is not None and ticket.owner is not None and first.owner == ticket.owner:
                 message = (
                     f"{ticket.key!r} is held by this thread or task already: release it first, "
                     "or use ReentrantLock if it is meant to be taken twice"
                 )
                 raise AlreadyHeld(message, key=ticket.key)
-            queue.append(ticket)
-            if queue[0] is ticket:
-                ticket.ready.set()
+            # An empty queue stays until ``heal``, so that nobody is put into one that was just dropped.
+            self._queues.setdefault(ticket.key, {})[ticket] = None
+            self._tell_first(ticket.key)
 
     def join_if_idle(self, ticket: Ticket) -> bool:
-        """Take the ticket if nobody acts on the key; returns whether that was so."""
+        """Take the first place if nobody acts on the key; returns whether that was so."""
         with self._mutex:
-            if self._queues.get(ticket.key):
+            if self.queue(ticket.key):
                 return False
             self.join(ticket)
             return True
 
     def join_beside(self, ticket: Ticket, session: str) -> bool:
-        """Take the ticket if nobody acts on the key, or the next one if who does has another session.
+        """Take the first place, or the one after a first ticket that acts with another session.
 
         Nobody here begins to act on the key with ``session`` then. Returns whether it was so.
         """
         with self._mutex:
-            queue = self._queues.get(ticket.key)
-            if not queue:
-                self.join(ticket)
-                return True
-            if queue[0].session in {"", session}:
+            queue = self.queue(ticket.key)
+            if queue and queue[0].session in {"", session}:
                 return False
-            queue.insert(1, ticket)
+            self._queues[ticket.key] = dict.fromkeys([*queue[:1], ticket, *queue[1:]])
+            self._tell_first(ticket.key)
             return True
 
     def position(self, ticket: Ticket) -> int | None:
-        """Return the place in the queue, 0 for the head, or None when it is not there."""
-        with self._mutex:
-            queue = self._queues.get(ticket.key, deque())
-            return queue.index(ticket) if ticket in queue else None
+        """Return the place in the queue, 0 for the first one, or None when it is not there."""
+        queue = self.queue(ticket.key)
+        return queue.index(ticket) if ticket in queue else None
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up the ticket or the place, and let the next one have it."""
+        """Give up the place, and let the next one have it."""
         with self._mutex:
-            queue = self._queues.get(ticket.key)
-            if queue is None or ticket not in queue:
-                return
-            queue.remove(ticket)
-            if not queue:
-                del self._queues[ticket.key]
-            else:
-                queue[0].ready.set()
+            self._queues.get(ticket.key, {}).pop(ticket, None)
+            self._tell_first(ticket.key)
+
+    def heal(self) -> None:
+        """Tell each first ticket that it is first, and drop empty queues."""
+        with self._mutex:
+            for key in list(self._queues):
+                self._tell_first(key)
+                if not self._queues[key]:
+                    del self._queues[key]
+
+    def _tell_first(self, key: str) -> None:
+        # A copy, in one operation: a signal handler may change the queue meanwhile.
+        for ticket in [*self._queues.get(key, ())][:1]:
+            if not ticket.ready.is_set():
+                ticket.ready.set()

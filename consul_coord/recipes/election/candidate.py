@@ -13,55 +13,57 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ClientClosed, TxnFailed
-from consul_coord.http.endpoints import kv
-from consul_coord.http.retry import wait_once
-from consul_coord.models import ReadOptions, TxnOp
-from consul_coord.recipes.cleanup.reaper import RemoveContender
-from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.queue import Adopt, Lead
-from consul_coord.recipes.contend.tickets import Ticket
+from consul_coord.errors import ClientClosed
+from consul_coord.models import TxnOp
+from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.election import notes
-from consul_coord.recipes.lock.attempt import Attempt
+from consul_coord.recipes.lock.attempt import LockAttempt
+from consul_coord.recipes.lock.waitqueue import Adopt, Lead, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.io import IO
-    from consul_coord.models import KVPair, Result
-    from consul_coord.recipes.client import ClientState
+    from consul_coord.models import KVPair
     from consul_coord.recipes.contend.queue import Look
-    from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.recipes.lock.lock import LockObject
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Handle
+    from consul_coord.recipes.lock.plan import LockPlan
+    from consul_coord.recipes.session.keeping import SessionSource
 
 
-class Candidate(Attempt):
+class Candidate(LockAttempt):
     """One attempt of one candidate."""
 
-    def __init__(self, io: IO, core: ClientState, lock: LockObject, *, timeout: float | None) -> None:
-        super().__init__(io, core, lock, timeout=timeout)
-        # Nobody's: the leadership belongs to the election, not to the background task that got it.
-        self.ticket = Ticket(lock.plan.key, None)
+    def __init__(
+        self, io: IO, client: Shared, plan: LockPlan, source: SessionSource, *, timeout: float | None
+    ) -> None:
+        super().__init__(io, client, plan, source, timeout=timeout)
         self._heir: KVPair | None = None
         """The heir's note, as the last look found it."""
         self._heir_until = 0.0
         self._may_delete: KVPair | None = None
         """The same, if it does not stand in our way."""
 
+    def _owner(self) -> object:
+        # Nobody's: the leadership belongs to the election, not to the background task that got it.
+        return None
+
     async def _need_session(self) -> None:
-        if self.core.closing.is_set():
+        if self.client.closing.is_set():
             raise ClientClosed("the client is closed")
         await super()._need_session()
 
-    def _read(self, pairs: Iterable[KVPair]) -> Look:
-        found = tuple(pairs)
-        before, self._heir = self._heir, notes.find(notes.heir_key(self.plan.key), found)
+    def _read(self, results: Iterable[tuple[KVPair, ...]]) -> Look:
+        found = [*results]
+        pairs = [pair for some in found for pair in some]
+        before, self._heir = self._heir, notes.find(notes.heir_key(self.key), pairs)
         if self._heir is not None and self._heir != before:
             self._heir_until = self.io.now() + notes.HONOURED
         return super()._read(found)
 
-    async def _follow_up(self, look: Look) -> Grant | None:
-        verdict = waitqueue.judge(look, self.session)
+    async def _follow_up(self, look: Look) -> Handle | None:
+        verdict = judge(look, self.session)
         heir, position = self._heir, look.position(self.session)
         honoured = heir is not None and self.io.now() < self._heir_until and notes.counts(heir, look)
         self._may_delete = None if honoured else heir
@@ -80,41 +82,22 @@ class Candidate(Attempt):
     async def _let_go_first(self, look: Look, heir: KVPair) -> None:
         """Wait until the heir is elected, does not queue any more, or has had its time."""
         self._block("queued", session=notes.heir_of(heir), position=1)
-        own = next(pair for pair in look.live if waitqueue.session_of(pair) == notes.heir_of(heir))
-        call = kv.get(own.key, options=ReadOptions(index=own.modify_index, wait=notes.HONOURED))
-        until = None if self.kept is None else self.kept.over
-        await wait_once(self.io, call, until=until, deadline=self._heir_until)
+        own = next(pair for pair in look.live if pair.session == notes.heir_of(heir))
+        await self._watch(own.key, own.modify_index, first=True, deadline=self._heir_until)
 
-    async def _watch(self, key: str, index: int) -> Result[KVPair | None] | None:
-        while True:
-            seen = await super()._watch(key, index)
-            if seen is None or seen.value is None or seen.value.modify_index != index:
-                return seen
-
-    async def _take(self) -> Grant | None:
-        contender, heir, key = self.contender, self._may_delete, self.plan.key
-        if contender is None:
-            return None
-        note = notes.heir_key(key)
-        ops = (
+    def _taking(self, contender: KVPair) -> tuple[TxnOp, ...]:
+        heir, note = self._may_delete, notes.heir_key(self.key)
+        return (
             TxnOp.check_index(contender.key, contender.modify_index),
             TxnOp.check_not_exists(note) if heir is None else TxnOp.check_index(note, heir.modify_index),
-            self._lock_op(key),
+            self._lock_op(self.key),
             TxnOp.delete(contender.key),
             TxnOp.delete(note),
-            TxnOp.delete(notes.term_key(key)),
+            TxnOp.delete(notes.term_key(self.key)),
         )
-        try:
-            result = await self._ask(*ops)
-        except TxnFailed as error:
-            self._refused(error)
-            return None
-        self.contender = None
-        self.joined = False
-        return await self._granted(result[2][0])
 
     async def _withdraw(self, deadline: float) -> bool:
         heir = self._heir
         if heir is not None and notes.heir_of(heir) == self.session:
-            self.core.reaper.add(RemoveContender(heir.key, heir.modify_index))
+            self.client.reaper.add(RemoveKey(heir.key, heir.modify_index))
         return await super()._withdraw(deadline)

@@ -41,26 +41,28 @@ from consul_coord.errors import (
     SessionNotFound,
     TxnFailed,
 )
-from consul_coord.events import Acquired, Elected, Failed, Resigned
+from consul_coord.events import Elected, Failed, Resigned
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import retryable
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import perform
+from consul_coord.http.retry import ask, perform
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, Blocker, LossReason, ReadOptions, ReleaseOutcome, TxnOp
-from consul_coord.recipes.cleanup.reaper import RemoveContender
+from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.attempt import deadline_of
 from consul_coord.recipes.contend.refusals import in_words
-from consul_coord.recipes.contend.timeouts import deadline_of
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.changes import Changes
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.election.leadership import check, told_as_leadership, why_over
 from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.release import release
-from consul_coord.recipes.lock.lock import LockObject, LockPlan
+from consul_coord.recipes.lock.lock import LockObject
+from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.watch.follow import Follower
 
 if TYPE_CHECKING:
@@ -68,8 +70,8 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO, Task
     from consul_coord.models import LeaderInfo, SessionSpec
-    from consul_coord.recipes.client import ClientState
-    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Grant, Handle
 
 LONGEST_PAUSE = 15.0
 """Seconds between two attempts that are refused, at most."""
@@ -156,18 +158,18 @@ class Candidacy:
     """One candidate, from its start to its stop."""
 
     def __init__(
-        self, core: ClientState, plan: ElectionPlan, lock: LockObject, calls: Calls, *, keeps: object
+        self, client: Shared, plan: ElectionPlan, lock: LockObject, calls: Calls, *, keeps: object
     ) -> None:
         self.keeps = keeps
         """What must live as long as this runs: a client that nobody refers to closes."""
-        self.core = core
+        self.client = client
         self.plan = plan
         self.lock = lock
         self.calls = calls
         self.changes = Changes()
         """Told whenever a waiting call or the program itself may have to look again."""
         self.stopping = Signal()
-        self.hold: Grant | None = None
+        self.handle: Handle | None = None
         """The latest leadership; what has become of it is its own affair."""
         self.problem: Exception | None = None
         """Why the last attempt was refused."""
@@ -182,6 +184,11 @@ class Candidacy:
 
     # -- what it is at a moment
 
+    @property
+    def hold(self) -> Grant | None:
+        """The latest leadership."""
+        return None if self.handle is None else self.handle.grant
+
     def leading(self, now: float) -> Grant | None:
         """Return the leadership if it may be relied on at ``now``."""
         hold = self.hold
@@ -190,10 +197,10 @@ class Candidacy:
     @property
     def is_over(self) -> bool:
         """Whether it was stopped, here or with its client."""
-        return self.stopping.is_set() or self.core.closing.is_set()
+        return self.stopping.is_set() or self.client.closing.is_set()
 
     def _must_stand_aside(self) -> bool:
-        return self.is_over or not self._healthy or self.core.host.now() < self._aside_until
+        return self.is_over or not self._healthy or self.client.host.now() < self._aside_until
 
     @property
     def blocker(self) -> Blocker:
@@ -209,7 +216,7 @@ class Candidacy:
 
     def stand_aside(self, seconds: float) -> None:
         """Be no candidate for a while; what was asked for before stays if it is longer."""
-        self._aside_until = max(self._aside_until, self.core.host.now() + seconds)
+        self._aside_until = max(self._aside_until, self.client.host.now() + seconds)
         self.changes.tell()
 
     def _set_healthy(self, *, healthy: bool) -> None:
@@ -220,22 +227,22 @@ class Candidacy:
     def rest(self) -> None:
         """Let others have their ticket: stand aside for a random part of ``retry_wait``."""
         shortest, longest = self.plan.retry_wait
-        self.stand_aside(shortest + (longest - shortest) * self.core.host.random())
+        self.stand_aside(shortest + (longest - shortest) * self.client.host.random())
 
     # -- the program
 
     async def run(self, io: IO) -> None:
         """Be a candidate until told to stop."""
-        unsubscribe = self.core.closing.subscribe(self.changes.tell)
+        unsubscribe = self.client.closing.subscribe(self.changes.tell)
         if self.plan.health is not None:
             io.spawn(self._watch_health, name=f"health of a candidate for {self.plan.key}")
         if self.plan.on_change is not None:
             io.spawn(self._watch_leader, name=f"watch the leader of {self.plan.key}")
         try:
             while await self._may_contend(io):
-                hold = await self._contend(io)
-                if hold is not None:
-                    await self._lead(io, hold)
+                handle = await self._contend(io)
+                if handle is not None:
+                    await self._lead(io, handle)
         finally:
             unsubscribe()
             self.stop()
@@ -249,9 +256,9 @@ class Candidacy:
                 await io.wait(changed, deadline=self._aside_until if self._healthy else None)
         return False
 
-    async def _contend(self, io: IO) -> Grant | None:
+    async def _contend(self, io: IO) -> Handle | None:
         """Contend in a task of its own, which ends when it must; returns the key's hold, or None."""
-        granted: list[Grant] = []
+        granted: list[Handle] = []
 
         async def attempt(io: IO) -> None:
             try:
@@ -271,19 +278,18 @@ class Candidacy:
         self.attempt = None
         return granted[0] if granted else None
 
-    async def _attempt(self, io: IO) -> Grant:
-        started = io.now()
+    async def _attempt(self, io: IO) -> Handle:
         while True:
             if self.plan.priority_delay:
                 await self._wait_for_vacancy(io)
             timeout = LOW_PRIORITY_ATTEMPT if self.plan.priority_delay else None
-            self.attempt = Candidate(io, self.core, self.lock, timeout=timeout)
+            self.attempt = Candidate(
+                io, self.client, self.lock.plan, self.lock.source(self.client), timeout=timeout
+            )
             try:
-                hold = await self.attempt.run()
+                return await self.attempt.run()
             except AcquireTimeout:
                 continue
-            io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
-            return hold
 
     async def _wait_for_vacancy(self, io: IO) -> None:
         """Wait until nobody has held the key for the whole delay."""
@@ -295,8 +301,8 @@ class Candidacy:
             await io.sleep(self.plan.priority_delay)
             again = kv.get(self.plan.key, options=_CONSISTENT)
             try:
-                deadline = io.now() + self.core.timeout
-                now = await perform(io, again, deadline=deadline, attempt=self.core.timeout)
+                deadline = io.now() + self.client.timeout
+                now = await perform(io, again, deadline=deadline, attempt=self.client.timeout)
             except ConsulCoordError as error:
                 if not retryable(error):
                     raise
@@ -315,26 +321,28 @@ class Candidacy:
             self.report("candidacy", error)
         first = max(self.plan.retry_wait[0], 0.05)
         self.stand_aside(
-            delay(self._refusals, self.core.host.random(), first=first, most=max(first, LONGEST_PAUSE))
+            delay(self._refusals, self.client.host.random(), first=first, most=max(first, LONGEST_PAUSE))
         )
 
-    async def _lead(self, io: IO, hold: Grant) -> None:
+    async def _lead(self, io: IO, handle: Handle) -> None:
+        hold = handle.grant
         if self._must_stand_aside():
-            await release(io, self.core, hold)
+            await release(io, self.client.holds, hold)
             return
-        self._begin(hold)
+        self._begin(handle)
         while not hold.ended:
             with self.changes.watching() as changed:
                 if self._must_stand_aside():
-                    await release(io, self.core, hold)
+                    await release(io, self.client.holds, hold)
                 elif not hold.ended:
                     await io.wait(changed, deadline=hold.lease.valid_until)
                     hold.look(io.now())
 
-    def _begin(self, hold: Grant) -> None:
+    def _begin(self, handle: Handle) -> None:
+        hold = handle.grant
         self.problem, self._refusals = None, 0
-        self.hold = hold
-        self.core.host.emit(Elected(hold.key, hold.session, hold.fence))
+        self.handle = handle
+        self.client.host.emit(Elected(hold.key, hold.session, hold.fence))
         on_elected = self.plan.on_elected
         if on_elected is not None:
             self.calls.in_order(
@@ -347,13 +355,13 @@ class Candidacy:
 
     def _ended(self, hold: Grant) -> None:
         """Tell of a leadership's end; called by whoever ends it."""
-        reason = why_over(hold, self.core.host.now())
+        reason = why_over(hold, self.client.host.now())
         if reason is LossReason.RESIGNED:
-            self.core.host.emit(Resigned(hold.key, hold.session, hold.fence))
+            self.client.host.emit(Resigned(hold.key, hold.session, hold.fence))
         if self.plan.on_lost is not None and reason is not None:
             self.calls.in_order(partial(self.plan.on_lost, reason), partial(self.report, "on_lost"))
         if self.noted_term == hold.fence and reason is not LossReason.FORKED:
-            self.core.reaper.add(RemoveContender(notes.term_key(hold.key), self._note_index))
+            self.client.reaper.add(RemoveKey(notes.term_key(hold.key), self._note_index))
         self.rest()
 
     # -- what goes on beside it
@@ -385,12 +393,14 @@ class Candidacy:
     def report(self, where: str, error: BaseException) -> None:
         """Report what a user's function, or an attempt, has raised."""
         text = f"{type(error).__name__}: {error}"
-        self.core.host.emit(Failed(f"{where} of the election {self.plan.key!r}", text))
+        self.client.host.emit(Failed(f"{where} of the election {self.plan.key!r}", text))
 
     def work_failed(self, hold: Grant, where: str, error: BaseException) -> None:
         """Report what the leader's work has raised, and resign."""
         self.report(where, error)
-        self.core.host.spawn(lambda io: release(io, self.core, hold), name=f"resign from {self.plan.key}")
+        self.client.host.spawn(
+            lambda io: release(io, self.client.holds, hold), name=f"resign from {self.plan.key}"
+        )
 
     # -- the leader's term, for others to read
 
@@ -404,7 +414,7 @@ class Candidacy:
         )
         call = txn.txn(*ops, retry=Retry.IDEMPOTENT)
         try:
-            result = await perform(io, call, deadline=io.now() + self.core.timeout, attempt=self.core.timeout)
+            result = await ask(io, call, timeout=self.client.timeout)
         except TxnFailed:
             return  # not permitted, or not the leader any more, which the write of the value will find
         self._note_index = result[1][0].modify_index
@@ -516,7 +526,7 @@ async def resign(io: IO, candidacy: Candidacy | None, *, pause: float) -> Releas
     if pause > 0:
         candidacy.stand_aside(pause)
     hold = candidacy.hold
-    return ReleaseOutcome.ALREADY_LOST if hold is None else await release(io, candidacy.core, hold)
+    return ReleaseOutcome.ALREADY_LOST if hold is None else await release(io, candidacy.client.holds, hold)
 
 
 async def proclaim(io: IO, candidacy: Candidacy, hold: Grant, value: bytes) -> None:
@@ -525,7 +535,7 @@ async def proclaim(io: IO, candidacy: Candidacy, hold: Grant, value: bytes) -> N
     with told_as_leadership(hold):
         await candidacy.note_term(io, hold)
         try:
-            await hold_ops.put(io, candidacy.core, hold, value)
+            await hold_ops.put(io, candidacy.client.sessions, hold, value)
         except TxnFailed:
             check(hold, io.now())
             raise
@@ -551,15 +561,15 @@ async def transfer(io: IO, candidacy: Candidacy, hold: Grant, heir: str) -> None
 
     Raises SessionNotFound when no candidate of that session queues, and LeadershipLost.
     """
-    await _name_heir(io, candidacy.core, hold, heir)
+    await _name_heir(io, candidacy.client, hold, heir)
     await resign(io, candidacy, pause=0.0)
 
 
-async def _name_heir(io: IO, core: ClientState, hold: Grant, heir: str) -> None:
-    key, deadline = hold.key, io.now() + core.timeout
+async def _name_heir(io: IO, client: Shared, hold: Grant, heir: str) -> None:
+    key, deadline = hold.key, io.now() + client.timeout
     for _ in range(HAND_OVER_TRIES):
         call = kv.list_pairs(waitqueue.directory(key), options=_CONSISTENT)
-        look = waitqueue.read(key, (await perform(io, call, deadline=deadline, attempt=core.timeout)).value)
+        look = waitqueue.read(key, (await perform(io, call, deadline=deadline, attempt=client.timeout)).value)
         position = look.position(heir)
         if position is None:
             message = f"no candidate of the session {heir!r} waits for the leadership of {key!r}"
@@ -576,11 +586,13 @@ async def _name_heir(io: IO, core: ClientState, hold: Grant, heir: str) -> None:
             ops.append(TxnOp.cas(ahead.key, ahead.value + b"\n", ahead.modify_index, flags=ahead.flags))
             ops.append(TxnOp.set(ahead.key, ahead.value, flags=ahead.flags))
         try:
-            await perform(io, txn.txn(*ops, retry=Retry.IDEMPOTENT), deadline=deadline, attempt=core.timeout)
+            await perform(
+                io, txn.txn(*ops, retry=Retry.IDEMPOTENT), deadline=deadline, attempt=client.timeout
+            )
         except TxnFailed as error:
             if all(failure.op_index > 0 and failure.kind != "denied" for failure in error.failures):
                 continue  # the queue has changed since it was read
-            await core.monitor.make_sure(io, hold)
+            await make_sure(io, client.sessions, hold)
             check(hold, io.now())
             raise
         return

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Response
     from consul_coord.io import IO, Signal
     from consul_coord.models import KVPair
-    from consul_coord.recipes.client import ClientState
+    from consul_coord.recipes.contend.shared import Shared
 
     T = TypeVar("T")
 
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
-async def leader(io: IO, core: ClientState, key: str) -> LeaderInfo | None:
+async def leader(io: IO, client: Shared, key: str) -> LeaderInfo | None:
     """Return who leads, as the servers' leader has it, or None."""
-    deadline = io.now() + core.timeout
+    deadline = io.now() + client.timeout
 
     async def ask(call: Call[T], /) -> T:
-        return await perform(io, call, deadline=deadline, attempt=core.timeout)
+        return await perform(io, call, deadline=deadline, attempt=client.timeout)
 
     return await _read(ask, key)
 

@@ -97,7 +97,7 @@ class LeadershipView(HoldView):
 
         On the client's callback thread, or in its event loop.
         """
-        hold, host = self._hold, self._core.host
+        hold, host = self._hold, self._state.host
 
         def tell() -> None:
             reason = why_over(hold, host.now())

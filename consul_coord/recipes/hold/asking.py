@@ -11,21 +11,19 @@ import math
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
-from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
-from consul_coord.http.failures import outcome_unknown, retryable
-from consul_coord.http.retry import perform, send_once
+from consul_coord.http.retry import Failures, ask, perform, send_once
 from consul_coord.models import ReadOptions, TxnOp
-from consul_coord.recipes.cleanup.unlock import check_value
+from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.grant import lost_error
-from consul_coord.recipes.session import keeping as sessions
+from consul_coord.recipes.session.keeping import renew
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.models import KVPair
-    from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.recipes.hold.view import Losable
+    from consul_coord.recipes.session.keeping import Sessions
+    from consul_coord.recipes.session.lease import Losable
 
 _CONSISTENT = ReadOptions(consistency="consistent")
 
@@ -40,7 +38,7 @@ def check(hold: Grant, now: float) -> None:
         raise NotHeld(message, key=hold.key, session=hold.session)
 
 
-async def ensure(io: IO, core: ClientState, hold: Grant, *, seconds: float) -> None:
+async def ensure(io: IO, sessions: Sessions, hold: Grant, *, seconds: float) -> None:
     """Renew the session when less than ``seconds`` of the lease are left.
 
     Raises LockLost when it is lost, NotHeld when it was released, InvalidArgument when the lease can never be
@@ -54,13 +52,11 @@ async def ensure(io: IO, core: ClientState, hold: Grant, *, seconds: float) -> N
     check(hold, io.now())
     if hold.lease.remaining(io.now()) >= seconds:
         return
-    kept = core.session_of(hold)
-    if kept is not None:
-        try:
-            await sessions.renew(io, core, kept, deadline=hold.lease.valid_until)
-        except ConsulCoordError:
-            check(hold, io.now())
-            raise
+    try:
+        await renew(io, sessions, hold.kept, deadline=hold.lease.valid_until)
+    except ConsulCoordError:
+        check(hold, io.now())
+        raise
     check(hold, io.now())
 
 
@@ -75,41 +71,41 @@ async def wait_for_loss(io: IO, subject: Losable, *, timeout: float | None) -> b
     return subject.is_lost(io.now())
 
 
-async def verify(io: IO, core: ClientState, hold: Grant) -> bool:
+async def verify(io: IO, sessions: Sessions, hold: Grant) -> bool:
     """Return whether the leader, asked now, still has what the hold depends on as it should be."""
     if hold.ended or not hold.is_held(io.now()):
         return False
     for watch in hold.kind.watches(hold):
         call = kv.get(watch.key, options=_CONSISTENT)
-        pair = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
+        pair = (await ask(io, call, timeout=sessions.timeout)).value
         if watch.loss(pair) is not None:
             return False
     return hold.is_held(io.now())
 
 
-async def put(io: IO, core: ClientState, hold: Grant, value: bytes) -> None:
+async def put(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> None:
     """Write the key's value while holding it.
 
     The fence stays. Raises LockLost when it was lost, NotHeld when it was released.
     """
     check(hold, io.now())
-    check_value((hold.key,), value)
     kept = hold.kind.kept_as(value)
     hold.writing = True
     try:
         # Before the announcement ends: a watch in another thread would take the write for a stranger's.
-        hold.written(await _write(io, core, hold, kept), kept)
+        hold.written(await _write(io, sessions, hold, kept), kept)
     finally:
         hold.writing = False
 
 
-async def _write(io: IO, core: ClientState, hold: Grant, value: bytes) -> KVPair:
+async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPair:
     """Write at the index of the last write known, so that a late copy never writes under a later hold.
 
     If somebody else has written meanwhile, the key is read, and written at the index found.
     """
-    deadline = io.now() + core.timeout
-    index, failures, moved, uncertain = hold.last_index, 0, 0, False
+    failures = Failures(io, io.now() + sessions.timeout)
+    deadline = io.now() + sessions.timeout
+    index = hold.last_index
     while True:
         # "lock" by the holder replaces the value and keeps the LockIndex, which "set" would reset.
         lock = TxnOp.lock(hold.key, hold.session, value=value, flags=hold.flags)
@@ -118,23 +114,19 @@ async def _write(io: IO, core: ClientState, hold: Grant, value: bytes) -> KVPair
             return result[1][0]
         except TxnFailed:
             call = kv.get(hold.key, options=_CONSISTENT)
-            pair = (await perform(io, call, deadline=deadline, attempt=core.timeout)).value
+            pair = (await perform(io, call, deadline=deadline, attempt=sessions.timeout)).value
             if pair is None or pair.session != hold.session:
-                await core.monitor.make_sure(io, hold)
+                await make_sure(io, sessions, hold)
                 check(hold, io.now())
                 raise
-            if uncertain and (pair.value, pair.flags) == (value, hold.flags):
+            # Released meanwhile, perhaps: the session may have the key for a later hold, which this is not.
+            check(hold, io.now())
+            if failures.doubt and (pair.value, pair.flags) == (value, hold.flags):
                 return pair  # an earlier try got through, though not its answer
             if pair.modify_index == index:
                 raise  # it is as we left it, and still not to be written
             index = pair.modify_index
-            moved += 1
-            if moved > 1:  # once is somebody's write, more is a writer at work
-                await io.sleep(delay(moved, io.random()))
+            await failures.moved()
         except ConsulCoordError as error:
-            failures += 1
-            pause = delay(failures, io.random())
-            if not retryable(error) or io.now() + pause >= deadline:
-                raise
-            uncertain = uncertain or outcome_unknown(error)
-            await io.sleep(pause)
+            await failures.pause(error)
+            check(hold, io.now())

@@ -16,11 +16,14 @@ Rules
 - The end is settled once, by whoever comes first, and never undone. Whoever settles it also tells everybody
   else.
 - The fence is taken once, from the granting reply, and never changes.
+- Callers have a ``Handle``: when nobody refers to it any more, nobody can release the hold, and the register
+  gives it back.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from consul_coord.errors import LockLost
 from consul_coord.io import Once, Signal
@@ -29,10 +32,80 @@ from consul_coord.models import HoldState, LossReason, Sequencer, TxnOp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.io import IO
     from consul_coord.models import KVPair, ReleaseOutcome
-    from consul_coord.recipes.contend.tickets import Ticket
-    from consul_coord.recipes.hold.kind import HoldKind
-    from consul_coord.recipes.session.lease import Lease
+    from consul_coord.recipes.session.keeping import KeptSession
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWatch:
+    """One key whose changes may mean that a hold is lost."""
+
+    key: str
+    index: int
+    """ModifyIndex to watch from."""
+    loss: Callable[[KVPair | None], LossReason | None]
+    """Returns what a reading of the key, newer than the fence, says of the hold: None when it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What giving back a hold came to. ``loss`` is why it was not ours any more, where that was found."""
+
+    outcome: ReleaseOutcome
+    loss: LossReason | None = None
+
+
+class HoldKind(Protocol):
+    """What a hold is a hold of: what it depends on, how its value is kept, how it is given back.
+
+    A hold brings its kind with it from the grant. Releasing, watching, closing and cleaning up work alike for
+    every kind, and a new kind is one more implementation. ``KeyOfSession`` has the answers that most give.
+    """
+
+    def watches(self, hold: Grant) -> tuple[KeyWatch, ...]:
+        """Return the keys that the hold depends on, its own first."""
+        ...
+
+    def guard(self, hold: Grant) -> tuple[TxnOp, ...]:
+        """Return the operations that check what the hold depends on besides its own key."""
+        ...
+
+    def words_for(self, loss: LossReason) -> str | None:
+        """Return what a loss means for this hold, where it is not what it means for any."""
+        ...
+
+    def kept_as(self, value: bytes) -> bytes:
+        """Return how a value is kept in the key; asked before each write."""
+        ...
+
+    def ended(self, hold: Grant) -> None:
+        """Let the holder, who may hear of the end before it is given back, queue behind that."""
+        ...
+
+    async def give_back(self, io: IO, hold: Grant, *, deadline: float) -> Ending:
+        """Give the hold back on the server; raises ConsulCoordError when that is not known to be done."""
+        ...
+
+    def abandon(self, hold: Grant) -> None:
+        """Have the hold given back in the background; from any thread, and more than once."""
+        ...
+
+    def lost(self, hold: Grant) -> None:
+        """Let go of what a lost hold still has; from any thread."""
+        ...
+
+
+class Announcer(Protocol):
+    """Who hears of a hold's end."""
+
+    def ended(self, hold: Grant, /) -> object:
+        """Tell everybody of a loss."""
+        ...
+
+    def abandoned(self, hold: Grant, /) -> object:
+        """Give back a hold that nobody refers to any more."""
+        ...
 
 
 class Grant:
@@ -40,15 +113,14 @@ class Grant:
 
     __slots__ = (
         "__weakref__",
+        "_announcer",
         "_end",
         "_lost_callbacks",
-        "_on_end",
-        "_on_forgotten",
-        "_source",
         "depth",
         "fence",
         "flags",
         "granted_at",
+        "kept",
         "key",
         "kind",
         "last_index",
@@ -59,9 +131,10 @@ class Grant:
         "outcome",
         "over",
         "overwritten_at",
+        "refused_again",
         "session",
         "settled",
-        "ticket",
+        "told",
         "value",
         "writing",
     )
@@ -70,32 +143,32 @@ class Grant:
         self,
         granted: KVPair,
         *,
-        session: str,
-        lease: Lease,
+        kept: KeptSession,
         value: bytes,
         flags: int,
-        ticket: Ticket,
         kind: HoldKind,
         now: float,
-        source: object = None,
-        on_end: Callable[[Grant], object],
-        on_forgotten: Callable[[Grant], object],
+        announcer: Announcer,
     ) -> None:
         self.key = granted.key
-        self.session = session
+        self.session = kept.id
+        self.kept = kept
         self.fence = granted.modify_index
         self.last_index = granted.modify_index
         """ModifyIndex of this hold's own last write to the key."""
         self.lock_index = granted.lock_index
         self.value = value
         self.flags = flags
-        self.lease = lease
-        self.ticket = ticket
+        self.lease = kept.lease
         self.kind = kind
         """How it is watched, guarded and given back."""
-        self._source = source
         self.depth = 1
         """How many acquires it stands for: more with a re-entrant lock, none once it was lost and left."""
+        self.refused_again = False
+        """Whether a re-entrant acquire has told of the loss.
+
+        The next one, if nothing was released since, takes the lock as if it had not been held.
+        """
         self.granted_at = now
         self.lost = Signal()
         """Raised at a loss, never at a release."""
@@ -104,29 +177,24 @@ class Grant:
         self.outcome: Once[ReleaseOutcome] = Once()
         self._end: Once[tuple[HoldState, LossReason | None]] = Once()
         self.over = Signal()
-        """Raised at the end, whichever it is, being forgotten included."""
+        """Raised at the end, whichever it is."""
         self.loss_found: LossReason | None = None
         """What the release found had happened before, unnoticed."""
         self.writing = False
         """Whether a write by this hold is under way."""
         self.overwritten_at = 0
         """ModifyIndex of the last write by somebody else that was reported."""
-        self._on_end = on_end
-        self._on_forgotten = on_forgotten
+        self._announcer = announcer
+        self.told: Once[LossReason] = Once()
+        """Settled when its loss was reported."""
         self._lost_callbacks: dict[object, Callable[[LossReason], object]] = {}
-
-    def __del__(self) -> None:
-        end = getattr(self, "_end", None)
-        if end is not None and end.value is None:
-            self.over.set()
-            self._on_forgotten(self)
 
     def look(self, now: float) -> tuple[HoldState, LossReason | None]:
         """Return the state at ``now`` and, when it is LOST, why.
 
         Settles the loss if this is the first to see it.
         """
-        if self._end.value is None and not self.lease.is_valid(now):
+        if not self._end.settled and not self.lease.is_valid(now):
             self.lose(self.lease.ended_by or LossReason.EXPIRED)
         end = self._end.value
         if end is not None:
@@ -144,12 +212,18 @@ class Grant:
 
     def is_held(self, now: float) -> bool:
         """Return whether the hold may be relied on at ``now``."""
-        return self.look(now)[1] is None and self._end.value is None
+        return self.look(now)[1] is None and not self._end.settled
 
     @property
     def ended(self) -> bool:
         """Whether it was released or lost, as settled so far; does not look at the time."""
-        return self._end.value is not None
+        return bool(self._end.settled)
+
+    @property
+    def reason(self) -> LossReason | None:
+        """Why it was lost, as settled so far; does not look at the time."""
+        end = self._end.value
+        return None if end is None else end[1]
 
     @property
     def released(self) -> bool:
@@ -177,28 +251,26 @@ class Grant:
         """
         if not self._end.settle((HoldState.LOST, reason)):
             return False
-        self._disown_tickets()
+        self.kind.ended(self)
         self.lost.set()
         self.over.set()
         return True
 
     def announce_end(self) -> None:
         """Tell everybody else, once."""
-        self._on_end(self)
+        self._announcer.ended(self)
 
     def begin_release(self) -> bool:
         """End the hold as given up; returns False when it had ended before."""
         if not self._end.settle((HoldState.RELEASED, None)):
             return False
-        self._disown_tickets()
+        self.kind.ended(self)
         self.over.set()
-        self._on_end(self)
         return True
 
-    def _disown_tickets(self) -> None:
-        """Let the owner, who may hear of the end before the tickets are given up, queue behind them."""
-        for ticket in self.kind.tickets(self):
-            ticket.disown()
+    def abandon(self) -> None:
+        """Have it given back: nobody refers to it any more."""
+        self._announcer.abandoned(self)
 
     def finish_release(self, outcome: ReleaseOutcome, loss: LossReason | None = None) -> ReleaseOutcome:
         """Settle what the release came to, with the loss it found; returns the first such outcome."""
@@ -242,11 +314,15 @@ class Grant:
         return taken[::-1]
 
 
-def reason_of(pair: KVPair | None) -> LossReason:
-    """Return what must have happened to a key that its holder's living session does not hold any more."""
-    if pair is None:
-        return LossReason.KEY_DELETED
-    return LossReason.RELEASED_BY_OTHER if pair.session is None else LossReason.TAKEN_OVER
+class Handle:
+    """What keeps a hold from being given back: whoever refers to it still wants the hold."""
+
+    __slots__ = ("__weakref__", "grant", "keeps")
+
+    def __init__(self, grant: Grant, keeps: object) -> None:
+        self.grant = grant
+        self.keeps = keeps
+        """What must live as long: where the hold's session came from."""
 
 
 def lost_error(hold: Grant, reason: LossReason) -> LockLost:

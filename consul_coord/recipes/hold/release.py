@@ -5,6 +5,7 @@ Rules
 - How it is given back is its kind's affair.
 - RELEASED: it was ours and was given back. ALREADY_LOST: it was not ours any more. UNKNOWN: no answer came in
   time, and the reaper goes on.
+- From its first line the call answers for the hold. Whatever interrupts it, the register finds that out.
 """
 
 from __future__ import annotations
@@ -14,51 +15,53 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError
 from consul_coord.events import Released
+from consul_coord.io import Signal
 from consul_coord.models import ReleaseOutcome
-from consul_coord.recipes.hold.kind import Ending
+from consul_coord.recipes.hold.grant import Ending
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.hold.holds import Holds
 
 BUDGET = 5.0
 """Seconds for which a release waits for its answer before it leaves the rest to the reaper."""
 _UNKNOWN = Ending(ReleaseOutcome.UNKNOWN)
 
 
-async def release(io: IO, core: ClientState, hold: Grant) -> ReleaseOutcome:
+async def release(io: IO, holds: Holds, hold: Grant) -> ReleaseOutcome:
     """Give up a hold, or the latest of several acquires that it stands for.
 
     Idempotent: later calls return the first outcome. Raises nothing of the server's or the network's.
     """
-    hold.look(io.now())
-    if hold.depth > 1 and not hold.ended:
+    if hold.depth > 1 and hold.is_held(io.now()):
         hold.depth -= 1
         return ReleaseOutcome.RELEASED
-    if not hold.begin_release():
-        if not hold.released:
-            hold.depth = max(0, hold.depth - 1)
-            return hold.finish_release(ReleaseOutcome.ALREADY_LOST)
-        async with io.shield(BUDGET) as deadline:
-            await io.wait(hold.settled, deadline=deadline)
-        return hold.outcome.value or ReleaseOutcome.UNKNOWN
-    return await give_back(io, core, hold, budget=BUDGET)
+    if hold.is_held(io.now()):
+        this_call = Signal()
+        holds.register.enter(hold, this_call)
+        if hold.begin_release():
+            return await give_back(io, holds, hold, budget=BUDGET)
+    if not hold.released:
+        hold.depth, hold.refused_again = max(0, hold.depth - 1), False
+        return hold.finish_release(ReleaseOutcome.ALREADY_LOST)
+    async with io.shield(BUDGET) as deadline:
+        await io.wait(hold.settled, deadline=deadline)
+    return hold.outcome.value or ReleaseOutcome.UNKNOWN
 
 
-async def give_back(io: IO, core: ClientState, hold: Grant, *, budget: float) -> ReleaseOutcome:
+async def give_back(io: IO, holds: Holds, hold: Grant, *, budget: float) -> ReleaseOutcome:
     """Give back on the server what has ended here, within ``budget`` seconds or in the background."""
     ending = _UNKNOWN
-    core.begin_release(hold)
     try:
         async with io.shield(budget) as deadline:
             with suppress(ConsulCoordError):
-                ending = await hold.kind.give_back(io, core, hold, deadline=deadline)
+                ending = await hold.kind.give_back(io, hold, deadline=deadline)
     finally:
-        # Also after a KeyboardInterrupt, wherever it struck: the hold ends one way or the other.
+        # Also after a KeyboardInterrupt: the hold ends one way or the other.
         if ending.outcome is ReleaseOutcome.UNKNOWN:
-            hold.kind.abandon(core, hold)
+            hold.kind.abandon(hold)
         hold.finish_release(ending.outcome, ending.loss)
-        core.end_release(hold)
+        holds.forget(hold)
         io.emit(Released(hold.key, hold.session, hold.fence, ending.outcome))
     return ending.outcome

@@ -16,40 +16,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.errors import LockLost
-    from consul_coord.io import Signal
+    from consul_coord.io import Host
     from consul_coord.models import HoldState, LossReason, Sequencer, TxnOp
-    from consul_coord.recipes.client import ClientState
-    from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.recipes.session.lease import Lease
+    from consul_coord.recipes.hold.grant import Grant, Handle
+    from consul_coord.recipes.hold.holds import Holds
 
 
-class Losable(Protocol):
-    """What can be lost: a hold, or a session."""
+class Client(Protocol):
+    """What a hold's view needs of its client."""
 
-    @property
-    def lease(self) -> Lease:
-        """Its lease."""
-        ...
-
-    @property
-    def over(self) -> Signal:
-        """Raised at its end, whichever it is."""
-        ...
-
-    def is_lost(self, now: float) -> bool:
-        """Return whether it is lost at ``now``."""
-        ...
+    host: Host
+    holds: Holds
 
 
 class HoldView:
     """A hold's facts and its local truth."""
 
-    def __init__(self, core: ClientState, hold: Grant) -> None:
-        self._core = core
+    def __init__(self, client: Client, hold: Grant, handle: Handle | None = None) -> None:
+        self._state = client
         self._hold = hold
+        self._handle = handle
+        """Keeps the hold, where whoever has this view answers for it."""
 
     def _now(self) -> float:
-        return self._core.host.now()
+        return self._state.host.now()
 
     @property
     def key(self) -> str:
@@ -115,7 +105,7 @@ class HoldView:
 
         At once when it is. On the client's callback thread.
         """
-        self._core.on_lost(self._hold, fn)
+        self._state.holds.on_lost(self._hold, fn)
 
     def __reduce__(self) -> tuple[object, ...]:
         name = type(self).__name__

@@ -24,139 +24,93 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
-from collections import Counter
+from operator import eq
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import (
-    AcquireTimeout,
-    ConsulCoordError,
-    RequestTimeout,
-    TxnFailed,
-)
+from consul_coord.errors import AlreadyHeld, ConsulCoordError, TxnFailed
 from consul_coord.events import FencesRestarted
-from consul_coord.http.backoff import delay
-from consul_coord.http.blocking import Pace
-from consul_coord.http.endpoints import kv, txn
-from consul_coord.http.failures import outcome_unknown, retryable
+from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
 from consul_coord.models import TxnOp
-from consul_coord.recipes.cleanup.reaper import SWEEPS, RemoveContender, Sweep, Withdraw
-from consul_coord.recipes.cleanup.unlock import unlock, withdraw
+from consul_coord.recipes.cleanup.tasks import RemoveKey
+from consul_coord.recipes.cleanup.unlock import Locked, unlock, withdraw
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.obstructed import Obstructed
-from consul_coord.recipes.contend.queue import Adopt, Follow, Rejoin
-from consul_coord.recipes.contend.refusals import blocked_by, timed_out
-from consul_coord.recipes.contend.tickets import Ticket
-from consul_coord.recipes.contend.timeouts import deadline_of
+from consul_coord.recipes.contend.attempt import SPREAD, Attempt
+from consul_coord.recipes.contend.refusals import blocked_by
+from consul_coord.recipes.lock.keys import Keys
+from consul_coord.recipes.lock.kind import LockKind, MultiLockKind
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from consul_coord.io import IO
-    from consul_coord.models import KVPair, Result, TxnResult
-    from consul_coord.recipes.client import ClientState
+    from consul_coord.models import KVPair
     from consul_coord.recipes.contend.queue import Look
-    from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.recipes.lock.lock import LockObject
-    from consul_coord.recipes.session.keeping import KeptSession
-
-SPREAD = 0.02
-"""Without a queue, waiters take a key that became free after a random part of this many seconds."""
-FIRST_PAUSE = 0.1
-"""Seconds to the second try in a lock-delay or after a failure; grows to LONGEST_PAUSE."""
-LONGEST_PAUSE = 1.0
-GIVE_UP_BUDGET = 0.08
-"""Seconds that giving up may take before the reaper takes over: a cancelled call ends within 100 ms."""
-WATCH_PACE = Pace(interval=0.01, burst=20)
-"""How fast watches may follow each other: enough for a head that is passed by newcomers again and again."""
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Handle
+    from consul_coord.recipes.lock.plan import LockPlan
+    from consul_coord.recipes.session.keeping import SessionSource
 
 
-class Attempt(Obstructed):
+class LockAttempt(Attempt):
     """One call of ``acquire``."""
 
-    def __init__(self, io: IO, core: ClientState, lock: LockObject, *, timeout: float | None) -> None:
-        self.io = io
-        self.core = core
-        self.lock = lock
-        self.plan = lock.plan
-        self.once = timeout == 0
-        self.deadline = deadline_of(io, timeout)
-        self.ticket = Ticket(lock.plan.key, io.owner())
-        self.kept: KeptSession | None = None
+    def __init__(
+        self, io: IO, client: Shared, plan: LockPlan, source: SessionSource, *, timeout: float | None
+    ) -> None:
+        super().__init__(io, client, plan.key, timeout=timeout)
+        self.plan = plan
+        self.key = plan.key
+        self.source = source
+        self.keys = Keys(client, plan.keys, plan.flags, self._owner())
         self.contender: KVPair | None = None
         """Our contender as last seen; None when we do not queue, or do not know."""
-        self.joined = False
-        """Whether a join was ever sent for the present session."""
         self._missed: KVPair | None = None
         """Our contender, which the last look did not show: gone, or not to be seen without permission."""
-        self.may_barge = not lock.plan.fair
+        self.may_barge = not plan.fair
         self.unanswered: set[str] = set()
         """Sessions for which a request that could lock something has got no answer."""
-        self._pace = WATCH_PACE
+
+    def _owner(self) -> object:
+        return self.io.owner()
 
     # -- the whole attempt
 
-    async def run(self) -> Grant:
-        """Take the lock, or raise why not, leaving nothing behind."""
-        hold: Grant | None = None
-        try:
-            await self._get_ticket()
-            hold = await (self._try_once() if self.once else self._contend())
-            return hold
-        finally:
-            # Also after a KeyboardInterrupt or a cancellation, wherever it struck.
-            if hold is None:
-                await self._give_up()
-            for session in self.unanswered:
-                self.core.reaper.add(Sweep(self.plan.key, session, self.plan.flags), after=SWEEPS[0])
+    async def _begin(self) -> None:
+        self.client.holds.register.enter(self.keys, self)
+        self.client.attend()
+        await self._wait_in_line()
 
-    async def _get_ticket(self) -> None:
-        self.core.queues.join(self.ticket)
-        if self.ticket.ready.is_set():
+    async def _wait_in_line(self) -> None:
+        """Wait until no other thread or task of this client acts on the key."""
+        await self._wait_for_ticket(self.key)
+
+    async def _wait_for_ticket(self, key: str) -> None:
+        ticket = self.keys.ticket(key)
+        try:
+            self.client.tickets.join(ticket)
+        except AlreadyHeld:
+            # Perhaps the caller has just dropped that hold. It is given back then, and this waits for it.
+            self.client.holds.register.sweep()
+            self.client.tickets.join(ticket)
+        if ticket.ready.is_set():
             return
-        self._block("queued", position=self.core.queues.position(self.ticket))
-        if self.once or not await self.io.wait(self.ticket.ready, deadline=self.deadline):
+        self._block("queued", position=self.client.tickets.position(ticket))
+        if self.once or not await self.io.wait(ticket.ready, deadline=self.deadline):
             raise self._timeout()
 
-    async def _contend(self) -> Grant:
-        """Make one move after the other until the lock is ours, or the deadline comes."""
-        failures: Counter[str] = Counter()
-        while True:
-            hold = await self._move_or_note()
-            if hold is not None:
-                return hold
-            kind = self.blocker.kind
-            if kind in {"lock_delay", "unreachable"}:
-                failures[kind] += 1
-                pause = delay(failures[kind], self.io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
-                await self.io.sleep(min(pause, max(0.0, self.deadline - self.io.now())))
-            else:
-                failures.clear()
-            if self.io.now() >= self.deadline:
-                raise self._timeout()
-
-    async def _move_or_note(self) -> Grant | None:
-        """Make a move; a failure to serve is something that stands in the way."""
-        try:
-            return await self._move()
-        except ConsulCoordError as error:
-            if not retryable(error):
-                raise
-            # A request cut short by the caller's own deadline says nothing new.
-            if not (isinstance(error, RequestTimeout) and self.io.now() >= self.deadline and self._told):
-                self._block("unreachable", cause=error)
-            return None
-
-    async def _move(self) -> Grant | None:
-        """Do what is next; None when it did not bring the lock."""
+    async def _move(self) -> Handle | None:
         await self._need_session()
-        if self.plan.key in self.core.without_queue:
+        if self.once:
+            return await self._take_if_free()
+        if self._without_queue:
             return await self._move_without_queue()
         if self.contender is None:
-            hold = await self._barge_if_allowed()
-            if hold is not None:
-                return hold
+            handle = await self._barge_if_allowed()
+            if handle is not None:
+                return handle
             look = await self._join()
             if look is None:
                 return None
@@ -164,78 +118,58 @@ class Attempt(Obstructed):
             look = await self._look()
         return await self._follow_up(look)
 
-    async def _try_once(self) -> Grant:
-        """Take the lock if it is free and nobody is to be let go first."""
-        self.deadline = self.io.now() + self.core.timeout
-        try:
-            await self._need_session()
-            hold = await self._barge_once()
-        except ConsulCoordError as error:
-            if not retryable(error):
-                raise
-            self._block("unreachable", cause=error)
-            hold = None
-        if hold is None:
-            raise self._timeout()
-        return hold
-
-    # -- session
-
     async def _need_session(self) -> None:
-        kept = await self.lock.source(self.core).live(self.io, deadline=self._limit())
+        kept = await self.source.live(self.io, deadline=self.limit)
         if self.kept is not kept:
             self.kept = kept
-            self.ticket.session = kept.id
+            self.keys.acts_with(kept.id)
             self.contender = self._missed = None
-            self.joined = False
-
-    @property
-    def session(self) -> str:
-        """The id of the present session; empty before there was one."""
-        return "" if self.kept is None else self.kept.id
-
-    def _limit(self) -> float:
-        return min(self.deadline, self.io.now() + self.core.timeout)
+            self.asked = False
 
     # -- past the queue
 
-    async def _barge_if_allowed(self) -> Grant | None:
-        allowed, self.may_barge = self.may_barge and self.plan.key not in self.core.polite, False
-        if self.core.last_fence(self.plan.key) is None:
+    async def _barge_if_allowed(self) -> Handle | None:
+        allowed, self.may_barge = self.may_barge and not self._must_queue, False
+        if self.client.holds.fences.last(self.key) is None:
             # Never held by this client, or long ago: what else might the key be?
             look = await self._look()
-            if waitqueue.judge(look, self.session) == Adopt():
+            if judge(look, self.session) == Adopt():
                 return await self._adopt()
             allowed = allowed and (look.pair is None or look.pair.session is None)
         return await self._barge() if allowed else None
 
-    async def _barge_once(self) -> Grant | None:
-        if self.plan.key in self.core.without_queue:
-            return await self._barge()
-        if self.plan.fair or self.plan.key in self.core.polite or self.core.last_fence(self.plan.key) is None:
-            look = await self._look()
-            if waitqueue.judge(look, self.session) == Adopt():
-                return await self._adopt()
-            if look.pair is not None and look.pair.session is not None:
-                self._block("held", session=look.pair.session)
-                return None
-            if look.others(self.session) and (self.plan.fair or self.plan.key in self.core.polite):
-                self._block("queued", session=look.live[0].session, position=len(look.live))
-                return None
-        return await self._barge()
+    async def _take_if_free(self) -> Handle:
+        """Take the lock if it is free and nobody is to be let go first. Raises AcquireTimeout."""
+        handle = await self._barge() if await self._may_take_at_once() else None
+        if handle is None:
+            raise self._timeout()
+        return handle
 
-    async def _barge(self) -> Grant | None:
-        own = waitqueue.contender_key(self.plan.key, self.session)
-        check = () if self.plan.key in self.core.without_queue else (TxnOp.check_not_exists(own),)
+    async def _may_take_at_once(self) -> bool:
+        must_queue = self.plan.fair or self._must_queue
+        if self._without_queue or not (must_queue or self.client.holds.fences.last(self.key) is None):
+            return True
+        look = await self._look()
+        if look.pair is not None and look.pair.session not in {None, self.session}:
+            self._block("held", session=look.pair.session)
+            return False
+        if look.others(self.session) and must_queue:
+            self._block("queued", session=look.live[0].session, position=len(look.live))
+            return False
+        return True
+
+    async def _barge(self) -> Handle | None:
+        own = waitqueue.contender_key(self.key, self.session)
+        check = () if self._without_queue else (TxnOp.check_not_exists(own),)
         try:
-            result = await self._ask(*check, self._lock_op(self.plan.key), retry=Retry.IDEMPOTENT)
+            result = await self._ask(*check, self._lock_op(self.key), retry=Retry.IDEMPOTENT)
         except TxnFailed as error:
-            if check and self._denied_at(error, 0):
-                self.core.without_queue.add(self.plan.key)
+            if check and _denied_at(error, 0):
+                self._may_not_queue()
                 return await self._barge()
             self._refused(error)
             return None
-        return await self._granted(result[len(check)][0])
+        return await self._granted(result[len(check)])
 
     # -- the queue
 
@@ -244,136 +178,136 @@ class Attempt(Obstructed):
 
         None without permission for it.
         """
-        key, directory = self.plan.key, waitqueue.directory(self.plan.key)
-        own = self._lock_op(waitqueue.contender_key(key, self.session))
-        reads = (TxnOp.get(key), TxnOp.get_tree(directory))
-        self.joined = True
+        own = self._lock_op(waitqueue.contender_key(self.key, self.session))
         try:
-            try:
-                result = await self._ask(own, *reads, retry=Retry.IDEMPOTENT)
-            except TxnFailed as error:
-                if {failure.kind for failure in error.failures} != {"missing"}:
-                    raise
-                result = await self._ask(own, *reads[1:], retry=Retry.IDEMPOTENT)
+            own_pairs, *rest = await self._with_reads(own, retry=Retry.IDEMPOTENT)
         except TxnFailed as error:
-            if self._denied_at(error, 0):
-                self.core.without_queue.add(key)
-                return None
-            self._refused(error)
+            if _denied_at(error, 0):
+                self._may_not_queue()
+            else:
+                self._refused(error)
             return None
-        self.contender = result[0][0]
-        look = self._read(pair for pairs in list(result)[1:] for pair in pairs)
+        self.contender = own_pairs[0]
+        look = self._read(rest)
         if look.position(self.session) is None:
             # Written, but not to be read: to take that for being the head would make everybody the head.
-            self.core.without_queue.add(key)
-            await self._withdraw(self._limit())
+            self._may_not_queue()
+            await self._withdraw(self.limit)
             return None
         return look
 
     async def _look(self) -> Look:
         """Read the key and its queue as they are at one moment."""
-        key, directory = self.plan.key, waitqueue.directory(self.plan.key)
-        try:
-            result = await self._ask(TxnOp.get(key), TxnOp.get_tree(directory))
-        except TxnFailed as error:
-            if error.failures[0].kind != "missing":
-                raise
-            result = await self._ask(TxnOp.get_tree(directory))
-        return self._read(pair for pairs in result for pair in pairs)
+        return self._read(await self._with_reads())
 
-    def _read(self, pairs: Iterable[KVPair]) -> Look:
-        look = waitqueue.read(self.plan.key, pairs)
+    async def _with_reads(self, *ops: TxnOp, retry: Retry | None = None) -> list[tuple[KVPair, ...]]:
+        """Apply operations and read the key and its queue, as one; the key may be absent."""
+        tree = TxnOp.get_tree(waitqueue.directory(self.key))
+        try:
+            return list(await self._ask(*ops, TxnOp.get(self.key), tree, retry=retry))
+        except TxnFailed as error:
+            if {failure.kind for failure in error.failures} != {"missing"}:
+                raise
+            return list(await self._ask(*ops, tree, retry=retry))
+
+    def _read(self, results: Iterable[tuple[KVPair, ...]]) -> Look:
+        look = waitqueue.read(self.key, (pair for pairs in results for pair in pairs))
         if look.pair is not None:
-            self.lock.check_flags(look.pair)
+            self.plan.check_flags(look.pair)
         for pair in look.dead:
-            self.core.reaper.add(RemoveContender(pair.key, pair.modify_index))
+            self.client.reaper.add(RemoveKey(pair.key, pair.modify_index))
         return look
 
-    async def _follow_up(self, look: Look) -> Grant | None:
-        verdict = waitqueue.judge(look, self.session)
+    async def _follow_up(self, look: Look) -> Handle | None:
+        verdict = judge(look, self.session)
         if isinstance(verdict, Adopt):
             return await self._adopt()
-        if isinstance(verdict, Rejoin):
+        if isinstance(verdict, waitqueue.Rejoin):
             self._missed, self.contender = self.contender, None
             return None
         self.contender = verdict.own
         if isinstance(verdict, Follow):
             ahead = verdict.predecessor
             self._block("queued", session=ahead.session, position=verdict.position)
-            await self._watch_out(ahead)
+            await self._watch(ahead.key, ahead.modify_index)
             return None
         return await self._lead(verdict.held)
 
-    async def _lead(self, held: KVPair | None) -> Grant | None:
+    async def _lead(self, held: KVPair | None) -> Handle | None:
         """As the head, watch the key until it is free, and take it then."""
+        if await self._wait_until_free(held, position=0):
+            return await self._take()
+        return None
+
+    async def _wait_until_free(self, held: KVPair | None, *, position: int | None = None) -> bool:
+        """Watch the key while somebody else holds it; False when the session ended or the deadline came."""
         while held is not None:
-            self._block("held", session=held.session, position=0)
-            seen = await self._watch(self.plan.key, held.modify_index)
+            self._block("held", session=held.session, position=position)
+            seen = await self._watch(self.key, held.modify_index, first=True)
             if seen is None:
-                return None
+                return False
             held = self._holder(seen.value)
-        return await self._take()
+        return True
 
     def _holder(self, pair: KVPair | None) -> KVPair | None:
         """Return the key if somebody else holds it."""
         if pair is None:
             return None
-        self.lock.check_flags(pair)
-        return pair if pair.session is not None and pair.session != self.session else None
+        self.plan.check_flags(pair)
+        return pair if pair.session not in {None, self.session} else None
 
-    async def _take(self) -> Grant | None:
+    async def _take(self) -> Handle | None:
         contender = self.contender
         if contender is None:
             return None
-        ops = (
-            TxnOp.check_index(contender.key, contender.modify_index),
-            self._lock_op(self.plan.key),
-            TxnOp.delete(contender.key),
-        )
+        ops = self._taking(contender)
         try:
             result = await self._ask(*ops)
         except TxnFailed as error:
             self._refused(error)
             return None
-        self.contender = None
-        self.joined = False
-        return await self._granted(result[1][0])
+        return await self._granted(result[ops.index(self._lock_op(self.key))])
 
-    async def _adopt(self) -> Grant | None:
+    def _taking(self, contender: KVPair) -> tuple[TxnOp, ...]:
+        return (
+            TxnOp.check_index(contender.key, contender.modify_index),
+            self._lock_op(self.key),
+            TxnOp.delete(contender.key),
+        )
+
+    async def _adopt(self) -> Handle | None:
         """Make a hold of what a lost reply had granted."""
-        own = waitqueue.contender_key(self.plan.key, self.session)
+        own = waitqueue.contender_key(self.key, self.session)
         try:
-            result = await self._ask(TxnOp.check_session(self.plan.key, self.session), TxnOp.delete(own))
+            result = await self._ask(TxnOp.check_session(self.key, self.session), TxnOp.delete(own))
         except TxnFailed:
             return None
-        self.contender = None
-        self.joined = False
-        return await self._granted(result[0][0])
+        return await self._granted(result[0])
 
     # -- without a queue
 
-    def _leave_queue(self) -> None:
-        """Have removed what this client may not see any more: whoever came after it waits behind that.
+    @property
+    def _must_queue(self) -> bool:
+        return self.client.queue_memory.must_queue(self.key)
 
-        At whatever index: it was perhaps named heir meanwhile, and this client never queues here again.
-        """
-        own = waitqueue.contender_key(self.plan.key, self.session)
+    @property
+    def _without_queue(self) -> bool:
+        return self.client.queue_memory.without_queue(self.key, self.io.now())
+
+    def _may_not_queue(self) -> None:
+        self.client.queue_memory.may_not_queue(self.key, self.io.now())
+
+    async def _move_without_queue(self) -> Handle | None:
+        # Have removed what this client may not see any more: whoever came after it waits behind that. At
+        # whatever index: it was perhaps named heir meanwhile.
         if self.contender is not None or self._missed is not None:
-            self.core.reaper.add(RemoveContender(own))
-        self.contender = self._missed = None
-
-    async def _move_without_queue(self) -> Grant | None:
-        self._leave_queue()
-        seen = await send_once(self.io, kv.get(self.plan.key), deadline=self._limit())
-        held = self._holder(seen.value)
-        while held is not None:
-            self._block("held", session=held.session)
-            changed = await self._watch(self.plan.key, held.modify_index)
-            if changed is None:
+            self.client.reaper.add(RemoveKey(waitqueue.contender_key(self.key, self.session)))
+            self.contender = self._missed = None
+        held = self._holder((await send_once(self.io, kv.get(self.key), deadline=self.limit)).value)
+        if held is not None:
+            if not await self._wait_until_free(held):
                 return None
-            held = self._holder(changed.value)
-            if held is None:
-                await self.io.sleep(self.io.random() * SPREAD)
+            await self.io.sleep(self.io.random() * SPREAD)
         return await self._barge()
 
     # -- asking
@@ -381,115 +315,88 @@ class Attempt(Obstructed):
     def _lock_op(self, key: str) -> TxnOp:
         return TxnOp.lock(key, self.session, value=self.plan.value, flags=self.plan.flags)
 
-    async def _ask(self, *ops: TxnOp, retry: Retry | None = None) -> TxnResult:
-        """Send one transaction, taking note when one that locks gets no answer."""
-        locks = any(op.verb == "lock" for op in ops)
-        try:
-            return await send_once(self.io, txn.txn(*ops, retry=retry), deadline=self._limit())
-        except TxnFailed:
-            raise
-        except BaseException as error:
-            if locks and outcome_unknown(error):
-                self.unanswered.add(self.session)
-            raise
-
-    async def _watch_out(self, ahead: KVPair) -> None:
-        """Wait until the one ahead has changed, the session ended, or the deadline came.
-
-        A blocking query that ends without a change is no reason to read the queue.
-        """
-        seen = await self._watch(ahead.key, ahead.modify_index)
-        while seen is not None and seen.value == ahead:
-            seen = await self._watch(ahead.key, ahead.modify_index)
-
-    async def _watch(self, key: str, index: int) -> Result[KVPair | None] | None:
-        """Wait for a change; None when the session ended or the deadline came."""
-        self._pace, pause = self._pace.take(self.io.now(), self.io.random())
-        if pause:
-            await self.io.sleep(pause)
-        until = None if self.kept is None else self.kept.over
-        return await self.core.waits.change(self.io, key, index, until=until, deadline=self.deadline)
-
-    async def _granted(self, pair: KVPair) -> Grant | None:
-        """Register the hold; None when what was granted can't be one."""
-        kept, plan, last = self.kept, self.plan, self.core.last_fence(self.plan.key)
-        if kept is None:
-            return None
-        if pair.modify_index == last or not kept.lease.is_valid(self.io.now()):
-            self.unanswered.add(kept.id)
-            await unlock(
-                self.io,
-                key=plan.key,
-                session=kept.id,
-                index=pair.modify_index,
-                value=plan.value,
-                flags=plan.flags,
-                deadline=self._limit(),
-            )
-            return None
-        if last is not None and pair.modify_index < last:
-            # The servers' indices started anew (a restored snapshot, a rebuilt cluster): so do the fences.
-            self.io.emit(FencesRestarted(plan.key, last, pair.modify_index))
-        self.core.remember_fence(plan.key, pair.modify_index)
-        return self.core.grant(
-            pair,
-            kept=kept,
-            value=plan.value,
-            flags=plan.flags,
-            ticket=self.ticket,
-            source=self.lock.source(self.core),
-        )
-
-    # -- refusals
-
-    @staticmethod
-    def _denied_at(error: TxnFailed, op_index: int) -> bool:
-        return any(failure.kind == "denied" and failure.op_index == op_index for failure in error.failures)
+    def _unanswered(self) -> None:
+        self.unanswered.add(self.session)
 
     def _refused(self, error: TxnFailed) -> None:
         """Take note of why the key could not be taken. Raises what can't be waited out."""
         if self.kept is None:
             return
-        kind = blocked_by(self.core, self.kept, self.plan.key, error)
+        kind = blocked_by(self.client.sessions, self.kept, self.key, error)
         if kind is not None:
             self._block(kind, cause=error if kind == "unreachable" else None)
 
-    @property
-    def wanted(self) -> str:
-        """What is wanted, as the user named it."""
-        return self.plan.key
-
-    def _timeout(self) -> AcquireTimeout:
-        return timed_out(self.plan.key, self.session, self.blocker, self.cause)
+    async def _granted(self, pairs: Sequence[KVPair]) -> Handle | None:
+        """Register the hold; None when what was granted can't be one: then it is given back."""
+        kept, fences = self.kept, self.client.holds.fences
+        self.contender = None
+        if kept is None:
+            return None
+        last = [fences.last(pair.key) for pair in pairs]
+        indexes = [pair.modify_index for pair in pairs]
+        # The same index as before: the server still has that hold, whose unlock was never applied. Different
+        # ones: a late request of an earlier attempt has locked some of the keys.
+        stale = any(map(eq, indexes, last)) or len({*indexes}) > 1
+        locked = [Locked(pair.key, pair.modify_index, self.plan.value) for pair in pairs]
+        if stale or not kept.lease.is_valid(self.io.now()):
+            self.unanswered.add(kept.id)
+            for one in locked:
+                await unlock(self.io, one, session=kept.id, flags=self.plan.flags, deadline=self.limit)
+            return None
+        for pair, before in zip(pairs, last, strict=True):
+            if before is not None and pair.modify_index < before:
+                # The servers' indices started afresh (a restored snapshot, a rebuilt cluster): so do fences.
+                self.io.emit(FencesRestarted(pair.key, before, pair.modify_index))
+            fences.remember(pair.key, pair.modify_index)
+        others = tuple(locked[1:])
+        handle = self.client.holds.grant(
+            pairs[0],
+            kept=kept,
+            value=self.plan.value,
+            flags=self.plan.flags,
+            kind=MultiLockKind(self.keys, others) if others else LockKind(self.keys),
+            keeps=self.source,
+        )
+        self.client.holds.register.remove(self.keys)
+        self.asked = False
+        self._sweep_unanswered()
+        return handle
 
     # -- giving up
 
-    async def _give_up(self) -> None:
-        """Leave nothing behind.
-
-        At once if that can be done, else by the reaper, who then has the key's ticket.
-        """
-        settled = not self.joined and self.session not in self.unanswered
-        try:
-            if not settled and self.ticket.ready.is_set():
-                async with self.io.shield(GIVE_UP_BUDGET) as deadline:
-                    settled = await self._withdraw(deadline)
-        finally:
-            if settled or not self.ticket.ready.is_set():
-                self.core.queues.leave(self.ticket)
-            else:
-                self.core.reaper.add(Withdraw(self.plan.key, self.session, self.plan.flags, self.ticket))
-
     async def _withdraw(self, deadline: float) -> bool:
-        """Remove the contender, then unlock the key should we have it.
-
-        Returns whether the server answered.
-        """
-        plan = self.plan
+        """Remove the contender, then unlock the key should we have it."""
+        if not self.asked:
+            return True
         try:
-            await withdraw(self.io, key=plan.key, session=self.session, flags=plan.flags, deadline=deadline)
+            await withdraw(
+                self.io,
+                key=self.key,
+                session=self.session,
+                flags=self.plan.flags,
+                contender=waitqueue.contender_key(self.key, self.session),
+                deadline=deadline,
+            )
         except ConsulCoordError:
             return False
         self.contender = None
-        self.joined = False
+        self.asked = False
         return True
+
+    def _settle(self) -> None:
+        self._sweep_unanswered()
+        self.keys.leave()
+        self.client.holds.register.remove(self.keys)
+
+    def _abandon(self) -> None:
+        self._sweep_unanswered()
+        self.keys.give_back(self.session)
+        self.client.holds.register.remove(self.keys)
+
+    def _sweep_unanswered(self) -> None:
+        for session in self.unanswered:
+            self.keys.sweep_later(session)
+
+
+def _denied_at(error: TxnFailed, op_index: int) -> bool:
+    return any(failure.kind == "denied" and failure.op_index == op_index for failure in error.failures)

@@ -12,25 +12,27 @@ from typing import TYPE_CHECKING, Literal
 from consul_coord.errors import AlreadyHeld, InvalidArgument
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.retry import perform
+from consul_coord.http.endpoints._keys import check_name
+from consul_coord.http.retry import ask, perform
 from consul_coord.models import Contender, Holder, ReadOptions, SessionSpec
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.lock.lock import LockObject
+from consul_coord.recipes.contend.limits import check_value
+from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.recipes.rwlock.attempt import RwAttempt
+from consul_coord.recipes.rwlock.queue import MODES
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.contend.queue import Look
-    from consul_coord.recipes.lock.lock import LockPlan
+    from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.rwlock.queue import Mode
     from consul_coord.recipes.session.pool import SessionPool
 
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
-class RwSide(LockObject):
+class RwSide(Recipe):
     """The read or the write side of one lock object.
 
     Both share their sessions, and know of each other's holds.
@@ -38,60 +40,67 @@ class RwSide(LockObject):
 
     other: RwSide
 
-    def __init__(self, plan: LockPlan, mode: Mode) -> None:
-        super().__init__(plan)
+    def __init__(
+        self, key: str, mode: Mode, *, value: bytes, flags: int, session: SessionSpec | None
+    ) -> None:
+        super().__init__(key, one="hold")
+        self.base = check_name(rwqueue.base_of(key))
         self.mode: Mode = mode
-        self.name = rwqueue.key_of(plan.key)
-        """The key as the user gave it."""
-        self._sessions: tuple[ClientState, SessionPool] | None = None
+        self._value = check_value((self.base,), value)
+        self._flags = flags
+        self._spec = session
+        self._pool: tuple[Shared, SessionPool] | None = None
 
-    def attempt(self, io: IO, core: ClientState, *, timeout: float | None) -> RwAttempt:
-        """Return one call of ``acquire``."""
-        return RwAttempt(io, core, self, timeout=timeout)
+    def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> RwAttempt:
+        """Return one call of ``acquire``. Raises AlreadyHeld when the thread or task is in already."""
+        self._refuse_owner_of_a_hold(io.owner())
+        return RwAttempt(
+            io,
+            client,
+            self.pool(client),
+            base=self.base,
+            mode=self.mode,
+            value=self._value,
+            flags=self._flags,
+            timeout=timeout,
+        )
 
-    def sessions(self, core: ClientState) -> SessionPool:
-        """Return where the sessions come from: the same for as long as the client's coordinator is."""
-        if self._sessions is None or self._sessions[0] is not core:
-            own = self.plan.session
-            plain = replace(core.spec, node_checks=(), service_checks=())
-            spec = own if isinstance(own, SessionSpec) else plain
-            directory = waitqueue.directory(self.plan.key)
-            self._sessions = (core, core.slot_sessions(directory, replace(spec, behavior="delete")))
-            self.other._sessions = self._sessions  # noqa: SLF001 - one object in two halves
-        return self._sessions[1]
+    def pool(self, client: Shared) -> SessionPool:
+        """Return where the sessions come from: the same for as long as the client's state is."""
+        if self._pool is None or self._pool[0] is not client:
+            plain = replace(client.sessions.spec, node_checks=(), service_checks=())
+            spec = replace(self._spec or plain, behavior="delete")
+            self._pool = (client, client.pools.pool(waitqueue.directory(self.base), spec))
+        return self._pool[1]
 
-    def refuse_owner_of_a_hold(self, owner: object) -> None:
-        """Raise AlreadyHeld when the thread or task is in already.
-
-        It would wait for itself, or let a writer do so.
-        """
+    def _refuse_owner_of_a_hold(self, owner: object) -> None:
+        """Raise AlreadyHeld for a thread or task that would wait for itself, or let a writer do so."""
         for side in (self, self.other):
-            hold = side.again(owner)
-            if hold is not None and not hold.ended:
+            handle = side.owners.latest(owner)
+            if handle is not None and not handle.grant.ended:
                 message = (
                     f"this thread or task is in {self.name!r} already, to {side.mode}: release that first"
                 )
-                raise AlreadyHeld(message, key=self.name, session=hold.session)
+                raise AlreadyHeld(message, key=self.name, session=handle.grant.session)
 
 
-def sides(plan: LockPlan) -> tuple[RwSide, RwSide]:
+def sides(key: str, *, value: bytes, flags: int, session: SessionSpec | str | None) -> tuple[RwSide, RwSide]:
     """Return the read and the write side of one lock object.
 
     Raises InvalidArgument for a session with checks.
     """
-    spec = plan.session
-    if isinstance(spec, str) or (spec is not None and (spec.node_checks or spec.service_checks)):
+    if isinstance(session, str) or (session is not None and (session.node_checks or session.service_checks)):
         message = (
             "a ReadWriteLock makes sessions of its own, without checks: these could end one at any moment, "
             "and no lock-delay protects a place in the queue. Give a SessionSpec without checks, or none"
         )
         raise InvalidArgument(message)
-    read, write = RwSide(plan, "read"), RwSide(plan, "write")
+    read, write = (RwSide(key, mode, value=value, flags=flags, session=session) for mode in MODES)
     read.other, write.other = write, read
     return read, write
 
 
-async def holders(io: IO, core: ClientState, side: RwSide) -> tuple[Holder, ...]:
+async def holders(io: IO, client: Shared, side: RwSide) -> tuple[Holder, ...]:
     """Return who is in, as the leader has it."""
     return tuple(
         Holder(
@@ -100,13 +109,13 @@ async def holders(io: IO, core: ClientState, side: RwSide) -> tuple[Holder, ...]
             fence=pair.create_index,
             since_index=pair.modify_index,
         )
-        for pair in rwqueue.inside(await _queue(io, core, side))
+        for pair in rwqueue.inside(await _queue(io, client, side))
     )
 
 
-async def contenders(io: IO, core: ClientState, side: RwSide) -> tuple[Contender, ...]:
+async def contenders(io: IO, client: Shared, side: RwSide) -> tuple[Contender, ...]:
     """Return who waits to get in, the next one first."""
-    look = await _queue(io, core, side)
+    look = await _queue(io, client, side)
     waiting = look.live[len(rwqueue.inside(look)) :]
     return tuple(
         Contender(
@@ -121,27 +130,27 @@ async def contenders(io: IO, core: ClientState, side: RwSide) -> tuple[Contender
 
 
 async def break_in(
-    io: IO, core: ClientState, side: RwSide, expected_session: str, *, how: Literal["release", "destroy"]
+    io: IO, client: Shared, side: RwSide, expected_session: str, *, how: Literal["release", "destroy"]
 ) -> bool:
     """Put out a session that is in: its place only, or with all it has; False when it is not in."""
-    deadline = io.now() + core.timeout
-    for pair in rwqueue.inside(await _queue(io, core, side)):
+    deadline = io.now() + client.timeout
+    for pair in rwqueue.inside(await _queue(io, client, side)):
         if pair.session == expected_session:
             call = (
                 kv.delete(pair.key, cas=pair.modify_index)
                 if how == "release"
                 else session_endpoint.destroy(expected_session)
             )
-            return await perform(io, call, deadline=deadline, attempt=core.timeout)
+            return await perform(io, call, deadline=deadline, attempt=client.timeout)
     return False
 
 
-async def is_unused(io: IO, core: ClientState, side: RwSide) -> bool:
+async def is_unused(io: IO, client: Shared, side: RwSide) -> bool:
     """Return whether nobody is in and nobody waits: nothing is left on the server then."""
-    return not (await _queue(io, core, side)).live
+    return not (await _queue(io, client, side)).live
 
 
-async def _queue(io: IO, core: ClientState, side: RwSide) -> Look:
-    call = kv.list_pairs(waitqueue.directory(side.plan.key), options=_CONSISTENT)
-    pairs = (await perform(io, call, deadline=io.now() + core.timeout, attempt=core.timeout)).value
-    return waitqueue.read(side.plan.key, pairs)
+async def _queue(io: IO, client: Shared, side: RwSide) -> Look:
+    call = kv.list_pairs(waitqueue.directory(side.base), options=_CONSISTENT)
+    pairs = (await ask(io, call, timeout=client.timeout)).value
+    return waitqueue.read(side.base, pairs)

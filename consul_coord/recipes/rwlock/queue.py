@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Mode = Literal["read", "write"]
 
 _MARKS: dict[Mode, bytes] = {"read": b"r", "write": b"w"}
+MODES = tuple(_MARKS)
 
 
 _SUFFIX = "/.rw"

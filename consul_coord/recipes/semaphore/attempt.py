@@ -24,26 +24,14 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from consul_coord.errors import (
-    ConsulCoordError,
-    PermissionDenied,
-    RequestTimeout,
-    SemaphoreLimitConflict,
-    TxnFailed,
-)
-from consul_coord.http.backoff import delay
-from consul_coord.http.blocking import Pace
-from consul_coord.http.endpoints import kv, txn
-from consul_coord.http.failures import outcome_unknown, retryable
-from consul_coord.http.retry import send_once, wait_once
+from consul_coord.errors import PermissionDenied, SemaphoreLimitConflict, TxnFailed
+from consul_coord.http.endpoints import kv
+from consul_coord.http.retry import send_once
 from consul_coord.models import ReadOptions, TxnOp
-from consul_coord.recipes.cleanup.reaper import RemoveContender
-from consul_coord.recipes.contend.obstructed import Obstructed
-from consul_coord.recipes.contend.refusals import blocked_by, timed_out
-from consul_coord.recipes.contend.tickets import Ticket
-from consul_coord.recipes.contend.timeouts import deadline_of
+from consul_coord.recipes.cleanup.tasks import RemoveKey
+from consul_coord.recipes.contend.pooled import PooledAttempt
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.kind import PermitKind
 from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held
@@ -51,101 +39,43 @@ from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consul_coord.http.messages import Call
     from consul_coord.io import IO
-    from consul_coord.models import KVPair, TxnResult
-    from consul_coord.recipes.client import ClientState
-    from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
+    from consul_coord.models import KVPair
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Handle
+    from consul_coord.recipes.semaphore.kind import Memory
+    from consul_coord.recipes.semaphore.plan import SemaphorePlan
     from consul_coord.recipes.semaphore.slots import Listing, Record, Take, Verdict
-    from consul_coord.recipes.session.pool import PooledSession
 
-T = TypeVar("T")
-
-WAIT = 30.0
-"""Seconds that one blocking query lasts at most: below the idle limits of usual load balancers."""
-FIRST_PAUSE = 0.1
-"""Seconds to the second try after a failure; grows to LONGEST_PAUSE."""
-LONGEST_PAUSE = 1.0
-GIVE_UP_BUDGET = 0.08
-"""Seconds that giving up may take before the reaper takes over: a cancelled call ends within 100 ms."""
-WATCH_PACE = Pace(interval=0.01, burst=20)
-"""How fast watches may follow each other: enough for a front that is woken by every newcomer."""
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
-class PermitAttempt(Obstructed):
+class PermitAttempt(PooledAttempt):
     """One call of ``acquire``."""
 
     def __init__(
-        self, io: IO, core: ClientState, semaphore: SemaphoreObject, *, timeout: float | None
+        self,
+        io: IO,
+        client: Shared,
+        plan: SemaphorePlan,
+        memory: Memory,
+        *,
+        limit: int,
+        timeout: float | None,
     ) -> None:
-        self.io = io
-        self.core = core
-        self.semaphore = semaphore
-        self.plan = semaphore.plan
-        self.memory = semaphore.memory(core)
-        self.once = timeout == 0
-        self.deadline = io.now() + core.timeout if self.once else deadline_of(io, timeout)
-        self.session: PooledSession | None = None
-        self.own: KVPair | None = None
-        """Our contender as last seen; None when the present session has not joined."""
+        super().__init__(io, client, plan.prefix, memory.sessions, timeout=timeout)
+        self.plan = plan
+        self.memory = memory
         self.born = 0
         """CreateIndex of our contender, as the join made it."""
-        self.limit: int | None = None
+        self._own_limit = limit
+        self._limit_seen: int | None = None
         """The limit in force; None before the first list."""
         self.upcoming: Listing | None = None
         """What a watch has brought, to be judged next."""
         self.dead_since: dict[str, float] = {}
-        self._pace = WATCH_PACE
 
-    # -- the whole attempt
-
-    async def run(self) -> Grant:
-        """Get a slot, or raise why not, leaving nothing behind."""
-        hold = None
-        self.semaphore.attempts[self] = None
-        try:
-            hold = await self._contend()
-            return hold
-        finally:
-            # Also after a KeyboardInterrupt or a cancellation, wherever it struck.
-            self.semaphore.attempts.pop(self, None)
-            if hold is None:
-                await self._give_up()
-
-    async def _contend(self) -> Grant:
-        """Make one move after the other until a slot is ours, or the deadline comes."""
-        failures = 0
-        while True:
-            self.cause = None
-            hold = await self._move_or_note()
-            if hold is not None:
-                return hold
-            failures = failures + 1 if self._is_stuck() else 0
-            if self.io.now() >= self.deadline or (self.once and failures):
-                raise self._timeout()
-            if failures:
-                pause = delay(failures, self.io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
-                await self.io.sleep(min(pause, max(0.0, self.deadline - self.io.now())))
-
-    async def _move_or_note(self) -> Grant | None:
-        """Make a move; a failure to serve is something that stands in the way."""
-        try:
-            return await self._move()
-        except ConsulCoordError as error:
-            if not retryable(error):
-                raise
-            # A request cut short by the caller's own deadline says nothing new.
-            if not (isinstance(error, RequestTimeout) and self.io.now() >= self.deadline and self._told):
-                self._block("unreachable", cause=error)
-            return None
-
-    def _is_stuck(self) -> bool:
-        """Return whether the last move failed, rather than showing somebody in the way."""
-        return self.cause is not None
-
-    async def _move(self) -> Grant | None:
+    async def _move(self) -> Handle | None:
         """Do what is next; None when it did not bring a slot."""
         await self._need_session()
         if self.own is None:
@@ -157,31 +87,13 @@ class PermitAttempt(Obstructed):
             listing, self.upcoming = self.upcoming or await self._list(), None
         return None if listing is None else await self._follow_up(listing)
 
-    async def _need_session(self) -> None:
-        session = self.session
-        if session is not None and session.kept.lease.is_valid(self.io.now()):
-            return
-        self._drop_session()
-        self.session = await self.memory.sessions.get(self.io, deadline=self._limit())
-
     def _drop_session(self) -> None:
-        """Let go of the present session for good; its end removes whatever it has left."""
-        session, self.session = self.session, None
-        self.own = self.upcoming = None
-        if session is not None:
-            self.core.discard_session(session.kept)
-
-    @property
-    def session_id(self) -> str:
-        """The id of the present session; empty when there is none."""
-        return "" if self.session is None else self.session.id
+        self.upcoming = None
+        super()._drop_session()
 
     @property
     def _own_key(self) -> str:
-        return slots.contender_key(self.plan.prefix, self.session_id)
-
-    def _limit(self) -> float:
-        return min(self.deadline, self.io.now() + self.core.timeout)
+        return slots.contender_key(self.plan.prefix, self.session)
 
     # -- listing
 
@@ -196,7 +108,7 @@ class PermitAttempt(Obstructed):
         own = result[0][0]
         self.own, self.born = own, own.create_index
         listing = self._read(result[1], index=own.modify_index)
-        if self.session_id not in listing.live:
+        if self.session not in listing.live:
             needed = (f'key:read on the prefix "{prefix}"',)
             message = f"the semaphore {self.plan.prefix!r} can't be read: the token needs {needed[0]}"
             raise PermissionDenied(message, needed=needed, method="PUT", path="/v1/txn", status=200)
@@ -204,25 +116,25 @@ class PermitAttempt(Obstructed):
 
     async def _list(self, options: ReadOptions | None = None) -> Listing:
         call = kv.list_pairs(slots.directory(self.plan.prefix), options=options)
-        result = await send_once(self.io, call, deadline=self._limit())
+        result = await send_once(self.io, call, deadline=self.limit)
         return self._read(result.value, index=result.index)
 
     def _read(self, pairs: Iterable[KVPair], *, index: int) -> Listing:
         """Sort a list, and take note of what it tells besides: limit, leftovers, resting sessions, dead."""
-        plan, limit = self.plan, self.semaphore.limit
+        plan, limit = self.plan, self._own_limit
         listing = slots.read(plan.prefix, pairs, limit=limit, flags=plan.flags, index=index)
         record = listing.record
-        self.semaphore.check_flags(record)
-        if self.limit is None and record.limit != limit:
+        plan.check_flags(record)
+        if self._limit_seen is None and record.limit != limit:
             message = (
                 f"the semaphore {plan.prefix!r} has the limit {record.limit}, not {limit}: "
                 f"give that one, or change it for all with resize({limit})"
             )
             raise SemaphoreLimitConflict(message, key=plan.prefix, local=limit, remote=record.limit)
-        self.limit = record.limit
-        self.memory.sessions.saw(record)
+        self._limit_seen = record.limit
+        self.pool.saw(record.index, record.holders)
         for pair in listing.leftovers:
-            self.core.reaper.add(RemoveContender(pair.key, pair.modify_index))
+            self.client.reaper.add(RemoveKey(pair.key, pair.modify_index))
         return self._spare_the_dead(listing)
 
     def _spare_the_dead(self, listing: Listing) -> Listing:
@@ -237,7 +149,7 @@ class PermitAttempt(Obstructed):
 
     # -- acting
 
-    async def _follow_up(self, listing: Listing) -> Grant | None:
+    async def _follow_up(self, listing: Listing) -> Handle | None:
         verdict = self._judge(listing)
         if isinstance(verdict, Gone):
             verdict = self._judge(await self._list(_CONSISTENT))
@@ -253,37 +165,31 @@ class PermitAttempt(Obstructed):
             return None
         if isinstance(verdict, Held):
             return self._granted(listing.record, verdict.own, alone=False)
-        return await self._take(verdict, alone=not listing.wanted(but_by=self.session_id))
+        return await self._take(verdict, alone=not listing.wanted(but_by=self.session))
 
     def _judge(self, listing: Listing) -> Verdict:
-        return slots.judge(listing, self.session_id, born=self.born)
+        return slots.judge(listing, self.session, born=self.born)
 
     async def _wait_at_the_front(self, listing: Listing) -> None:
         self._block("held", session=next(iter(listing.held), None), position=0)
-        options = ReadOptions(index=max(listing.index, 1), wait=WAIT)
-        call = kv.list_pairs(slots.directory(self.plan.prefix), options=options)
+        await self._before_a_watch()
         over = (self._spared_until(self.dead_since[one]) for one in listing.spared)
-        found = await self._watch(call, deadline=min([self.deadline, *over]))
+        found = await self.client.watches.change_below(
+            self.io,
+            slots.directory(self.plan.prefix),
+            listing.index,
+            until=None if self.kept is None else self.kept.over,
+            deadline=min([self.deadline, *over]),
+        )
         if found is not None:
             self.upcoming = self._read(found.value, index=found.index)
 
     async def _wait_behind(self, verdict: Follow) -> None:
         ahead = verdict.predecessor
         self._block("queued", session=slots.session_of(ahead), position=verdict.position)
-        options = ReadOptions(index=ahead.modify_index, wait=WAIT)
-        await self._watch(kv.get(ahead.key, options=options), deadline=self.deadline)
+        await self._watch(ahead.key, ahead.modify_index)
 
-    async def _watch(self, call: Call[T], *, deadline: float) -> T | None:
-        """Wait for a change; None when the session ended or the deadline came, or only one try is wanted."""
-        if self.once:
-            raise self._timeout()
-        self._pace, pause = self._pace.take(self.io.now(), self.io.random())
-        if pause:
-            await self.io.sleep(pause)
-        until = None if self.session is None else self.session.kept.over
-        return await wait_once(self.io, call, until=until, deadline=deadline)
-
-    async def _take(self, verdict: Take, *, alone: bool) -> Grant | None:
+    async def _take(self, verdict: Take, *, alone: bool) -> Handle | None:
         own = verdict.own
         try:
             result = await self._ask(
@@ -294,12 +200,12 @@ class PermitAttempt(Obstructed):
             return None
         return self._granted(verdict.record, result[2][0], alone=alone)
 
-    async def _take_at_once(self) -> Grant | None:
+    async def _take_at_once(self) -> Handle | None:
         """Take without queueing where nothing has happened since this client left; None to queue."""
-        left = None if self.plan.fair or self.session is None else self.memory.recall()
-        if left is None or self.limit is not None or left.limit != self.semaphore.limit:
+        left = None if self.plan.fair or not self.session else self.memory.recall()
+        if left is None or self._limit_seen is not None or left.limit != self._own_limit:
             return None
-        record = left.with_holders((*left.holders, self.session_id))
+        record = left.with_holders((*left.holders, self.session))
         try:
             result = await self._ask(*self._take_ops(record))
         except TxnFailed as error:
@@ -320,83 +226,31 @@ class PermitAttempt(Obstructed):
             self._lock_own(slots.holding(self.plan.value)),
         )
 
-    def _granted(self, record: Record, own: KVPair, *, alone: bool) -> Grant | None:
+    def _granted(self, record: Record, own: KVPair, *, alone: bool) -> Handle | None:
         """Register the permit; None when its session can't be relied on any more."""
-        session = self.session
-        if session is None or not session.kept.lease.is_valid(self.io.now()):
+        pooled = self.pooled
+        if pooled is None or not pooled.kept.lease.is_valid(self.io.now()):
             self._drop_session()
             return None
         taken = record.at(own.modify_index)
-        self.memory.sessions.saw(taken)
-        self.memory.sessions.prepare()
-        return self.core.grant(
+        self.pool.saw(taken.index, taken.holders)
+        handle = self.client.holds.grant(
             own,
-            kept=session.kept,
+            kept=pooled.kept,
             value=slots.holding(self.plan.value),
             flags=self.plan.flags,
-            ticket=Ticket(own.key, self.io.owner()),
-            kind=PermitKind(self.memory, session, taken, alone=alone),
+            kind=PermitKind(self.client, self.memory, pooled, taken, alone=alone),
         )
+        self.client.holds.register.remove(pooled)
+        self.pool.prepare()
+        return handle
 
     # -- asking
 
     def _lock_own(self, value: bytes) -> TxnOp:
-        return TxnOp.lock(self._own_key, self.session_id, value=value, flags=self.plan.flags)
-
-    async def _ask(self, *ops: TxnOp) -> TxnResult:
-        """Send one transaction, taking note when it gets no answer."""
-        try:
-            return await send_once(self.io, txn.txn(*ops), deadline=self._limit())
-        except TxnFailed:
-            raise
-        except BaseException as error:
-            if self.session is not None and outcome_unknown(error):
-                self.session.settled = False
-            raise
+        return TxnOp.lock(self._own_key, self.session, value=value, flags=self.plan.flags)
 
     def _refused(self, error: TxnFailed) -> None:
         """Take note of why a slot could not be taken. Raises what can't be waited out."""
-        if self.session is None:
-            return
-        if blocked_by(self.core, self.session.kept, self._own_key, error) is None:
+        if not self._blocked(self._own_key, error):
             self._block("held")  # by whoever was faster
-        else:
-            self._drop_session()
-            self._block("unreachable", cause=error)
-
-    @property
-    def wanted(self) -> str:
-        """What is wanted, as the user named it."""
-        return self.plan.prefix
-
-    def _timeout(self) -> ConsulCoordError:
-        return timed_out(self.plan.prefix, self.session_id, self.blocker, self.cause)
-
-    # -- giving up
-
-    async def _give_up(self) -> None:
-        """Leave nothing behind: at once if that can be done, else by the reaper."""
-        session, self.session = self.session, None
-        if session is None:
-            return
-        gone = False
-        try:
-            if session.settled:
-                async with self.io.shield(GIVE_UP_BUDGET) as deadline:
-                    gone = await self._leave_queue(deadline)
-        finally:
-            if gone:
-                self.memory.sessions.put_back(session)
-            else:
-                self.core.discard_session(session.kept)
-
-    async def _leave_queue(self, deadline: float) -> bool:
-        """Delete the contender as it was last seen; returns whether it is surely gone."""
-        own = self.own
-        if own is None:
-            return True
-        try:
-            await send_once(self.io, txn.txn(TxnOp.delete_cas(own.key, own.modify_index)), deadline=deadline)
-        except ConsulCoordError:
-            return False
-        return True

@@ -28,20 +28,20 @@ from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import perform, send_once
 from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
-from consul_coord.recipes.hold.kind import Ending, KeyWatch
-from consul_coord.recipes.lock.kind import watch_of
+from consul_coord.recipes.contend.limits import check_value
+from consul_coord.recipes.hold.grant import Ending, KeyWatch
+from consul_coord.recipes.hold.kind import KeyOfSession, watch_of
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.backoff import AdaptiveBackoff
-from consul_coord.recipes.session import keeping as sessions
+from consul_coord.recipes.session.keeping import renew
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.models import KVPair, SessionSpec
-    from consul_coord.recipes.client import ClientState
-    from consul_coord.recipes.contend.tickets import Ticket
+    from consul_coord.models import KVPair
+    from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.recipes.semaphore.slots import Listing, Record
-    from consul_coord.recipes.session.pool import PooledSession
+    from consul_coord.recipes.session.pool import PooledSession, SessionPool
 
 MOST_TRIES = 10
 """How often a record that others write is read anew by who leaves."""
@@ -52,11 +52,11 @@ _RELEASED = Ending(ReleaseOutcome.RELEASED)
 class Memory:
     """What one semaphore object remembers from one attempt or hold to the next, with one coordinator."""
 
-    def __init__(self, core: ClientState, prefix: str, spec: SessionSpec, flags: int) -> None:
+    def __init__(self, pool: SessionPool, prefix: str, flags: int, *, graced: bool) -> None:
         self.prefix = prefix
         self.flags = flags
-        self.sessions = core.slot_sessions(slots.directory(prefix), spec)
-        self.graced = bool(spec.node_checks or spec.service_checks)
+        self.sessions = pool
+        self.graced = graced
         """Whether takers leave the slot of a vanished holder alone for a while."""
         self.tidy_leave = AdaptiveBackoff()
         self.quick_take = AdaptiveBackoff()
@@ -78,12 +78,13 @@ class Memory:
         return slots.read(self.prefix, pairs, limit=0, flags=self.flags, index=index)
 
 
-class PermitKind:
+class PermitKind(KeyOfSession):
     """How a permit is held."""
 
-    sole = True
-
-    def __init__(self, memory: Memory, session: PooledSession, record: Record, *, alone: bool) -> None:
+    def __init__(
+        self, client: Shared, memory: Memory, session: PooledSession, record: Record, *, alone: bool
+    ) -> None:
+        self._client = client
         self._memory = memory
         self._session = session
         self._record = record
@@ -107,12 +108,8 @@ class PermitKind:
             record = slots.read_record(pair, limit=0, flags=self._memory.flags)
         except DecodeError:
             return LossReason.SLOT_REMOVED
-        self._memory.sessions.saw(record)
+        self._memory.sessions.saw(record.index, record.holders)
         return None if self._session.id in record.holders else LossReason.SLOT_REMOVED
-
-    def guard(self, hold: Grant) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a HoldKind's
-        """Return nothing: others write the record all the time."""
-        return ()
 
     def words_for(self, loss: LossReason) -> str | None:
         """Return that it is the record that was deleted, if it was that."""
@@ -120,33 +117,32 @@ class PermitKind:
             return f"the semaphore's record {slots.record_key(self._memory.prefix)!r} was deleted"
         return None
 
-    def tickets(self, hold: Grant) -> tuple[Ticket, ...]:
-        """Return the one ticket at its key."""
-        return (hold.ticket,)
-
     def kept_as(self, value: bytes) -> bytes:
-        """Return the value with a holder's mark."""
+        """Return the value with a holder's mark. Raises ValueTooLarge."""
+        held = check_value(
+            (slots.contender_key(self._memory.prefix, self._session.id),), slots.holding(value)
+        )
         self._session.settled = False
-        return slots.holding(value)
+        return held
 
     # -- giving back
 
-    async def give_back(self, io: IO, core: ClientState, hold: Grant, *, deadline: float) -> Ending:
+    async def give_back(self, io: IO, hold: Grant, *, deadline: float) -> Ending:
         """Free the slot; the session is kept for the next attempt if it is fit for that."""
         with suppress(ConsulCoordError):
-            return await self._leave(io, core, hold, deadline)
-        await self._destroy(io, core, deadline)
+            return await self._leave(io, hold, deadline)
+        await self._destroy(io, deadline)
         return _RELEASED
 
-    async def _leave(self, io: IO, core: ClientState, hold: Grant, deadline: float) -> Ending:
+    async def _leave(self, io: IO, hold: Grant, deadline: float) -> Ending:
         if self._memory.graced:
-            return await self._leave_surely(io, core, hold, deadline)
+            return await self._leave_surely(io, hold, deadline)
         if self._alone and self._memory.tidy_leave.worth_a_try():
             try:
                 return await self._leave_tidily(io, hold, deadline)
             except TxnFailed:
                 self._memory.tidy_leave.failed()
-        return await self._withdraw(io, core, hold, deadline)
+        return await self._withdraw(io, hold, deadline)
 
     async def _leave_tidily(self, io: IO, hold: Grant, deadline: float) -> Ending:
         """Take the session out of the record, too."""
@@ -164,7 +160,7 @@ class PermitKind:
         self._memory.sessions.put_back(self._session)
         return _RELEASED
 
-    async def _leave_surely(self, io: IO, core: ClientState, hold: Grant, deadline: float) -> Ending:
+    async def _leave_surely(self, io: IO, hold: Grant, deadline: float) -> Ending:
         """Take the session out of the record, as often as others write it meanwhile."""
         key, flags = slots.record_key(self._memory.prefix), self._memory.flags
         for _ in range(MOST_TRIES):
@@ -175,9 +171,9 @@ class PermitKind:
             self._record = slots.read_record(pair, limit=0, flags=flags)
             with suppress(TxnFailed):
                 return await self._leave_tidily(io, hold, deadline)
-        return await self._withdraw(io, core, hold, deadline)
+        return await self._withdraw(io, hold, deadline)
 
-    async def _withdraw(self, io: IO, core: ClientState, hold: Grant, deadline: float) -> Ending:
+    async def _withdraw(self, io: IO, hold: Grant, deadline: float) -> Ending:
         """Delete the contender alone, and look whether it stood for a slot until then."""
         key = slots.record_key(self._memory.prefix)
         ops = (
@@ -188,35 +184,35 @@ class PermitKind:
         try:
             result = await send_once(io, txn.txn(*ops), deadline=deadline)
         except TxnFailed as error:
-            loss = await self._found(io, core, error, deadline)
+            loss = await self._found(io, error, deadline)
             if loss is None:
                 raise
-            core.discard_session(self._session.kept)
+            self._session.abandon()
             return Ending(ReleaseOutcome.ALREADY_LOST, loss)
         self._session.taken_at = hold.fence
         self._memory.sessions.put_back(self._session)
         loss = self._record_loss(result[1][0] if result[1] else None)
         return _RELEASED if loss is None else Ending(ReleaseOutcome.ALREADY_LOST, loss)
 
-    async def _found(self, io: IO, core: ClientState, error: TxnFailed, deadline: float) -> LossReason | None:
+    async def _found(self, io: IO, error: TxnFailed, deadline: float) -> LossReason | None:
         """Return what a refused withdrawal shows to have happened to the slot; None when it is still ours."""
         refused = {failure.op_index: failure.kind for failure in error.failures}
         if 0 not in refused:
             return self._record_loss(None) if refused.get(1) == "missing" else None
         try:
-            await sessions.renew(io, core, self._session.kept, deadline=deadline)
+            await renew(io, self._client.sessions, self._session.kept, deadline=deadline)
         except SessionNotFound:
             return LossReason.SESSION_GONE
         return LossReason.KEY_DELETED if refused[0] == "missing" else LossReason.RELEASED_BY_OTHER
 
-    async def _destroy(self, io: IO, core: ClientState, deadline: float) -> None:
+    async def _destroy(self, io: IO, deadline: float) -> None:
         kept = self._session.kept
         call = session_endpoint.destroy(kept.id)
         await perform(io, call, deadline=deadline, attempt=deadline - io.now())
-        core.end_session(kept, LossReason.CLIENT_CLOSED)
+        self._client.sessions.end(kept, LossReason.CLIENT_CLOSED)
 
-    def abandon(self, core: ClientState, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
+    def abandon(self, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
         """Leave the destroying of the session to the reaper: that frees the slot."""
-        core.discard_session(self._session.kept)
+        self._session.abandon()
 
     lost = abandon

@@ -11,6 +11,8 @@ Rules
 - The lease is what is believed in, never the server's 2 x TTL. What the server echoes of TTL and lock-delay
   is adopted; until the first echo, a lock-delay that was left to the server is taken for its default.
 - A horizon so short that renewals follow each other within a fraction of a second is warned of once.
+- Sessions are made, renewed and destroyed in the background. An interrupted caller leaves none half made, and
+  several callers share one create.
 - A session that ended here is destroyed on the server as soon as that can be reached, *without* releasing its
   keys first: their lock-delay then covers what the former holder may still have under way.
 - A create that got no answer may have made a session, or will. It is looked for by its name, which no other
@@ -24,9 +26,10 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from consul_coord.errors import (
+    ClientClosed,
     ConsulCoordError,
     NodeNotRegistered,
     PermissionDenied,
@@ -39,16 +42,17 @@ from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
 from consul_coord.http.failures import outcome_unknown
 from consul_coord.http.retry import send_once
-from consul_coord.io import Signal
+from consul_coord.io import Once, Signal
 from consul_coord.models import LossReason, ReadOptions, SessionSpec
 from consul_coord.models.session import horizon, no_horizon
-from consul_coord.recipes.cleanup.reaper import SWEEPS, DestroySession, StraySession
 from consul_coord.recipes.session.lease import Lease
+from consul_coord.recipes.session.names import Names
 
 if TYPE_CHECKING:
-    from consul_coord.io import IO
+    from collections.abc import Callable, Iterator
+
+    from consul_coord.io import IO, Host
     from consul_coord.models import Session
-    from consul_coord.recipes.client import ClientState
 
 _CONSISTENT = ReadOptions(consistency="consistent")
 WATCH_SLICE = 1.0
@@ -70,10 +74,34 @@ The keeper is late, e.g. after a suspend.
 """
 
 
+class Dependent(Protocol):
+    """A hold, as far as its session is concerned."""
+
+    def settle_loss(self, reason: LossReason, /) -> bool:
+        """End it as lost; returns whether this call did it."""
+        ...
+
+    def announce_end(self) -> object:
+        """Tell everybody of the loss."""
+        ...
+
+
+class Leftovers(Protocol):
+    """What becomes of sessions that nobody needs any more."""
+
+    def destroy(self, session: str, /) -> object:
+        """Have a session destroyed on the server."""
+        ...
+
+    def destroy_named(self, name: str, /, *, has_ttl: bool) -> object:
+        """Have a session of that name looked for, now and later, and destroyed."""
+        ...
+
+
 class KeptSession:
     """One session on the server, from its creation or adoption to its end."""
 
-    __slots__ = ("checked", "exported", "id", "lease", "outside", "over", "spec")
+    __slots__ = ("checked", "dependents", "exported", "id", "lease", "outside", "over", "spec")
 
     def __init__(self, session_id: str, spec: SessionSpec, *, outside: bool) -> None:
         self.id = session_id
@@ -83,6 +111,8 @@ class KeptSession:
         self.exported = False
         """Whether somebody else is to go on with it, and with what it holds."""
         self.lease = Lease(drift=spec.drift)
+        self.dependents: dict[Dependent, None] = {}
+        """The holds that end with it."""
         self.over = Signal()
         """Raised at its end."""
         self.checked = False
@@ -97,15 +127,196 @@ class KeptSession:
         """Return whether the session may not be believed in any more, though nobody here ended it."""
         return not self.lease.is_valid(now) and self.lease.ended_by is not LossReason.CLIENT_CLOSED
 
+    def is_fit(self, now: float) -> bool:
+        """Return whether enough of its lease is left to begin something."""
+        return self.lease.remaining(now) > LEAST_LEFT * self.lease.longest
+
+
+class Sessions:
+    """The sessions in one client's care."""
+
+    def __init__(
+        self,
+        host: Host,
+        spec: SessionSpec,
+        leftovers: Leftovers,
+        *,
+        timeout: float,
+        closing: Signal,
+        datacenter: str | None = None,
+    ) -> None:
+        self.host = host
+        self.datacenter = datacenter
+        """Where the client's requests go, if not to the agent's own one."""
+        self.coordination_nodes: set[str] = set()
+        """Those that are known to have no agent."""
+        self.spec = spec
+        """What the shared session is like."""
+        self.timeout = timeout
+        """Seconds that one request may take."""
+        self.closing = closing
+        self.leftovers = leftovers
+        self.names = Names(host.random())
+        self.shared = SessionSource(self, spec)
+        self._kept: dict[str, KeptSession] = {}
+        self._short_horizons: set[float] = set()
+        self._confirming: dict[str, Signal] = {}
+        """The sessions that are just being renewed to see whether they have ended."""
+
+    def source(self, spec: SessionSpec | str | None) -> SessionSource:
+        """Return where a recipe gets its session from: the shared one for None."""
+        # A session given by its id has an owner elsewhere, perhaps in this very client.
+        return self.shared if spec is None else SessionSource(self, spec)
+
+    def __iter__(self) -> Iterator[KeptSession]:
+        return iter(list(self._kept.values()))
+
+    def get(self, session_id: str) -> KeptSession | None:
+        """Return a session in care by its id."""
+        return self._kept.get(session_id)
+
+    def adopt(self, kept: KeptSession) -> None:
+        """Take a session into care: it is renewed from now on."""
+        self._kept[kept.id] = kept
+        self.host.count("sessions")
+        self.host.spawn(lambda io: keep(io, self, kept), name=f"keep session {kept.id}")
+
+    def end(self, kept: KeptSession, reason: LossReason) -> None:
+        """End a session for good, telling its holds; harmless when it has ended."""
+        if not kept.lease.end(reason):
+            return
+        # All are settled before any is announced: nobody hears of one loss and sees another hold still held.
+        for hold in [hold for hold in list(kept.dependents) if hold.settle_loss(reason)]:
+            hold.announce_end()
+        self._kept.pop(kept.id, None)
+        kept.over.set()
+        if reason is LossReason.EXPIRED and kept.ours_to_destroy:
+            self.leftovers.destroy(kept.id)
+
+    def discard(self, kept: KeptSession) -> None:
+        """End a session that nobody here needs any more, and have it destroyed.
+
+        Harmless when it has ended.
+        """
+        if kept.lease.ended_by is None:
+            self.end(kept, LossReason.CLIENT_CLOSED)
+            if kept.ours_to_destroy:
+                self.leftovers.destroy(kept.id)
+
+    def first_warning_of(self, horizon: float) -> bool:
+        """Return whether nobody has been warned of a horizon that short yet."""
+        known = horizon in self._short_horizons
+        self._short_horizons.add(horizon)
+        return not known
+
+    async def create(self, io: IO, spec: SessionSpec) -> KeptSession:
+        """Make a session and take it into care. Raises what the server or the network says."""
+        if self.closing.is_set():
+            raise ClientClosed("the client is closed")
+        deadline = io.now() + self.timeout
+        try:
+            kept = await self._create_once(io, spec, deadline)
+        except NodeNotRegistered as refused:
+            from consul_coord.recipes.session import nodes  # seldom needed
+
+            await nodes.provide(io, self, spec, refused, deadline=deadline)
+            kept = await self._create_once(io, spec, deadline)
+        if spec.register_node:
+            try:
+                await vet_node(io, self, spec, deadline)
+            except BaseException:
+                self.leftovers.destroy(kept.id)
+                raise
+        self.adopt(kept)
+        if self.closing.is_set():
+            self.discard(kept)
+        return kept
+
+    async def _create_once(self, io: IO, spec: SessionSpec, deadline: float) -> KeptSession:
+        name = self.names.unique(spec.name)
+        sent_at = io.now()
+        try:
+            call = endpoint.create(dataclasses.replace(spec, name=name))
+            session = await send_once(io, call, deadline=deadline)
+        except BaseException as error:
+            if outcome_unknown(error):
+                self.leftovers.destroy_named(name, has_ttl=spec.ttl is not None)
+            raise
+        kept = KeptSession(session, spec, outside=False)
+        _confirm(io, self, kept, sent_at=sent_at, horizon=spec.lease_horizon)
+        return kept
+
+    async def confirm(self, io: IO, kept: KeptSession) -> None:
+        """End the session if it has ended on the server, right after a consistent read; asked once at a time.
+
+        Raises SessionNotFound if so, and what stands in the way of knowing.
+        """
+        deadline = min(kept.lease.valid_until, io.now() + self.timeout)
+        last = kept.lease.sent_at
+        while (confirming := self._confirming.get(kept.id)) is not None:
+            if not await io.wait(confirming, deadline=deadline):
+                message = f"no renewal of session {kept.id} was answered in time"
+                raise RequestTimeout(message, method="PUT", path="/v1/session/renew", outcome_unknown=False)
+            if kept.lease.ended_by is not None or kept.lease.sent_at != last:
+                return
+            # The one that asked got no answer: the next one asks.
+        mine = self._confirming[kept.id] = Signal()
+        try:
+            await renew(io, self, kept, deadline=deadline, caught_up=True)
+        finally:
+            del self._confirming[kept.id]
+            mine.set()
+
+
+class Creation:
+    """A session that is being made: what came of it, for all who wait for it."""
+
+    __slots__ = ("done", "result")
+
+    def __init__(self) -> None:
+        self.done = Signal()
+        self.result: Once[KeptSession | Exception] = Once()
+
+    def settle(self, result: KeptSession | Exception) -> None:
+        """Tell everybody who waits."""
+        self.result.settle(result)
+        self.done.set()
+
+    async def wait(self, io: IO, *, deadline: float) -> KeptSession:
+        """Return the session. Raises what making it raised, and RequestTimeout at the deadline."""
+        if not await io.wait(self.done, deadline=deadline):
+            message = "no session in time: the agent has not answered the request to create one"
+            raise RequestTimeout(message, method="PUT", path="/v1/session/create", outcome_unknown=False)
+        result = self.result.value
+        if isinstance(result, KeptSession):
+            return result
+        raise result or ClientClosed("the client is closed")
+
 
 class SessionSource:
-    """Gives the one live session that its users share, made when first asked for."""
+    """Gives the one live session that its users share, made in the background when first asked for."""
 
-    def __init__(self, core: ClientState, spec: SessionSpec | str) -> None:
-        self._core = core
+    def __init__(self, sessions: Sessions, spec: SessionSpec | str) -> None:
+        self._sessions = sessions
         self._spec = spec
-        self._making: dict[None, Signal] = {}
-        self.current: KeptSession | None = None
+        self._creation = Creation()
+        self._making = False
+        self._latest: list[KeptSession] = []
+
+    @property
+    def current(self) -> KeptSession | None:
+        """The latest session."""
+        return self._latest[-1] if self._latest else None
+
+    def discarding(self) -> Callable[[], None]:
+        """Return what ends the session when nobody uses this source any more; it does not refer to this."""
+        sessions, latest = self._sessions, self._latest
+
+        def discard() -> None:
+            for kept in latest:
+                sessions.discard(kept)
+
+        return discard
 
     async def live(self, io: IO, *, deadline: float) -> KeptSession:
         """Return a session that may be believed in now; a new one is asked for once.
@@ -113,92 +324,65 @@ class SessionSource:
         Raises what the server or the network says; RequestTimeout at the deadline.
         """
         while True:
-            kept = self.current
-            if kept is not None and kept.lease.is_valid(io.now()):
-                if kept.lease.remaining(io.now()) >= LEAST_LEFT * kept.lease.longest or await self._refresh(
-                    io, kept, deadline
-                ):
+            kept, now = self.current, io.now()
+            if kept is not None and kept.is_fit(now):
+                return kept
+            if kept is not None and kept.lease.is_valid(now):
+                if await self._refresh(io, kept, deadline):
                     return kept
                 continue
-            mine = Signal()
-            making = self._making.setdefault(None, mine)
-            if making is mine:
-                try:
-                    self.current = await self._make(io, deadline)
-                finally:
-                    self._making.clear()
-                    mine.set()
-            elif not await io.wait(making, deadline=deadline):
-                message = (
-                    "no session in time: another thread or task is still waiting for the agent to create it"
-                )
-                raise RequestTimeout(message, method="PUT", path="/v1/session/create", outcome_unknown=False)
+            creation = self._creation
+            if not self._making:
+                await io.begin(self._make, name="create a session")
+            kept = await creation.wait(io, deadline=deadline)
+            if kept.lease.is_valid(io.now()):
+                return kept
 
     async def _refresh(self, io: IO, kept: KeptSession, deadline: float) -> bool:
         """Renew a lease that runs out; returns whether it is valid afterwards."""
         # What is left of the lease is good even if this fails; at its end the keeper says so.
         with suppress(ConsulCoordError):
-            await renew(io, self._core, kept, deadline=min(deadline, kept.lease.valid_until))
+            await renew(io, self._sessions, kept, deadline=min(deadline, kept.lease.valid_until))
         return kept.lease.is_valid(io.now())
 
-    async def _make(self, io: IO, deadline: float) -> KeptSession:
-        core = self._core
-        if isinstance(self._spec, str):
-            known = core.session(self._spec)
-            if known is not None:
-                return known
-            kept = KeptSession(self._spec, SessionSpec(), outside=True)
-            await renew(io, core, kept, deadline=deadline)
-        else:
-            kept = await self._create(io, self._spec, deadline)
-        core.adopt_session(kept)
-        return kept
-
-    async def _create(self, io: IO, spec: SessionSpec, deadline: float) -> KeptSession:
+    async def _make(self, io: IO) -> None:
+        """Make a session, once for all who wait for it by then."""
+        if self._making:
+            return  # started twice before it ran
+        self._making = True
+        kept = self.current
+        result: KeptSession | Exception
         try:
-            kept = await self._create_once(io, spec, deadline)
-        except NodeNotRegistered as refused:
-            from consul_coord.recipes.session import nodes  # seldom needed
+            if kept is None or not kept.lease.is_valid(io.now()):
+                kept = await self._open(io)
+            self._latest[:] = [kept]
+            result = kept
+        except Exception as error:  # noqa: BLE001 - raised in those who wait
+            result = error
+        finally:
+            self._making = False
+        # The next one to ask begins another creation, or finds this one's session.
+        creation, self._creation = self._creation, Creation()
+        creation.settle(result)
 
-            await nodes.provide(io, self._core, spec, refused, deadline=deadline)
-            kept = await self._create_once(io, spec, deadline)
-        if spec.register_node:
-            try:
-                await vet_node(io, self._core, spec, deadline)
-            except BaseException:
-                self._core.reaper.add(DestroySession(kept.id))
-                raise
-        return kept
-
-    async def _create_once(self, io: IO, spec: SessionSpec, deadline: float) -> KeptSession:
-        name = self._core.names.unique(spec.name)
-        sent_at = io.now()
-        try:
-            call = endpoint.create(dataclasses.replace(spec, name=name))
-            kept = KeptSession(await send_once(io, call, deadline=deadline), spec, outside=False)
-        except BaseException as error:
-            # Also a KeyboardInterrupt or a cancellation while the reply was on its way.
-            if outcome_unknown(error):
-                self._core.reaper.add(StraySession(name, has_ttl=spec.ttl is not None), after=SWEEPS[0])
-            raise
-        _confirm(io, self._core, kept, sent_at=sent_at, horizon=spec.lease_horizon)
+    async def _open(self, io: IO) -> KeptSession:
+        sessions, spec = self._sessions, self._spec
+        if not isinstance(spec, str):
+            return await sessions.create(io, spec)
+        known = sessions.get(spec)
+        if known is not None:
+            return known
+        kept = KeptSession(spec, SessionSpec(), outside=True)
+        await renew(io, sessions, kept, deadline=io.now() + sessions.timeout)
+        sessions.adopt(kept)
         return kept
 
 
-class OwnSource(SessionSource):
-    """The source of a lock with a session of its own: with the last who refers to it, the session ends."""
-
-    def __del__(self) -> None:
-        kept = getattr(self, "current", None)
-        if kept is not None and kept.ours_to_destroy and not self._core.closing.is_set():
-            self._core.discard_session(kept)
-
-
-async def vet_node(io: IO, core: ClientState, spec: SessionSpec, deadline: float) -> None:
+async def vet_node(io: IO, sessions: Sessions, spec: SessionSpec, deadline: float) -> None:
     """Return if no agent owns the coordination node of a spec. Raises UnsafeSession."""
     from consul_coord.recipes.session import nodes  # seldom needed
 
-    await nodes.vet(io, core, spec, deadline=deadline)
+    await nodes.vet(io, sessions, spec, deadline=deadline)
 
 
 def is_lasting(spec: SessionSpec, session: Session) -> bool:
@@ -207,7 +391,7 @@ def is_lasting(spec: SessionSpec, session: Session) -> bool:
 
 
 async def renew(
-    io: IO, core: ClientState, kept: KeptSession, *, deadline: float, caught_up: bool = False
+    io: IO, sessions: Sessions, kept: KeptSession, *, deadline: float, caught_up: bool = False
 ) -> Session:
     """Renew once, and return the session as the server has it; extends the lease.
 
@@ -217,10 +401,10 @@ async def renew(
     try:
         sent_at, session = await (_renew_once if caught_up else _renew_surely)(io, kept, deadline)
     except SessionNotFound:
-        core.end_session(kept, LossReason.SESSION_GONE)
+        sessions.end(kept, LossReason.SESSION_GONE)
         raise
     recovered = not kept.lease.in_contact
-    _confirm(io, core, kept, sent_at=sent_at, horizon=_horizon(kept, session))
+    _confirm(io, sessions, kept, sent_at=sent_at, horizon=_horizon(kept, session))
     if kept.lease.ended_by is None:
         _compare(io, kept, session)
         io.emit(Renewed(kept.id, kept.lease.remaining(io.now()), recovered))
@@ -265,9 +449,9 @@ def _horizon(kept: KeptSession, session: Session) -> float | None:
     raise UnsafeSession(message, session=kept.id)
 
 
-def _confirm(io: IO, core: ClientState, kept: KeptSession, *, sent_at: float, horizon: float | None) -> None:
+def _confirm(io: IO, sessions: Sessions, kept: KeptSession, *, sent_at: float, horizon: float | None) -> None:
     kept.lease.confirm(sent_at=sent_at, horizon=horizon)
-    if horizon is not None and horizon < SHORT_HORIZON and core.first_warning_of(horizon):
+    if horizon is not None and horizon < SHORT_HORIZON and sessions.first_warning_of(horizon):
         io.emit(ShortHorizon(kept.id, horizon))
 
 
@@ -287,7 +471,7 @@ def _compare(io: IO, kept: KeptSession, session: Session) -> None:
             io.emit(SessionDiffers(kept.id, setting, str(wanted), str(got)))
 
 
-async def keep(io: IO, core: ClientState, kept: KeptSession) -> None:
+async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
     """Renew a session until it ends: the background program of each session."""
     lease = kept.lease
     failures = 0
@@ -298,13 +482,13 @@ async def keep(io: IO, core: ClientState, kept: KeptSession) -> None:
         over = lease.valid_until - min(EARLY, EARLY_PART * lease.longest)
         due = max(lease.renew_at(spread), retry_at)
         if now >= over:
-            core.end_session(kept, LossReason.EXPIRED)
+            sessions.end(kept, LossReason.EXPIRED)
         elif now < due:
-            look = now + WATCH_SLICE if core.has_holds_of(kept) else due
+            look = now + WATCH_SLICE if kept.dependents else due
             await io.wait(kept.over, deadline=min(due, over, look))
         else:
             try:
-                await renew(io, core, kept, deadline=min(over, now + lease.longest / TRIES_PER_LEASE))
+                await renew(io, sessions, kept, deadline=min(over, now + lease.longest / TRIES_PER_LEASE))
             except SessionNotFound:
                 return
             except Exception as error:  # noqa: BLE001 - a bug must not end the renewing either

@@ -17,11 +17,12 @@ Consul's documentation of sessions, for the TTL as a lower bound.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from consul_coord.io import Once
 
 if TYPE_CHECKING:
+    from consul_coord.io import Signal
     from consul_coord.models import LossReason
 
 RENEW_FRACTION = 1 / 3
@@ -66,11 +67,11 @@ class Lease:
 
     def is_valid(self, now: float) -> bool:
         """Return whether the session may still be believed in."""
-        return self._end.value is None and now < self.valid_until
+        return not self._end.settled and now < self.valid_until
 
     def remaining(self, now: float) -> float:
         """Return the seconds left, 0 when there are none, infinite without a bound."""
-        return max(0.0, self.valid_until - now) if self._end.value is None else 0.0
+        return 0.0 if self._end.settled else max(0.0, self.valid_until - now)
 
     @property
     def longest(self) -> float:
@@ -86,3 +87,21 @@ class Lease:
         if self._horizon is None:
             return math.inf
         return self.sent_at + (RENEW_FRACTION + SPREAD_FRACTION * spread) * self._horizon
+
+
+class Losable(Protocol):
+    """What can be lost: a hold, or a session."""
+
+    @property
+    def lease(self) -> Lease:
+        """Its lease."""
+        ...
+
+    @property
+    def over(self) -> Signal:
+        """Raised at its end, whichever it is."""
+        ...
+
+    def is_lost(self, now: float) -> bool:
+        """Return whether it is lost at ``now``."""
+        ...

@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from consul_coord.errors import InvalidRequest, NodeNotRegistered, PermissionDenied, UnsafeSession
 from consul_coord.http.endpoints import catalog, health
@@ -27,7 +27,6 @@ from consul_coord.models.session import SERF_HEALTH, effective_lock_delay
 if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.models import SessionSpec
-    from consul_coord.recipes.client import ClientState
 
 ADDRESS: Final = "192.0.2.1"
 """What a coordination node's name resolves to: an address for documentation, where nobody answers."""
@@ -35,8 +34,17 @@ META: Final = {"consul-coord": "a node without an agent for the sessions of lock
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
+class Nodes(Protocol):
+    """What a client knows of nodes."""
+
+    datacenter: str | None
+    """Where its requests go, if not to the agent's own datacenter."""
+    coordination_nodes: set[str]
+    """Those that are known to have no agent."""
+
+
 async def provide(
-    io: IO, core: ClientState, spec: SessionSpec, refused: NodeNotRegistered, *, deadline: float
+    io: IO, known: Nodes, spec: SessionSpec, refused: NodeNotRegistered, *, deadline: float
 ) -> None:
     """Return when the node that a session was refused for is registered.
 
@@ -47,9 +55,9 @@ async def provide(
         raise refused
     if spec.register_node:
         what = Registration(node=spec.node, address=ADDRESS, node_meta=META, skip_node_update=True)
-        call = catalog.register(what, options=WriteOptions(datacenter=core.datacenter))
+        call = catalog.register(what, options=WriteOptions(datacenter=known.datacenter))
         await send_once(io, call, deadline=deadline)
-        core.coordination_nodes.add(spec.node)
+        known.coordination_nodes.add(spec.node)
         return
     found = await send_once(io, catalog.node(spec.node, options=_CONSISTENT), deadline=deadline)
     if found.value is None:
@@ -62,14 +70,14 @@ async def provide(
         ) from refused
 
 
-async def vet(io: IO, core: ClientState, spec: SessionSpec, *, deadline: float) -> None:
+async def vet(io: IO, known: Nodes, spec: SessionSpec, *, deadline: float) -> None:
     """Return if a spec's coordination node is one.
 
     Raises UnsafeSession when an agent owns the node, or may own it: the token can't see the node, and the
     lock-delay does not cover the lease.
     """
     node = spec.node
-    if node is None or node in core.coordination_nodes:
+    if node is None or node in known.coordination_nodes:
         return
     with suppress(PermissionDenied):
         checks = await send_once(io, health.node(node, options=_CONSISTENT), deadline=deadline)
@@ -88,4 +96,4 @@ async def vet(io: IO, core: ClientState, spec: SessionSpec, *, deadline: float) 
                 f"{call.request.needed[0]}, or the session a lock_delay as long as the ttl"
             )
             raise UnsafeSession(message)
-    core.coordination_nodes.add(node)
+    known.coordination_nodes.add(node)

@@ -11,42 +11,40 @@ Rules, each with what happens without it
 - A record says that a session is not named any more only if it is newer than the session's own take: an old
   leader may show the record from before.
 - One session is made ahead, off the caller's path, so that the next attempt need not wait for it.
-- Who is idle for ``IDLE`` seconds is destroyed.
+- A session that is idle for ``IDLE`` seconds is destroyed.
+- A session is the caller's from before it leaves the stock: the register knows who answers for it. One that
+  is made for a caller goes into the stock first.
 - All objects of one client for one prefix share their sessions. Else each call that makes an object of its
   own would leave two sessions behind for that time.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError
-from consul_coord.http.endpoints import session as endpoint
-from consul_coord.http.retry import send_once
-from consul_coord.models import LossReason
-from consul_coord.recipes.on_demand import OnDemand
-from consul_coord.recipes.session.keeping import LEAST_LEFT, SessionSource
+from consul_coord.io import OnDemand
+from consul_coord.recipes.session.keeping import Creation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from consul_coord.io import IO
     from consul_coord.models import SessionSpec
-    from consul_coord.recipes.client import ClientState
-    from consul_coord.recipes.semaphore.slots import Record
-    from consul_coord.recipes.session.keeping import KeptSession
+    from consul_coord.recipes.session.keeping import KeptSession, Sessions
 
 IDLE = 60.0
 """Seconds for which a session is kept that nobody uses."""
-SPARE_BUDGET = 2.0
-"""Seconds that making a session ahead may take: closing the client waits for that."""
 
 
 class PooledSession:
     """A session with what matters of its past on the prefix."""
 
-    __slots__ = ("idle_since", "kept", "settled", "taken_at")
+    __slots__ = ("_sessions", "idle_since", "kept", "settled", "taken_at")
 
-    def __init__(self, kept: KeptSession) -> None:
+    def __init__(self, sessions: Sessions, kept: KeptSession) -> None:
+        self._sessions = sessions
         self.kept = kept
         self.settled = True
         """Whether every request of it was answered."""
@@ -59,82 +57,97 @@ class PooledSession:
         """The session's id."""
         return self.kept.id
 
+    def abandon(self) -> None:
+        """Have it destroyed: that ends whatever it has left."""
+        self._sessions.discard(self.kept)
+
 
 class SessionPool:
     """Gives out sessions, and takes them back."""
 
-    def __init__(self, core: ClientState, spec: SessionSpec) -> None:
-        self._core = core
+    def __init__(self, sessions: Sessions, spec: SessionSpec) -> None:
+        self._sessions = sessions
         self._spec = spec
-        self._mutex = core.host.mutex()
+        self._mutex = sessions.host.mutex()
         self._fit: list[PooledSession] = []
         """Those that may join at once; the longest idle one first."""
         self._resting: list[PooledSession] = []
         """Those that the record may still name."""
-        self._spare = OnDemand(core.host, self._make_spare, has_work=lambda: False, name="spare session")
-        self._tidier = OnDemand(core.host, self._tidy, has_work=self._idle, name="idle sessions")
+        self._being_made = 0
+        self._tidier = OnDemand(sessions.host, self._tidy, has_work=self._idle, name="idle sessions")
 
-    async def get(self, io: IO, *, deadline: float) -> PooledSession:
-        """Return a session that may join; a new one when there is none. Raises what creating one raises."""
-        while (session := self._take_fit()) is not None:
-            lease = session.kept.lease
-            if lease.ended_by is None and lease.remaining(io.now()) >= LEAST_LEFT * lease.longest:
+    async def get(
+        self, io: IO, claim: Callable[[PooledSession], object], *, deadline: float
+    ) -> PooledSession:
+        """Return a session that may join; a new one when there is none.
+
+        ``claim`` is called before it leaves the stock. Raises what creating one raises.
+        """
+        while True:
+            session = self._take_fit(claim)
+            if session is None:
+                creation = Creation()
+                await io.begin(partial(self._make, creation), name="create a session")
+                await creation.wait(io, deadline=deadline)
+            elif session.kept.is_fit(io.now()):
                 return session
-            self._core.discard_session(session.kept)
-        return PooledSession(await self._make(io, deadline))
+            else:
+                session.abandon()
 
     def put_back(self, session: PooledSession) -> None:
         """Take back a session whose contender is gone for sure; what can't be used again is destroyed."""
         if not session.settled or session.kept.lease.ended_by is not None:
-            self._core.discard_session(session.kept)
+            session.abandon()
             return
-        session.idle_since = self._core.host.now()
+        session.idle_since = self._sessions.host.now()
         with self._mutex:
             (self._resting if session.taken_at else self._fit).append(session)
         self._tidier.start()
 
-    def saw(self, record: Record) -> None:
+    def saw(self, index: int, named: Collection[str]) -> None:
         """Take note of a reading of the record: it may show that resting sessions are not named any more."""
-        if not self._resting or not record.index:
+        if not self._resting or not index:
             return
         with self._mutex:
             for session in list(self._resting):
-                if record.index > session.taken_at and session.id not in record.holders:
+                if index > session.taken_at and session.id not in named:
                     session.taken_at = 0
                     self._resting.remove(session)
                     self._fit.append(session)
 
     def prepare(self) -> None:
         """Have a session made ahead if there is none in stock."""
-        if not self._idle() and not self._core.closing.is_set():
-            self._spare.start()
+        if not self._idle() and not self._being_made and not self._sessions.closing.is_set():
+            self._sessions.host.spawn(partial(self._make, Creation()), name="create a session")
 
     def _idle(self) -> list[PooledSession]:
         return self._fit + self._resting
 
-    def _take_fit(self) -> PooledSession | None:
+    def _take_fit(self, claim: Callable[[PooledSession], object]) -> PooledSession | None:
         with self._mutex:
-            return self._fit.pop(0) if self._fit else None
+            for session in self._fit[:1]:
+                claim(session)
+                self._fit.remove(session)
+                return session
+        return None
 
-    async def _make(self, io: IO, deadline: float) -> KeptSession:
-        return await SessionSource(self._core, self._spec).live(io, deadline=deadline)
-
-    async def _make_spare(self, io: IO) -> None:
-        # Shielded, so that a closing client does not leave one behind that is just being made.
-        async with io.shield(SPARE_BUDGET) as deadline:
-            with suppress(ConsulCoordError):
-                kept = await self._make(io, deadline)
-                if self._core.closing.is_set():
-                    await send_once(io, endpoint.destroy(kept.id), deadline=deadline)
-                    self._core.end_session(kept, LossReason.CLIENT_CLOSED)
-                else:
-                    self.put_back(PooledSession(kept))
+    async def _make(self, creation: Creation, io: IO) -> None:
+        """Make a session for the stock."""
+        self._being_made += 1
+        try:
+            kept = await self._sessions.create(io, self._spec)
+            self.put_back(PooledSession(self._sessions, kept))
+            creation.settle(kept)
+        except Exception as error:  # noqa: BLE001 - raised in the one that waits
+            creation.settle(error)
+        finally:
+            self._being_made -= 1
 
     async def _tidy(self, io: IO) -> None:
         while idle := self._idle():
             await io.sleep(max(0.0, min(one.idle_since for one in idle) + IDLE - io.now()))
             for session in self._idle_too_long(io.now()):
-                self._core.discard_session(session.kept)
+                session.abandon()
 
     def _idle_too_long(self, now: float) -> list[PooledSession]:
         with self._mutex:
@@ -142,3 +155,22 @@ class SessionPool:
             self._fit = [one for one in self._fit if one not in found]
             self._resting = [one for one in self._resting if one not in found]
         return found
+
+
+class SessionPools:
+    """The pools of one client, by what their sessions are for: one object while it is in use."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._mutex = sessions.host.mutex()
+        self._pools: weakref.WeakValueDictionary[tuple[str, SessionSpec], SessionPool] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def pool(self, directory: str, spec: SessionSpec) -> SessionPool:
+        """Return what gives the sessions for all under ``directory``."""
+        with self._mutex:
+            found = self._pools.get((directory, spec))
+            if found is None:
+                found = self._pools[directory, spec] = SessionPool(self._sessions, spec)
+            return found

@@ -111,7 +111,7 @@ class Chaos:
 
     def _victim(self) -> Process | None:
         able = [process for process in self._world.processes if process.able]
-        holders = [process for process in able if any(True for _ in process.core.holds())]
+        holders = [process for process in able if any(True for _ in process.core.holds.all())]
         chosen = holders if holders and self._rng.chance(0.5) else able
         return self._rng.choice(chosen) if chosen else None
 
@@ -120,7 +120,7 @@ class Chaos:
         if process is None:
             return
         began = self._world.scheduler.now
-        valid_until = max((hold.lease.valid_until for hold in process.core.holds()), default=None)
+        valid_until = max((hold.lease.valid_until for hold in process.core.holds.all()), default=None)
         process.stop()
 
         def resume() -> None:
@@ -138,7 +138,7 @@ class Chaos:
         process = self._victim()
         if process is None:
             return
-        if any(True for _ in process.core.holds()):
+        if any(True for _ in process.core.holds.all()):
             self._world.judge.see("crash of a holder")
         self._note("crashes", process.name)
         self._world.judge.record(process.name, "died")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from consul_coord.models import KVPair, LossReason
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.contend.tickets import Ticket
-from consul_coord.recipes.lock.kind import LOCK_KIND
+from consul_coord.recipes.lock.keys import Keys
+from consul_coord.recipes.lock.kind import LockKind
 from consul_coord.recipes.session.keeping import KeptSession
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 def fork(parent: Process, child: Process, judge: Judge) -> None:
     """Give the child what a fork copies, tell its client so, and judge what it makes of that."""
     child.closed = True  # no thread of the parent's runs in the child
-    inherited = ClientState(child.host, spec=parent.core.spec, timeout=parent.core.timeout)
+    inherited = ClientState(child.host, spec=parent.core.sessions.spec, timeout=parent.core.timeout)
     holds = [
         _copied(hold, twin, inherited)
-        for kept, twin in [(kept, _twin(kept, inherited)) for kept in parent.core.sessions()]
-        for hold in parent.core.holds_of(kept)
-        if hold.kind is LOCK_KIND and not hold.ended
+        for kept, twin in [(kept, _twin(kept, inherited)) for kept in parent.core.sessions]
+        for hold in parent.core.holds.all()
+        if hold.kept is kept and isinstance(hold.kind, LockKind)
     ]
     inherited.forked(child.host)
     child.closed = False
@@ -41,14 +41,14 @@ def fork(parent: Process, child: Process, judge: Judge) -> None:
         judge.see("double refused")
         if hold.is_held(now) or hold.loss(now) is not LossReason.FORKED:
             judge.convict("fork", f"{child.name} believes in {parent.name}'s hold of {hold.key}")
-    if inherited.reaper.pending or inherited.sessions():
+    if inherited.reaper.pending or list(inherited.sessions):
         judge.convict("fork", f"{child.name} would clean up what is {parent.name}'s")
 
 
 def _twin(kept: KeptSession, inherited: ClientState) -> KeptSession:
     twin = KeptSession(kept.id, kept.spec, outside=kept.outside)
     twin.lease = copy.deepcopy(kept.lease)
-    inherited.adopt_session(twin)
+    inherited.sessions.adopt(twin)
     return twin
 
 
@@ -62,4 +62,5 @@ def _copied(hold: Grant, twin: KeptSession, inherited: ClientState) -> Grant:
         modify_index=hold.fence,
         lock_index=hold.lock_index,
     )
-    return inherited.grant(pair, kept=twin, value=hold.value, flags=hold.flags, ticket=Ticket(hold.key, None))
+    kind = LockKind(Keys(inherited, (hold.key,), hold.flags, None))
+    return inherited.holds.grant(pair, kept=twin, value=hold.value, flags=hold.flags, kind=kind).grant

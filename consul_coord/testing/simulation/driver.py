@@ -19,6 +19,7 @@ from consul_coord.errors import RequestTimeout
 from consul_coord.host import BaseHost, HostedIO
 from consul_coord.http.blocking import read_timeout
 from consul_coord.io import Signal
+from consul_coord.testing.simulation.program import SimTask
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from consul_coord.io import IO, Interrupt
     from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.process import Process
-    from consul_coord.testing.simulation.program import SimTask, Wakeup
+    from consul_coord.testing.simulation.program import Wakeup
 
 LONGEST_TIMER = 3600.0
 
@@ -46,6 +47,10 @@ class SimHost(BaseHost):
     def random(self) -> float:
         """Return a random number from the process's own stream."""
         return self._rng.random()
+
+    def has_ended(self, owner: object) -> bool:
+        """Return whether a task has ended."""
+        return isinstance(owner, SimTask) and owner.done.is_set()
 
     def mutex(self) -> AbstractContextManager[object]:
         """Return what does nothing: a process has one thread here."""

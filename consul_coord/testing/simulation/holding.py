@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import gc
+import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -29,17 +30,16 @@ from consul_coord.http.failures import retryable
 from consul_coord.http.retry import send_once
 from consul_coord.models import TxnOp
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold import release
+from consul_coord.recipes.hold.release import release
 from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.shapes import GUARDED
 
 if TYPE_CHECKING:
-    import weakref
     from collections.abc import Callable, Coroutine, Sequence
 
     from consul_coord.io import IO
-    from consul_coord.recipes.contend.waiting import WaitingCalls
-    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.contend.recipe import Recipe
+    from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
@@ -81,7 +81,7 @@ class Holder:
         """Release a hold; a late write under it must find its guard closed."""
         if not hold.ended:
             self.judge.tell(claim, "released")
-        await self.call(io, lambda io: release.release(io, self.process.core, hold))
+        await self.call(io, lambda io: release(io, self.process.core.holds, hold))
         self.judge.write(claim)
         if self.rng.chance(0.3):
             await self._guarded(io, hold)
@@ -104,7 +104,7 @@ class Holder:
             case 1:
                 await self.call(io, lambda io: self.put(io, hold, self.rng.randbytes(2).hex().encode()))
             case 2:
-                await self.call(io, lambda io: hold_ops.verify(io, core, hold))
+                await self.call(io, lambda io: hold_ops.verify(io, core.sessions, hold))
             case 3:
                 seconds = self.rng.uniform(0.0, hold.lease.longest)
                 await self.call(io, lambda io: self.ensure(io, hold, seconds))
@@ -113,11 +113,11 @@ class Holder:
 
     async def put(self, io: IO, hold: Grant, value: bytes) -> None:
         """Write what everybody can read of a hold."""
-        await hold_ops.put(io, self.process.core, hold, value)
+        await hold_ops.put(io, self.process.core.sessions, hold, value)
 
     async def ensure(self, io: IO, hold: Grant, seconds: float) -> None:
         """Make sure of some of the lease."""
-        await hold_ops.ensure(io, self.process.core, hold, seconds=seconds)
+        await hold_ops.ensure(io, self.process.core.sessions, hold, seconds=seconds)
 
     async def _guarded(self, io: SimIO, hold: Grant) -> None:
         write = TxnOp.set(GUARDED + hold.key, str(hold.fence))
@@ -153,14 +153,14 @@ class User(Holder, ABC):
         """Return what may be acquired."""
 
     @abstractmethod
-    def object_for(self, of: str, *, alone: bool) -> WaitingCalls:
+    def object_for(self, of: str, *, alone: bool) -> Recipe:
         """Return the lock or semaphore object; one of this round's own if it is to be ``alone``."""
 
     async def prepare(self, io: SimIO, what: Any) -> None:  # noqa: ANN401 - a LockObject or the like
         """Do something before acquiring, perhaps."""
 
     @abstractmethod
-    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Grant:  # noqa: ANN401 - see above
+    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - see above
         """Acquire."""
 
     @abstractmethod
@@ -180,30 +180,32 @@ class User(Holder, ABC):
     async def calm_rounds(self, io: SimIO) -> None:
         """Take each thing once more, whatever that takes."""
         for of in self.choices():
-            hold = None
+            handle = None
             for _ in range(2):  # a semaphore may have another limit by now, which is told once
-                hold = hold or await self._acquire(io, of, self.object_for(of, alone=False), timeout=None)
-            if hold is None:
+                handle = handle or await self._acquire(io, of, self.object_for(of, alone=False), timeout=None)
+            if handle is None:
                 self.judge.convict("progress", f"{self.process.name} could not take {of}, all being well")
                 return
+            hold = handle.grant
             claim = self._claim(hold, of)
             await io.wait(hold.lost, deadline=io.now() + self.rng.uniform(0, CALM_HOLD))
             self.judge.write(claim)
             await self.give_back(io, hold, claim)
 
-    async def _round(self, io: SimIO) -> weakref.ref[Grant] | None:
+    async def _round(self, io: SimIO) -> weakref.ref[Handle] | None:
         """Acquire and use something; returns a hold that was dropped without a release."""
-        dropped: weakref.ref[Grant] | None = None
+        dropped: weakref.ref[Handle] | None = None
         of = self.rng.choice(list(self.choices()))
         forgetful = self.rng.chance(FORGETFUL)
         what = self.object_for(of, alone=forgetful)  # which keeps its holds for as long as it lasts
         self._call = None
         call_off = self._plan_attack(io, what)
         try:
-            hold = await self._acquire(io, of, what, timeout=self._timeout())
-            if hold is not None:
+            handle = await self._acquire(io, of, what, timeout=self._timeout())
+            if handle is not None:
+                hold = handle.grant
                 claim = self._claim(hold, of)
-                dropped = claim.reference if forgetful else None
+                dropped = weakref.ref(handle) if forgetful else None
                 try:
                     await self.work(io, hold, claim)
                 finally:
@@ -223,7 +225,7 @@ class User(Holder, ABC):
         # A fair lock that is only tried may lose a race against a newcomer of the same moment.
         return self.rng.choice(kinds if self.process.fair else (*kinds, 0.0))
 
-    def _plan_attack(self, io: SimIO, what: WaitingCalls) -> Callable[[], None]:
+    def _plan_attack(self, io: SimIO, what: Recipe) -> Callable[[], None]:
         """Have the round ended from outside, perhaps; returns how to call that off."""
         if not self.rng.chance(0.2):
             return _nothing
@@ -241,14 +243,12 @@ class User(Holder, ABC):
 
         return self.process.alarm(io.now() + self.rng.uniform(0.0, delay), strike)
 
-    async def _acquire(
-        self, io: SimIO, of: str, what: WaitingCalls, *, timeout: float | None
-    ) -> Grant | None:
+    async def _acquire(self, io: SimIO, of: str, what: Recipe, *, timeout: float | None) -> Handle | None:
         process, name = self.process, self.process.name
         limit = "" if timeout is None else f", within {timeout:.2f} s"
         self.judge.note(name, f"acquires {of}{limit}")
         self.judge.record(name, "waiting", actor=self.actor, key=of)
-        hold: Grant | None = None
+        handle: Handle | None = None
         await self.prepare(io, what)
         # A try takes no longer than one request may.
         limit_of_call = process.core.timeout if timeout == 0 else timeout
@@ -256,11 +256,12 @@ class User(Holder, ABC):
         try:
             try:
                 with what.waiting() as interrupt:
-                    hold = await process.call(
+                    handle = await process.call(
                         io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=interrupt
                     )
             finally:
                 self.judge.promises.ended(call)
+            what.owners.keep(io.owner(), handle)
         except AcquireTimeout as error:
             self.judge.see("tried in vain" if timeout == 0 else f"timed out: {error.blocker.kind}")
             self.judge.note(name, f"timed out: {error.blocker.kind}")
@@ -279,14 +280,14 @@ class User(Holder, ABC):
             self.judge.see(f"refused: {type(error).__name__}")
             await io.sleep(0.2)
         finally:
-            if hold is None and not process.crashed:
+            if handle is None and not process.crashed:
                 self.judge.record(name, "gave_up", actor=self.actor, key=of)
-        return hold
+        return handle
 
     def _claim(self, hold: Grant, of: str) -> Claim:
         claim = self.judge.granted(self.process, hold, of=of, actor=self.actor)
 
-        self.process.core.on_lost(hold, lambda _: self.judge.told(claim))
+        self.process.core.holds.on_lost(hold, lambda _: self.judge.told(claim))
         return claim
 
 

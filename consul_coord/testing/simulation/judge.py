@@ -170,12 +170,14 @@ class Judge:
 
     def carer(self, session: str) -> Process | None:
         """Return the process that runs and takes care of a session."""
-        able = (one for one in self._processes.values() if one.able and one.core.session(session) is not None)
+        able = (
+            one for one in self._processes.values() if one.able and one.core.sessions.get(session) is not None
+        )
         return next(able, None)
 
     def any_without_queue(self, key: str) -> bool:
         """Return whether a client goes without a key's queue, for want of permission once."""
-        return any(key in one.core.without_queue for one in self._processes.values())
+        return any(one.goes_without_queue(key) for one in self._processes.values())
 
     # -- requests
 
@@ -319,13 +321,13 @@ class Judge:
             self.tell(claim, kind, until=min(claim.until, self.now), detail=detail)
 
     def _elected(self, process: Process, key: str, term: int) -> None:
-        hold = next((one for one in process.core.holds() if one.key == key and one.fence == term), None)
+        hold = next((one for one in process.core.holds.all() if one.key == key and one.fence == term), None)
         if hold is None:
             self.convict("granted", f"{process.name} is told to lead {key} in term {term}, and has no hold")
             return
         claim = self.granted(process, hold, of=key, actor="candidate", kind="elected")
         # An election tells its user by callbacks of its own, which are looked at by its user.
-        process.core.on_lost(hold, lambda _: self.told(claim))
+        process.core.holds.on_lost(hold, lambda _: self.told(claim))
 
     def rules_of(self, key: str) -> Rules | None:
         """Return the rules for what a hold's key stands for."""

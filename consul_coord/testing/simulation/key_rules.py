@@ -99,7 +99,7 @@ class KeyRules(Rules):
         self._given.append((entry.modify_index, holder))
         process = self.judge.process(who)
         barges = shape.name == "barge"
-        queues = process is None or self.name not in process.core.without_queue
+        queues = process is None or not process.goes_without_queue(self.name)
         if holder in before.live and before.live[0] != holder and (queues or not barges):
             if holder == before.heir:
                 self.judge.see("heir elected")

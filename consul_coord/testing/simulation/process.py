@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from consul_coord.events import Event as Happening
     from consul_coord.io import IO
-    from consul_coord.recipes.cleanup.reaper import CleanupTask
+    from consul_coord.recipes.cleanup.tasks import CleanupTask
     from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.network import Network
@@ -113,6 +113,10 @@ class Process:
 
     # -- fate
 
+    def goes_without_queue(self, key: str) -> bool:
+        """Return whether the client goes without a key's queue, for want of permission."""
+        return self.core.queue_memory.without_queue(key, self.host.now())
+
     @property
     def able(self) -> bool:
         """Whether it does anything at present."""
@@ -186,21 +190,21 @@ class Process:
 class WatchedReaper(Reaper):
     """A reaper that tells the judge what it does."""
 
-    def __init__(self, core: ClientState, judge: Judge) -> None:
-        super().__init__(core)
+    def __init__(self, client: ClientState, judge: Judge) -> None:
+        super().__init__(client.host, timeout=client.timeout, closing=client.closing)
         self._judge = judge
 
     def duties(self) -> list[CleanupTask]:
         """Return what is not done."""
-        return [entry.duty for entry in self._entries]
+        return [entry.task for entry in self._entries]
 
-    def add(self, duty: CleanupTask, *, after: float = 0.0) -> None:
-        """Take on a duty."""
-        self._judge.counts.see(f"reaper: {type(duty).__name__}")
-        super().add(duty, after=after)
+    def add(self, task: CleanupTask, *, after: float = 0.0) -> None:
+        """Take on a task."""
+        self._judge.counts.see(f"reaper: {type(task).__name__}")
+        super().add(task, after=after)
 
     async def _do(self, io: IO, entry: Any, *, deadline: float) -> None:  # noqa: ANN401 - private there
-        self._judge.duty = type(entry.duty).__name__
+        self._judge.duty = type(entry.task).__name__
         await super()._do(io, entry, deadline=deadline)
 
 

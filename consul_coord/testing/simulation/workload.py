@@ -8,8 +8,11 @@ from consul_coord.errors import ConsulCoordError, DecodeError, PermissionDenied
 from consul_coord.http.failures import retryable
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
+from consul_coord.recipes.contend.recipe import acquire
 from consul_coord.recipes.lock import lock
+from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.semaphore import semaphore
+from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.testing.simulation.holding import User
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     from consul_coord.errors import SemaphoreLimitConflict
     from consul_coord.io import IO
-    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.hold.grant import Handle
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan, Pool
     from consul_coord.testing.simulation.process import Process
@@ -28,7 +31,7 @@ def locks_of(process: Process, plan: Plan) -> dict[str, lock.LockObject]:
     session = plan.spec if process.rng.chance(0.3) else None
     return {
         key: lock.LockObject(
-            lock.LockPlan(
+            LockPlan(
                 keys=(key,),
                 value=process.name.encode(),
                 flags=LOCK_FLAGS,
@@ -50,8 +53,8 @@ def semaphores_of(process: Process, plan: Plan) -> dict[str, semaphore.Semaphore
     }
 
 
-def _semaphore_plan(process: Process, plan: Plan, pool: Pool) -> semaphore.SemaphorePlan:
-    return semaphore.SemaphorePlan(
+def _semaphore_plan(process: Process, plan: Plan, pool: Pool) -> SemaphorePlan:
+    return SemaphorePlan(
         prefix=pool.prefix,
         value=process.name.encode(),
         flags=SEMAPHORE_FLAGS,
@@ -80,9 +83,9 @@ class LockUser(User):
         # A second lock object with a session of its own would be another client, to the server.
         return lock.LockObject(self._locks[of].plan) if alone else self._locks[of]
 
-    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Grant:  # noqa: ANN401 - a LockObject
+    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - a LockObject
         """Acquire a lock."""
-        return await lock.acquire(io, self.process.core, what, timeout=timeout)
+        return await acquire(io, self.process.core, what, timeout=timeout)
 
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:  # noqa: ARG002
         """Be surprised: a lock has no limit."""
@@ -112,9 +115,9 @@ class SlotUser(User):
         shared = self._semaphores[of]
         return semaphore.SemaphoreObject(shared.plan, shared.limit) if alone else shared
 
-    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Grant:  # noqa: ANN401 - a SemaphoreObject
+    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - a SemaphoreObject
         """Acquire a slot."""
-        return await semaphore.acquire(io, self.process.core, what, timeout=timeout)
+        return await acquire(io, self.process.core, what, timeout=timeout)
 
     async def prepare(self, io: SimIO, what: Any) -> None:  # noqa: ANN401 - as above
         """Change the limit, once in a while."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.recipes.cleanup.reaper import SWEEPS, StraySession, Sweep
+from consul_coord.recipes.cleanup.tasks import SWEEPS, StraySession, Sweep
 from consul_coord.testing.simulation.candidates import REST, CandidateUser
 from consul_coord.testing.simulation.chaos import Chaos
 from consul_coord.testing.simulation.cluster import Cluster
@@ -293,7 +293,7 @@ class World:
     def _closing(self) -> None:
         for process in self._alive():
             self.start(process, process.close, "close")
-        kept = [kept.id for process in self._alive() for kept in process.core.sessions()]
+        kept = [kept.id for process in self._alive() for kept in process.core.sessions]
         self.advance(self.scheduler.now + 5.0, unless=lambda: not self._running)
         alive = {session.id for session in self.cluster.sessions()}
         for outlived in filter(alive.__contains__, kept):

@@ -1,4 +1,4 @@
-"""The blocking facades and their async twins offer the same, and both make exactly one call."""
+"""The blocking facades and their async twins offer the same, and both make one call for each endpoint."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.http.messages import Call
+    from consul_coord.models import WriteOptions
 
 FACADES = ("KV", "Sessions", "Agent", "Catalog", "Health", "Query", "Status")
 EXPECTED = {
-    "KV": {"get", "get_raw", "list", "keys", "put", "delete", "delete_tree", "acquire", "release"},
-    "Sessions": {"create", "destroy", "renew", "info", "list", "node"},
+    "KV": {
+        *("get", "get_raw", "list", "keys", "put", "delete", "delete_tree", "acquire", "release"),
+        *("watch", "watch_tree"),
+    },
+    "Sessions": {
+        *("create", "destroy", "renew", "info", "list", "node"),
+        *("watch", "named", "destroy_named"),
+    },
     "Agent": {
         *("info", "checks", "register_check", "deregister_check"),
         *("pass_check", "warn_check", "fail_check", "update_check"),
@@ -46,6 +53,11 @@ def methods(facade: type[Any]) -> dict[str, Callable[..., Any]]:
     }
 
 
+def is_one_call(method: Callable[..., Any]) -> bool:
+    """Return whether a method stands for one endpoint, rather than for a program of several calls."""
+    return "options" in inspect.signature(method).parameters
+
+
 PAIRS = [
     pytest.param(name, method, methods(getattr(aio, "Async" + facade)).get(name), id=f"{facade}.{name}")
     for facade in FACADES
@@ -62,34 +74,52 @@ def test_facades_are_whole(facade: str) -> None:
 
 @pytest.mark.parametrize(("name", "blocking", "coroutine"), PAIRS)
 def test_twins_are_the_same(name: str, blocking: Callable[..., Any], coroutine: Callable[..., Any]) -> None:
-    assert inspect.signature(blocking) == inspect.signature(coroutine)
+    told = str(inspect.signature(coroutine)).replace("Async", "")
+    assert str(inspect.signature(blocking)) == told
     assert blocking.__doc__ == coroutine.__doc__
     assert blocking.__doc__
-    assert inspect.iscoroutinefunction(coroutine)
+    # A watch is an object, which waits when it is iterated over.
+    assert inspect.iscoroutinefunction(coroutine) is not name.startswith("watch")
     assert not inspect.iscoroutinefunction(blocking)
-    assert inspect.signature(blocking).parameters["options"].kind is inspect.Parameter.KEYWORD_ONLY
+    if is_one_call(blocking):
+        assert inspect.signature(blocking).parameters["options"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+class Caller:
+    """A blocking runner that notes what it is to perform, and gives itself as the answer."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call[Any]] = []
+
+    def placed(self, options: WriteOptions | None) -> WriteOptions | None:
+        return options
+
+    def perform(self, call: Call[Any]) -> object:
+        self.calls.append(call)
+        return self
+
+
+class AsyncCaller(Caller):
+    """The same with ``await``."""
+
+    async def perform(self, call: Call[Any]) -> object:
+        return super().perform(call)
 
 
 @pytest.mark.parametrize("facade", FACADES)
 def test_each_method_makes_one_call_and_returns_its_answer(facade: str) -> None:
     for name, method in methods(getattr(sync, facade)).items():
+        if not is_one_call(method):
+            continue
         required = [
             parameter.name
             for parameter in list(inspect.signature(method).parameters.values())[1:]
             if parameter.default is inspect.Parameter.empty
         ]
         arguments = [ARGUMENTS.get(parameter, "x") for parameter in required]
-        seen: list[Call[Any]] = []
-
-        def perform(call: Call[Any], /, *, seen: list[Call[Any]] = seen) -> object:
-            seen.append(call)
-            return seen
-
-        async def perform_async(call: Call[Any], /, *, seen: list[Call[Any]] = seen) -> object:
-            return perform(call, seen=seen)
-
-        blocking = getattr(getattr(sync, facade)(perform), name)(*arguments)
-        assert blocking is seen
-        assert asyncio.run(getattr(getattr(aio, "Async" + facade)(perform_async), name)(*arguments)) is seen
-        first, second = seen
+        blocking, coroutine = Caller(), AsyncCaller()
+        assert getattr(getattr(sync, facade)(blocking), name)(*arguments) is blocking
+        answer = getattr(getattr(aio, "Async" + facade)(coroutine), name)(*arguments)
+        assert asyncio.run(answer) is coroutine
+        (first,), (second,) = blocking.calls, coroutine.calls
         assert first.request == second.request

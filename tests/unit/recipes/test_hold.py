@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consul_coord.errors import AlreadyHeld, LockLost, NotHeld
-from consul_coord.models import HoldState, KVPair, LossReason, ReleaseOutcome, Sequencer
-from consul_coord.recipes.contend.tickets import Ticket, Tickets
+from consul_coord.events import Forgotten
+from consul_coord.models import (
+    LOCK_FLAGS,
+    HoldState,
+    KVPair,
+    LossReason,
+    ReleaseOutcome,
+    Sequencer,
+    SessionSpec,
+)
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold.grant import Grant, error_at_exit, lost_error, reason_of
-from consul_coord.recipes.lock.kind import LOCK_KIND
-from consul_coord.recipes.session.lease import Lease
+from consul_coord.recipes.hold.grant import Grant, Handle, error_at_exit, lost_error
+from consul_coord.recipes.hold.kind import loss_of
+from consul_coord.recipes.lock.keys import Keys
+from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.session.keeping import KeptSession
+from tests.support.fake_io import FakeIO
 from tests.unit.recipes.test_signals import THREADS, race, repeat
 
 if TYPE_CHECKING:
@@ -28,23 +40,28 @@ class Bench:
     """A hold whose session is confirmed at 0 for 10 s, and what was told of it."""
 
     def __init__(self) -> None:
-        self.ended: list[Grant] = []
-        self.forgotten: list[str] = []
-        forgotten = self.forgotten
-        self.lease = Lease(drift=0.0)
+        self.told: list[Grant] = []
+        self.io = FakeIO(start=0.0)
+        self.core = ClientState(self.io, spec=SessionSpec(), timeout=10.0)
+        self.kept = KeptSession("s", SessionSpec(drift=0.0), outside=False)
+        self.lease = self.kept.lease
         self.lease.confirm(sent_at=0.0, horizon=10.0)
+        self.keys = Keys(self.core, ["k"], LOCK_FLAGS, "owner")
         self.hold = Grant(
             GRANTED,
-            session="s",
-            lease=self.lease,
+            kept=self.kept,
             value=b"v",
             flags=1,
-            ticket=Ticket("k", "owner"),
-            kind=LOCK_KIND,
+            kind=LockKind(self.keys),
             now=0.0,
-            on_end=self.ended.append,
-            on_forgotten=lambda hold: forgotten.append(hold.key),
+            announcer=self,
         )
+
+    def ended(self, hold: Grant) -> None:
+        self.told.append(hold)
+
+    def abandoned(self, hold: Grant) -> None:
+        raise AssertionError(hold)
 
 
 @pytest.fixture
@@ -102,7 +119,7 @@ def test_states(
     assert bench.hold.over.is_set() is bench.hold.ended is (state in {LOST, RELEASED})
     assert bench.hold.released is (state is RELEASED)
     assert bench.hold.loss(now) is reason
-    assert bench.ended == ([bench.hold] if bench.hold.ended else [])
+    assert bench.told == ([bench.hold] if state is LOST else [])
 
 
 ENDS: dict[str, Callable[[Grant], object]] = {
@@ -113,15 +130,15 @@ ENDS: dict[str, Callable[[Grant], object]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_who_hears_of_the_end_of_his_hold_may_queue_for_the_key_again(bench: Bench, end: str) -> None:
-    queues = Tickets(nullcontext())
-    queues.join(bench.hold.ticket)
-    again = Ticket("k", "owner")
+    queues = bench.core.tickets
+    mine, again = bench.keys.ticket("k"), Ticket(bench.core.tickets, "k", "owner")
+    queues.join(mine)
     with pytest.raises(AlreadyHeld):
         queues.join(again)
     bench.hold.over.subscribe(lambda: queues.join(again))
     ENDS[end](bench.hold)
     assert queues.position(again) == 1, "behind what has still to be given back"
-    queues.leave(bench.hold.ticket)
+    queues.leave(mine)
     assert again.ready.is_set()
 
 
@@ -129,7 +146,7 @@ def test_a_paused_process_reads_its_loss_at_the_first_look(bench: Bench) -> None
     assert not bench.hold.lost.is_set()
     assert not bench.hold.is_held(10.0)
     assert bench.hold.lost.is_set()
-    assert bench.ended == [bench.hold]
+    assert bench.told == [bench.hold]
 
 
 def test_a_lease_that_is_extended_after_the_loss_brings_nothing_back(bench: Bench) -> None:
@@ -154,7 +171,7 @@ def test_of_many_threads_one_settles_the_end() -> None:
         losses = [partial(lose, reason) for reason in list(LossReason)[: THREADS - 2]]
         race(release, partial(hold.look, 99.0), *losses)
         state = hold.look(0.0)[0]
-        assert bench.ended == [hold]
+        assert bench.told == ([hold] if state is LOST else [])
         assert won in ([], [state])
         assert hold.lost.is_set() is (state is LOST)
 
@@ -216,20 +233,39 @@ def test_own_writes_move_guard_and_sequencer_but_never_the_fence(bench: Bench) -
     assert (hold.fence, hold.value) == (7, b"w")
 
 
-def test_a_hold_that_is_dropped_unreleased_says_so() -> None:
-    bench = Bench()
-    forgotten = bench.forgotten
-    del bench
-    assert forgotten == ["k"]
+def granted(bench: Bench) -> Handle:
+    """Return a hold as an attempt does, with the key's ticket."""
+    bench.core.tickets.join(bench.keys.ticket("k"))
+    kind = LockKind(bench.keys)
+    return bench.core.holds.grant(GRANTED, kept=bench.kept, value=b"v", flags=LOCK_FLAGS, kind=kind)
 
 
-@pytest.mark.parametrize("end", [lambda h: h.begin_release(), lambda h: h.lose(LossReason.EXPIRED)])
-def test_a_hold_that_has_ended_is_dropped_silently(end: Callable[[Grant], object]) -> None:
-    bench = Bench()
-    end(bench.hold)
-    forgotten = bench.forgotten
-    del bench
-    assert forgotten == []
+def test_a_hold_that_is_dropped_unreleased_says_so_and_is_given_back(bench: Bench) -> None:
+    handle = granted(bench)
+    bench.core.register.sweep()
+    assert not bench.io.events, "somebody still refers to it"
+    hold = handle.grant
+    del handle
+    bench.core.register.sweep()
+    assert [event.key for event in bench.io.seen(Forgotten)] == ["k"]
+    assert hold.released
+    assert bench.core.reaper.pending == 1
+    bench.core.register.sweep()
+    assert bench.core.reaper.pending == len(bench.io.seen(Forgotten)) == 1, "once"
+
+
+@pytest.mark.parametrize("reason", [None, LossReason.EXPIRED])
+def test_a_hold_that_has_ended_is_dropped_silently(bench: Bench, reason: LossReason | None) -> None:
+    handle = granted(bench)
+    if reason is None:
+        assert handle.grant.begin_release()
+        handle.grant.finish_release(ReleaseOutcome.RELEASED)
+    else:
+        handle.grant.lose(reason)
+    del handle
+    bench.core.register.sweep()
+    assert not bench.io.seen(Forgotten)
+    assert bench.core.reaper.pending == 0
 
 
 @pytest.mark.parametrize(
@@ -241,7 +277,7 @@ def test_a_hold_that_has_ended_is_dropped_silently(end: Callable[[Grant], object
     ],
 )
 def test_what_a_key_tells_of_its_loss(pair: KVPair | None, reason: LossReason) -> None:
-    assert reason_of(pair) is reason
+    assert loss_of("s", pair) is reason
 
 
 @pytest.mark.parametrize("reason", LossReason)

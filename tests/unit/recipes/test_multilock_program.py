@@ -12,13 +12,14 @@ import pytest
 from consul_coord.errors import AcquireTimeout, AlreadyHeld, KeyConflict, PermissionDenied
 from consul_coord.events import Acquired, TimedOut
 from consul_coord.models import LOCK_FLAGS, HoldState, LossReason, ReleaseOutcome, SessionSpec
-from consul_coord.recipes.cleanup.reaper import Sweep, Withdraw
+from consul_coord.recipes.cleanup.tasks import GiveBack, Sweep
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold.release import release
-from consul_coord.recipes.lock import lock as locks
-from consul_coord.recipes.lock.lock import LockObject, LockPlan
+from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.multi import checked_keys
+from consul_coord.recipes.lock.plan import LockPlan
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, txn_done, txn_failed, unreachable
 
@@ -52,16 +53,21 @@ class Bench:
         self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
 
     def finds(self, **found: dict[str, object]) -> None:
-        """Let the first look at each key be answered; those not named are absent."""
-        for key in KEYS:
-            self.io.expect("GET", f"/v1/kv/{key}", pairs(*([found[key]] if key in found else [])))
+        """Let the first look at the keys be answered; those not named are absent."""
+        missing = [
+            (place, f'key "{key}" doesn\'t exist') for place, key in enumerate(KEYS) if key not in found
+        ]
+        self.io.expect("PUT", TXN, txn_failed(*missing))
+        if found:
+            self.io.expect("PUT", TXN, txn_done(*(found[key] for key in KEYS if key in found)))
 
     def locks(self, index: int) -> None:
         """Let the locking transaction succeed."""
         self.io.expect("PUT", TXN, granted(index))
 
     def acquire(self, timeout: float | None = 60.0) -> Grant:
-        return self.io.run(locks.acquire(self.io, self.core, self.lock, timeout=timeout))
+        self.handle = self.io.run(recipe.acquire(self.io, self.core, self.lock, timeout=timeout))
+        return self.handle.grant
 
     def held(self) -> Grant:
         self.finds()
@@ -69,20 +75,25 @@ class Bench:
         return self.acquire()
 
     def release(self, hold: Grant) -> ReleaseOutcome:
-        return self.io.run(release(self.io, self.core, hold))
+        return self.io.run(release(self.io, self.core.holds, hold))
+
+    def tries(self) -> list[float]:
+        """Return when it was tried to lock the keys."""
+        sent = zip(self.io.sent_at, self.io.requests, strict=True)
+        return [at for at, request in sent if request.path == TXN and ops_of(request)[0]["Verb"] == "lock"]
 
     def is_idle(self) -> bool:
         """Whether nobody in this client has a ticket at any of the keys."""
-        tickets = [Ticket(key, "probe") for key in KEYS]
-        free = [self.core.queues.join_if_idle(ticket) for ticket in tickets]
+        tickets = [Ticket(self.core.tickets, key, "probe") for key in KEYS]
+        free = [self.core.tickets.join_if_idle(ticket) for ticket in tickets]
         for ticket in tickets:
-            self.core.queues.leave(ticket)
+            self.core.tickets.leave(ticket)
         return all(free)
 
-    def duties(self, kind: type[Withdraw | Sweep]) -> list[str]:
+    def tasks(self, kind: type[GiveBack | Sweep]) -> list[str]:
         """Return the keys that the reaper is to clean in a way."""
-        duties = [each.duty for each in self.core.reaper._entries]
-        return sorted(duty.key for duty in duties if isinstance(duty, kind))
+        tasks = [each.task for each in self.core.reaper._entries]
+        return sorted(task.key for task in tasks if isinstance(task, kind))
 
 
 def granted(index: int) -> Response:
@@ -109,7 +120,7 @@ def test_all_are_locked_in_one_transaction_in_one_order(bench: Bench) -> None:
         ("lock", key, b"v") for key in KEYS
     ]
     assert (hold.key, hold.fence) == ("a", 7)
-    assert [bench.core.last_fence(key) for key in KEYS] == [7, 7, 7]
+    assert [bench.core.holds.fences.last(key) for key in KEYS] == [7, 7, 7]
     assert [event.fence for event in bench.io.seen(Acquired)] == [7]
 
 
@@ -138,16 +149,17 @@ def test_the_key_that_is_held_is_watched_and_all_are_tried_again(bench: Bench) -
     bench.finds()
     bench.locks(40)
     assert bench.acquire().fence == 40
-    assert ("index", "30") in bench.io.requests[6].params
+    _, watch = (request for request in bench.io.requests if request.path == "/v1/kv/b")
+    assert ("index", "30") in watch.params
     assert idle == [True], "tickets were kept while waiting"
 
 
 def test_a_key_that_is_held_at_the_first_look_is_not_tried(bench: Bench) -> None:
-    bench.io.expect("GET", "/v1/kv/a", pairs(entry("a", session=OTHER, index=30)))
+    bench.finds(a=entry("a", session=OTHER, index=30))
     with pytest.raises(AcquireTimeout) as told:
         bench.acquire(timeout=0)
     assert (told.value.key, told.value.blocker.session) == ("a", OTHER)
-    assert TXN not in bench.io.paths
+    assert bench.tries() == []
     assert bench.is_idle()
     assert [event.blocker.kind for event in bench.io.seen(TimedOut)] == ["held"]
 
@@ -161,14 +173,12 @@ def test_a_lock_delay_is_waited_out_with_growing_pauses(bench: Bench) -> None:
     bench.finds()
     bench.locks(9)
     bench.acquire()
-    tries = [at for at, path in zip(bench.io.sent_at, bench.io.paths, strict=True) if path == TXN]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(bench.tries())]
     assert gaps == pytest.approx([0.05, 0.1, 0.2, 0.4])
 
 
 def test_another_use_of_a_key_stops_all(bench: Bench) -> None:
     bench.finds(b=entry("b", session=None) | {"Flags": 1})
-    bench.io.steps.pop()
     with pytest.raises(KeyConflict) as told:
         bench.acquire()
     assert told.value.key == "b"
@@ -193,8 +203,8 @@ def test_a_try_without_an_answer_gives_each_key_to_the_reaper(bench: Bench) -> N
     with pytest.raises(AcquireTimeout) as told:
         bench.acquire(timeout=0)
     assert told.value.blocker.kind == "unreachable"
-    assert bench.duties(Withdraw) == list(KEYS)
-    assert bench.duties(Sweep) == list(KEYS)
+    assert bench.tasks(GiveBack) == list(KEYS)
+    assert bench.tasks(Sweep) == list(KEYS)
     assert not bench.is_idle(), "the reaper has the tickets until it has found out"
 
 
@@ -208,7 +218,20 @@ def test_a_try_that_was_interrupted_does_so_too(bench: Bench) -> None:
     bench.io.expect("PUT", TXN, interrupted)
     with pytest.raises(KeyboardInterrupt):
         bench.acquire()
-    assert bench.duties(Withdraw) == bench.duties(Sweep) == list(KEYS)
+    assert bench.tasks(GiveBack) == bench.tasks(Sweep) == list(KEYS)
+
+
+def test_who_got_the_keys_after_a_try_without_an_answer_is_told_that_he_has_them(bench: Bench) -> None:
+    bench.finds()
+    bench.io.expect("PUT", TXN, lost())
+    for key in KEYS:
+        bench.io.expect("GET", f"/v1/kv/{key}", pairs())
+    bench.io.at(1000.06, lambda: bench.io.run_spawned("reaper"))
+    bench.finds()
+    bench.locks(9)
+    bench.acquire()
+    with pytest.raises(AlreadyHeld):
+        bench.acquire(timeout=10)
 
 
 def test_a_try_that_was_not_sent_leaves_nothing_to_do(bench: Bench) -> None:
@@ -222,9 +245,12 @@ def test_a_try_that_was_not_sent_leaves_nothing_to_do(bench: Bench) -> None:
 
 def test_the_fence_of_the_hold_before_is_an_unlock_that_was_never_applied(bench: Bench) -> None:
     for key in KEYS:
-        bench.core.remember_fence(key, 7)
+        bench.core.holds.fences.remember(key, 7)
     bench.locks(7)
     bench.io.expect("PUT", TXN, *(txn_done(*[entry(key, session=None)] * 2) for key in KEYS))
+    for key in KEYS:
+        bench.io.expect("GET", f"/v1/kv/{key}", pairs(entry(key, session=None)))
+    bench.io.at(1000.1, lambda: bench.io.run_spawned("reaper"))
     bench.locks(9)
     assert bench.acquire().fence == 9
     verbs = [[(op["Verb"], op["Key"]) for op in ops_of(request)] for request in bench.io.requests[2:5]]
@@ -235,20 +261,22 @@ def test_the_fence_of_the_hold_before_is_an_unlock_that_was_never_applied(bench:
 
 
 def test_who_holds_one_of_the_keys_is_told_so(bench: Bench) -> None:
-    bench.core.queues.join(Ticket("b", bench.io.caller))
+    bench.core.tickets.join(Ticket(bench.core.tickets, "b", bench.io.caller))
     with pytest.raises(AlreadyHeld):
         bench.acquire()
     assert bench.io.requests == []
 
 
 def test_one_turn_is_waited_for_while_having_no_other(bench: Bench) -> None:
-    busy = Ticket("b", "somebody else")
-    bench.core.queues.join(busy)
+    busy = Ticket(bench.core.tickets, "b", "somebody else")
+    bench.core.tickets.join(busy)
     others: list[bool] = []
 
     def free() -> None:
-        others.extend(bench.core.queues.join_if_idle(Ticket(key, "probe")) for key in ("a", "c"))
-        bench.core.queues.leave(busy)
+        others.extend(
+            bench.core.tickets.join_if_idle(Ticket(bench.core.tickets, key, "probe")) for key in ("a", "c")
+        )
+        bench.core.tickets.leave(busy)
 
     bench.io.at(1003.0, free)
     with pytest.raises(AcquireTimeout) as told:
@@ -289,14 +317,14 @@ def test_where_one_has_changed_each_is_unlocked_by_itself(bench: Bench) -> None:
 def test_the_loss_of_one_has_the_others_given_back(bench: Bench) -> None:
     hold = bench.held()
     hold.lose(LossReason.RELEASED_BY_OTHER)
-    assert bench.duties(Withdraw) == list(KEYS)
+    assert bench.tasks(GiveBack) == list(KEYS)
     assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.RELEASED_BY_OTHER)
 
 
 def test_with_its_session_everything_is_gone(bench: Bench) -> None:
     hold = bench.held()
-    (kept,) = bench.core.sessions()
-    bench.core.end_session(kept, LossReason.SESSION_GONE)
+    (kept,) = list(bench.core.sessions)
+    bench.core.sessions.end(kept, LossReason.SESSION_GONE)
     assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.SESSION_GONE)
     assert bench.core.reaper.pending == 0
     assert bench.is_idle()

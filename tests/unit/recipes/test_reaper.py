@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,14 @@ import pytest
 
 from consul_coord.events import Cleaned, Failed, Released
 from consul_coord.models import LOCK_FLAGS, ReleaseOutcome, SessionSpec
-from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE, SWEEPS, DestroySession, Sweep, Unlock, Withdraw
+from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE
+from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, Sweep
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
+from consul_coord.recipes.lock.keys import Keys
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
+    OTHER,
     SESSION,
     entry,
     lost,
@@ -21,13 +25,13 @@ from tests.support.replies import (
     pairs,
     refusal,
     txn_done,
-    txn_failed,
     unreachable,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from consul_coord.http.messages import Response
     from consul_coord.io import IO
 
 CONTENDER = f"/v1/kv/k/.wait/{SESSION}"
@@ -43,14 +47,33 @@ class Bench:
     def run(self) -> None:
         self.io.run_spawned("reaper")
 
-    def unlock(self) -> Unlock:
-        ticket = Ticket("k", "me")
-        self.core.queues.join(ticket)
-        return Unlock("k", SESSION, 7, b"v", LOCK_FLAGS, ticket, 7)
+    def keys(self) -> Keys:
+        """Return the key with its ticket, as an attempt or a hold of this client has it."""
+        keys = Keys(self.core, ["k"], LOCK_FLAGS, "me")
+        keys.acts_with(SESSION)
+        self.core.tickets.join(keys.ticket("k"))
+        return keys
+
+    def give_back(self) -> None:
+        """Have a hold with the fence 7 given back."""
+        self.keys().give_back(SESSION, fence=7)
+
+    def sweep(self, *, pauses: Sequence[float] | None = None) -> None:
+        """Have looked for what a request of the session may still do."""
+        Keys(self.core, ["k"], LOCK_FLAGS, "me").sweep_later(SESSION)
+        if pauses is not None:
+            (task,) = (entry.task for entry in self.reaper._entries)
+            assert isinstance(task, Sweep)
+            task.pauses = list(pauses)
+
+    def finds(self, *, contender: Response | None = None, key: Response | None = None) -> None:
+        """Let the session's contender and the key be looked at."""
+        self.io.expect("GET", CONTENDER, contender or pairs())
+        self.io.expect("GET", "/v1/kv/k", key or pairs())
 
     def next_turn(self) -> Ticket:
-        ticket = Ticket("k", "next")
-        self.core.queues.join(ticket)
+        ticket = Ticket(self.core.tickets, "k", "next")
+        self.core.tickets.join(ticket)
         return ticket
 
 
@@ -61,12 +84,12 @@ def bench() -> Bench:
 
 @dataclass(eq=False)
 class Task:
-    """A duty that does what it is told, one thing at each step."""
+    """A task that does what it is told, one thing at each step."""
 
     todo: Sequence[float | Exception | None]
     done_at: list[float] = field(default_factory=list)
 
-    async def step(self, io: IO, core: ClientState, *, deadline: float) -> float | None:
+    async def step(self, io: IO, *, deadline: float) -> float | None:
         self.done_at.append(io.now())
         what = self.todo[len(self.done_at) - 1]
         if isinstance(what, Exception):
@@ -78,15 +101,33 @@ def test_it_runs_only_while_there_is_something_to_do(bench: Bench) -> None:
     assert bench.io.spawned == []
     bench.reaper.add(Task([None]))
     bench.reaper.add(Task([None]))
-    assert [each.name for each in bench.io.spawned] == ["reaper"]
+    assert {each.name for each in bench.io.spawned} == {"reaper"}
     assert bench.reaper.pending == 2
     bench.run()
     assert bench.reaper.pending == 0
+    bench.io.spawned.clear()
     bench.reaper.add(Task([None]))
     assert [each.name for each in bench.io.spawned] == ["reaper"]
 
 
-def test_duties_are_done_when_they_are_due(bench: Bench) -> None:
+def test_started_twice_it_does_one_task_after_the_other(bench: Bench) -> None:
+    other = Task([None])
+
+    class Long(Task):
+        async def step(self, io: IO, *, deadline: float) -> float | None:
+            bench.run()
+            assert other.done_at == []
+            return await super().step(io, deadline=deadline)
+
+    first = Long([None])
+    bench.reaper.add(first)
+    bench.reaper.add(other)
+    bench.run()
+    assert len(first.done_at) == len(other.done_at) == 1
+    assert bench.io.seen(Failed) == []
+
+
+def test_tasks_are_done_when_they_are_due(bench: Bench) -> None:
     late, soon = Task([None]), Task([2.0, None])
     bench.reaper.add(late, after=1.0)
     bench.reaper.add(soon)
@@ -95,7 +136,7 @@ def test_duties_are_done_when_they_are_due(bench: Bench) -> None:
     assert late.done_at == [1001.0]
 
 
-def test_a_new_duty_wakes_it(bench: Bench) -> None:
+def test_a_new_task_wakes_it(bench: Bench) -> None:
     late, soon = Task([None]), Task([None])
     bench.reaper.add(late, after=50.0)
     bench.io.at(1003.0, lambda: bench.reaper.add(soon))
@@ -103,7 +144,7 @@ def test_a_new_duty_wakes_it(bench: Bench) -> None:
     assert soon.done_at == [1003.0]
 
 
-def test_a_duty_that_fails_comes_again_later_and_later(bench: Bench) -> None:
+def test_a_task_that_fails_comes_again_later_and_later(bench: Bench) -> None:
     task = Task([unreachable()] * 12 + [None])
     bench.reaper.add(task)
     bench.run()
@@ -113,7 +154,7 @@ def test_a_duty_that_fails_comes_again_later_and_later(bench: Bench) -> None:
     assert bench.reaper.pending == 0
 
 
-def test_a_duty_that_fails_does_not_hold_up_the_others(bench: Bench) -> None:
+def test_a_task_that_fails_does_not_hold_up_the_others(bench: Bench) -> None:
     failing, other = Task([unreachable()] * 20 + [None]), Task([None])
     bench.reaper.add(failing)
     bench.reaper.add(other)
@@ -121,7 +162,7 @@ def test_a_duty_that_fails_does_not_hold_up_the_others(bench: Bench) -> None:
     assert other.done_at == [1000.0]
 
 
-def test_a_bug_in_a_duty_is_reported_and_ends_nothing(bench: Bench) -> None:
+def test_a_bug_in_a_task_is_reported_and_ends_nothing(bench: Bench) -> None:
     task, other = Task([ZeroDivisionError(), None]), Task([None])
     bench.reaper.add(task)
     bench.reaper.add(other)
@@ -131,13 +172,13 @@ def test_a_bug_in_a_duty_is_reported_and_ends_nothing(bench: Bench) -> None:
     assert len(other.done_at) == 1
 
 
-def test_a_duty_that_arrives_while_it_chooses_ends_nothing(bench: Bench) -> None:
+def test_a_task_that_arrives_while_it_chooses_ends_nothing(bench: Bench) -> None:
     late = Task([None])
 
     class Nosy:
-        """An entry at which another thread adds a duty just while it is looked at."""
+        """An entry at which another thread adds a task just while it is looked at."""
 
-        duty = Task([None])
+        task = Task([None])
         failures = 0
 
         @property
@@ -152,9 +193,10 @@ def test_a_duty_that_arrives_while_it_chooses_ends_nothing(bench: Bench) -> None
     assert late.done_at == [1000.0]
 
 
-def test_an_unlock_goes_on_until_answered_and_then_passes_the_turn_on(bench: Bench) -> None:
-    bench.reaper.add(bench.unlock())
+def test_giving_back_goes_on_until_answered_and_then_passes_the_turn_on(bench: Bench) -> None:
+    bench.give_back()
     follower = bench.next_turn()
+    bench.finds(key=pairs(entry("k")))
     bench.io.expect("PUT", "/v1/txn", *[lost()] * 3)
     bench.io.expect("PUT", "/v1/txn", lambda _: DONE if not follower.ready.is_set() else lost())
     bench.run()
@@ -163,36 +205,46 @@ def test_an_unlock_goes_on_until_answered_and_then_passes_the_turn_on(bench: Ben
     assert [event.outcome for event in bench.io.seen(Released)] == [ReleaseOutcome.RELEASED]
 
 
-def test_an_unlock_that_finds_the_key_gone_is_done(bench: Bench) -> None:
-    bench.reaper.add(bench.unlock())
+def test_giving_back_a_key_that_is_gone_is_done(bench: Bench) -> None:
+    bench.give_back()
     follower = bench.next_turn()
-    bench.io.expect("PUT", "/v1/txn", txn_failed((0, 'key "k" doesn\'t exist')))
-    bench.io.expect("GET", "/v1/kv/k", pairs())
+    bench.finds()
     bench.run()
     assert follower.ready.is_set()
 
 
+def test_a_key_is_given_back_at_the_index_that_is_found_and_with_its_value(bench: Bench) -> None:
+    bench.give_back()
+    bench.finds(key=pairs(entry("k", index=9, value=b"theirs")))
+    bench.io.expect("PUT", "/v1/txn", DONE)
+    bench.run()
+    check, unlock = (op["KV"] for op in json.loads(bench.io.requests[-1].body or b""))
+    assert check["Index"] == 9
+    assert (unlock["Verb"], unlock["Value"], unlock["Session"]) == ("unlock", "dGhlaXJz", SESSION)
+
+
+def test_what_was_given_back_twice_frees_no_later_hold(bench: Bench) -> None:
+    keys = bench.keys()
+    keys.give_back(SESSION)
+    keys.give_back(SESSION)
+    follower = bench.next_turn()
+    bench.finds()
+    bench.run()
+    assert follower.ready.is_set()
+    assert bench.reaper.pending == 0
+
+
 def test_who_gave_up_may_queue_behind_the_clean_up(bench: Bench) -> None:
-    for duty in (Unlock, Withdraw):
-        ticket, again = Ticket(duty.__name__, "me"), Ticket(duty.__name__, "me")
-        bench.core.queues.join(ticket)
-        if duty is Unlock:
-            Unlock(ticket.key, SESSION, 7, b"v", LOCK_FLAGS, ticket, 7)
-        else:
-            Withdraw(ticket.key, SESSION, LOCK_FLAGS, ticket)
-        bench.core.queues.join(again)
-        assert not again.ready.is_set()
-
-
-def sweep(bench: Bench) -> None:
-    bench.reaper.add(Sweep("k", SESSION, LOCK_FLAGS), after=SWEEPS[0])
+    bench.give_back()
+    again = Ticket(bench.core.tickets, "k", "me")
+    bench.core.tickets.join(again)
+    assert not again.ready.is_set()
 
 
 def test_a_sweep_looks_four_times(bench: Bench) -> None:
-    sweep(bench)
+    bench.sweep()
     for _ in SWEEPS:
-        bench.io.expect("GET", CONTENDER, pairs())
-        bench.io.expect("GET", "/v1/kv/k", pairs())
+        bench.finds()
     bench.run()
     looks = [time for time, path in zip(bench.io.sent_at, bench.io.paths, strict=True) if path == "/v1/kv/k"]
     assert looks == pytest.approx([1001.0, 1005.0, 1015.0, 1060.0])
@@ -200,7 +252,7 @@ def test_a_sweep_looks_four_times(bench: Bench) -> None:
 
 
 def test_a_sweep_removes_what_came_late(bench: Bench) -> None:
-    bench.reaper.add(Sweep("k", SESSION, LOCK_FLAGS, pauses=[]))
+    bench.sweep(pauses=[])
     bench.io.expect("GET", CONTENDER, pairs(entry(f"k/.wait/{SESSION}", index=31)))
     bench.io.expect("DELETE", CONTENDER, ok(value=True))
     bench.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=32)))
@@ -212,31 +264,44 @@ def test_a_sweep_removes_what_came_late(bench: Bench) -> None:
 
 
 def test_a_sweep_that_fails_counts_as_none(bench: Bench) -> None:
-    sweep(bench)
+    bench.sweep()
     bench.io.expect("GET", CONTENDER, refusal(403), refusal(403))
     for _ in SWEEPS:
-        bench.io.expect("GET", CONTENDER, pairs())
-        bench.io.expect("GET", "/v1/kv/k", pairs())
+        bench.finds()
     bench.run()
     assert len(bench.io.seen(Cleaned)) == 4
     assert bench.next_turn().ready.is_set()
 
 
-def test_a_sweep_leaves_a_key_alone_on_which_somebody_acts(bench: Bench) -> None:
+@pytest.mark.parametrize("session", ["", SESSION])
+def test_a_sweep_leaves_a_key_alone_on_which_somebody_acts_with_its_session(
+    bench: Bench, session: str
+) -> None:
     holder = bench.next_turn()
-    sweep(bench)
-    bench.io.at(1030.0, lambda: bench.core.queues.leave(holder))
-    bench.io.expect("GET", CONTENDER, pairs())
-    bench.io.expect("GET", "/v1/kv/k", pairs())
+    holder.session = session
+    bench.sweep()
+    bench.io.at(1030.0, holder.leave)
+    bench.finds()
     bench.run()
     assert len(bench.io.seen(Cleaned)) == 1
     assert bench.io.sent_at[0] == pytest.approx(1060.0)
 
 
-def test_closing_tries_each_duty_once_sessions_last_and_no_sweep(bench: Bench) -> None:
+def test_a_sweep_cleans_beside_who_acts_with_another_session(bench: Bench) -> None:
+    holder = bench.next_turn()
+    holder.session = OTHER
+    bench.sweep(pauses=[])
+    bench.finds()
+    bench.run()
+    assert len(bench.io.seen(Cleaned)) == 1
+    assert holder.is_first
+
+
+def test_closing_tries_each_task_once_sessions_last_and_no_sweep(bench: Bench) -> None:
     bench.reaper.add(DestroySession(SESSION))
-    sweep(bench)
-    bench.reaper.add(bench.unlock())
+    bench.sweep()
+    bench.give_back()
+    bench.finds(key=pairs(entry("k")))
     bench.io.expect("PUT", "/v1/txn", DONE)
     bench.io.expect("PUT", "/v1/session/destroy/", ok(value=True))
     bench.io.run(bench.reaper.finish(bench.io, deadline=1005.0))

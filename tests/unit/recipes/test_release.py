@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from consul_coord.io import Signal
-from consul_coord.models import KVPair, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.lock.keys import Keys
+from consul_coord.recipes.lock.kind import LockKind
 from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, ok
 
@@ -15,16 +16,18 @@ def test_a_release_while_another_thread_tells_of_the_loss_knows_of_it() -> None:
     io = FakeIO()
     core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
     io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
-    kept = io.run(core.shared.live(io, deadline=1010.0))
+    kept = io.run(core.sessions.shared.live(io, deadline=1010.0))
     pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
-    hold = core.grant(pair, kept=kept, value=b"", flags=0, ticket=Ticket("k", "me"))
+    kind = LockKind(Keys(core, ["k"], LOCK_FLAGS, "me"))
+    handle = core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+    hold = handle.grant
     outcomes: list[ReleaseOutcome] = []
 
     class Telling(Signal):
         """Stands for the moment between the end being settled and everybody being told."""
 
         def set(self) -> None:
-            outcomes.append(io.run(release(io, core, hold)))
+            outcomes.append(io.run(release(io, core.holds, hold)))
             super().set()
 
     hold.lost = Telling()

@@ -17,11 +17,12 @@ from consul_coord.errors import (
     UnsafeSession,
 )
 from consul_coord.events import Cleaned, Failed, Jeopardy, Lost, Renewed, SessionDiffers, ShortHorizon, log
-from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
+from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.models.session import effective_lock_delay
-from consul_coord.recipes.cleanup.reaper import DestroySession
+from consul_coord.recipes.cleanup.tasks import StraySession
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.contend.tickets import Ticket
+from consul_coord.recipes.lock.keys import Keys
+from consul_coord.recipes.lock.kind import LockKind
 from consul_coord.recipes.session import keeping as sessions
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, expect_gone, lost, ok, refusal, renewed, unreachable
@@ -40,7 +41,7 @@ TTL = 15.0
 
 
 class Bench:
-    """A coordinator with one session made at 1000, and one hold."""
+    """A client with one session made at 1000, and one hold."""
 
     def __init__(self, spec: SessionSpec | None = None) -> None:
         self.io = FakeIO()
@@ -51,18 +52,20 @@ class Bench:
         self.hold = self.grant(self.kept)
 
     def live(self, *, deadline: float = 10.0) -> KeptSession:
-        return self.io.run(self.core.shared.live(self.io, deadline=self.io.time + deadline))
+        return self.io.run(self.core.sessions.shared.live(self.io, deadline=self.io.time + deadline))
 
     def grant(self, kept: KeptSession) -> Grant:
         pair = KVPair("k", session=kept.id, modify_index=7, lock_index=1)
-        return self.core.grant(pair, kept=kept, value=b"", flags=0, ticket=Ticket("k", "me"))
+        kind = LockKind(Keys(self.core, ["k"], LOCK_FLAGS, "me"))
+        self.handle = self.core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+        return self.handle.grant
 
     def keep(self) -> None:
         self.io.run_spawned("keep session")
 
     def end_at(self, time: float) -> None:
         """End the session by hand, so that the keeper's program ends."""
-        self.io.at(time, lambda: self.core.end_session(self.kept, LossReason.CLIENT_CLOSED))
+        self.io.at(time, lambda: self.core.sessions.end(self.kept, LossReason.CLIENT_CLOSED))
 
     def state_at(self, time: float, states: dict[float, HoldState]) -> None:
         self.io.at(time, lambda: states.update({time: self.hold.look(self.io.time)[0]}))
@@ -226,15 +229,15 @@ def test_an_expired_session_is_destroyed_by_the_reaper_without_being_asked_for_i
 def test_its_end_is_told_once_and_first_to_its_holds(bench: Bench) -> None:
     bench.kept.over.subscribe(lambda: order.append(bench.hold.lost.is_set()))
     order: list[bool] = []
-    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
-    bench.core.end_session(bench.kept, LossReason.EXPIRED)
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+    bench.core.sessions.end(bench.kept, LossReason.EXPIRED)
     assert order == [True]
     assert len(bench.io.seen(Lost)) == 1
     assert bench.core.reaper.pending == 0
 
 
 def test_the_next_need_gets_a_new_session(bench: Bench) -> None:
-    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
     bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
     assert bench.live().id == OTHER
     assert bench.hold.look(bench.io.time)[0] is HoldState.LOST
@@ -321,13 +324,13 @@ def test_a_session_found_gone_at_the_refresh_is_replaced(bench: Bench) -> None:
 
 
 def test_who_waits_for_anothers_create_gets_what_comes_of_it(bench: Bench) -> None:
-    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
-    source = bench.core.shared
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+    source = bench.core.sessions.shared
     found: list[str] = []
 
     def meanwhile(_: object) -> Exception:
-        # While the first is in its create, a second comes and waits for it until its own deadline.
-        with pytest.raises(RequestTimeout, match="still waiting"):
+        # While the create for the first is under way, a second comes and waits for it until its own deadline.
+        with pytest.raises(RequestTimeout, match="no session in time"):
             bench.io.run(source.live(bench.io, deadline=bench.io.time + 1.0))
         found.append("waited")
         return lost(CREATE)
@@ -349,7 +352,7 @@ def outside(reply: Callable[[Bench], None]) -> tuple[Bench, KeptSession]:
 def test_an_outside_session_is_renewed_first_and_never_destroyed() -> None:
     bench, kept = outside(lambda b: b.io.expect("PUT", RENEW, ok([session_json(OTHER, ttl="10s")])))
     assert kept.lease.longest == pytest.approx(9.5)
-    bench.core.end_session(kept, LossReason.EXPIRED)
+    bench.core.sessions.end(kept, LossReason.EXPIRED)
     assert bench.core.reaper.pending == 0
 
 
@@ -390,7 +393,7 @@ def test_a_session_without_a_ttl_is_kept_but_never_renewed() -> None:
 
 
 def test_a_failed_create_says_why(bench: Bench) -> None:
-    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
     bench.io.expect("PUT", CREATE, refusal(500, "No cluster leader"))
     with pytest.raises(NoLeader):
         bench.live()
@@ -398,7 +401,7 @@ def test_a_failed_create_says_why(bench: Bench) -> None:
 
 def unanswered_create(bench: Bench, answer: Response | Exception) -> str:
     """Let a create fail, and return the name of the session that it may have made."""
-    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
     names: list[str] = []
 
     def no_answer(request: Request) -> Response | Exception:
@@ -428,24 +431,58 @@ def test_what_an_unanswered_create_has_made_is_found_by_its_name_and_destroyed(
     assert bench.core.reaper.pending == 0
 
 
-def test_a_create_that_was_interrupted_is_looked_after_too(bench: Bench) -> None:
+def test_who_is_interrupted_while_waiting_leaves_a_session_for_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As by Ctrl-C."""
-    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
 
-    def interrupted(_: object) -> Exception:
+    async def interrupted(*_: object, **__: object) -> bool:
         raise KeyboardInterrupt
 
-    bench.io.expect("PUT", CREATE, interrupted)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.io, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.live()
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
+    bench.io.run_spawned("create a session")
+    assert bench.live().id == OTHER
+    assert bench.io.paths == [CREATE, CREATE]
+    assert bench.core.reaper.pending == 0
+
+
+def test_a_create_that_the_end_of_the_background_cuts_short_is_looked_after_too(bench: Bench) -> None:
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+
+    def cancelled(_: object) -> Exception:
+        raise KeyboardInterrupt
+
+    bench.io.expect("PUT", CREATE, cancelled)
     with pytest.raises(KeyboardInterrupt):
         bench.live()
     assert bench.core.reaper.pending == 1
+
+
+def test_what_is_made_while_the_client_closes_is_destroyed(bench: Bench) -> None:
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+
+    def closing(_: object) -> Response:
+        bench.core.begin_close()
+        return ok({"ID": OTHER})
+
+    bench.io.expect("PUT", CREATE, closing)
+    bench.io.run(bench.core.sessions.shared._make(bench.io))
+    bench.io.expect("PUT", DESTROY + OTHER, ok(value=True))
+    bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.time + 5))
+    assert bench.core.reaper.pending == 0
+    assert list(bench.core.sessions) == []
 
 
 @pytest.mark.parametrize("answer", [unreachable(CREATE), refusal(403, "Permission denied")], ids=repr)
 def test_a_create_that_was_surely_not_applied_leaves_nothing_to_do(
     bench: Bench, answer: Response | Exception
 ) -> None:
-    bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
     bench.io.expect("PUT", CREATE, answer)
     with pytest.raises(Exception, match=r"refused|denied"):
         bench.live()
@@ -478,8 +515,9 @@ def test_closing_looks_for_a_second_and_leaves_the_rest_to_a_ttl_or_tells(
 def test_closing_looks_once_for_what_was_looked_for_before(bench: Bench) -> None:
     unanswered_create(bench, lost(CREATE))
     bench.io.expect("GET", LIST, ok([]), ok([]))
-    (stray,) = (entry.duty for entry in bench.core.reaper._entries)
-    bench.io.run(stray.step(bench.io, bench.core, deadline=bench.io.time + 1))
+    (stray,) = (entry.task for entry in bench.core.reaper._entries)
+    assert isinstance(stray, StraySession)
+    bench.io.run(stray.step(bench.io, deadline=bench.io.time + 1))
     bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.time + 5))
     assert bench.core.reaper.pending == 0
 
@@ -487,6 +525,5 @@ def test_closing_looks_once_for_what_was_looked_for_before(bench: Bench) -> None
 def test_one_renewal_is_sent_once(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, lost(RENEW))
     with pytest.raises(Exception, match="connection ended"):
-        bench.io.run(sessions.renew(bench.io, bench.core, bench.kept, deadline=1010.0))
+        bench.io.run(sessions.renew(bench.io, bench.core.sessions, bench.kept, deadline=1010.0))
     assert len(bench.io.requests) == 2
-    assert DestroySession(SESSION).session == SESSION

@@ -10,20 +10,24 @@ import pytest
 
 from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied, SemaphoreLimitConflict
 from consul_coord.models import SEMAPHORE_FLAGS, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.recipes.cleanup.tasks import DestroySession
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.release import release
-from consul_coord.recipes.semaphore import semaphore, slots
-from consul_coord.recipes.semaphore.semaphore import SemaphoreObject, SemaphorePlan
+from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.semaphore.plan import SemaphorePlan
+from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from consul_coord.recipes.session.pool import IDLE
-from tests.support.fake_io import FakeIO
+from tests.support.fake_io import CREATION, FakeIO
 from tests.support.replies import lost, ok, pairs, refusal, txn_done, txn_failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.http.messages import Request, Response
-    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.hold.grant import Grant, Handle
+    from tests.support.fake_io import Spawned
 
 P = "api/slots"
 US, NEXT, THEM, AHEAD = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "1234")
@@ -85,6 +89,8 @@ class Bench:
             grace=grace,
         )
         self.semaphore = SemaphoreObject(plan, 1)
+        self.handles: list[Handle] = []
+        self.ahead: list[Spawned] = []
 
     def makes(self, *sessions: str) -> None:
         """Let sessions be created."""
@@ -103,10 +109,20 @@ class Bench:
         self.io.expect("GET", f"/v1/kv/{P}/", pairs(*in_order(listed), index=index))
 
     def acquire(self, timeout: float | None = 60.0) -> Grant:
-        return self.io.run(semaphore.acquire(self.io, self.core, self.semaphore, timeout=timeout))
+        """Return a hold. The session that is to be made ahead then is not made unless the test does."""
+        handle = self.io.run(recipe.acquire(self.io, self.core, self.semaphore, timeout=timeout))
+        self.handles.append(handle)
+        self.ahead = [one for one in self.io.spawned if one.name == CREATION]
+        self.io.spawned = [one for one in self.io.spawned if one.name != CREATION]
+        return handle.grant
+
+    def make_ahead(self) -> None:
+        """Let the session be made that is to be made ahead."""
+        self.io.spawned += self.ahead
+        self.io.run_spawned(CREATION)
 
     def release(self, hold: Grant) -> ReleaseOutcome:
-        return self.io.run(release(self.io, self.core, hold))
+        return self.io.run(release(self.io, self.core.holds, hold))
 
     def txns(self) -> list[list[dict[str, Any]]]:
         return [ops_of(request) for request in self.io.requests if request.path == "/v1/txn"]
@@ -120,7 +136,8 @@ class Bench:
             if spawned.name == "reaper":
                 self.io.spawned.remove(spawned)
                 for entry in self.core.reaper._entries:
-                    self.io.expect("PUT", f"/v1/session/destroy/{entry.duty.session}", ok(True))  # type: ignore[attr-defined]
+                    assert isinstance(entry.task, DestroySession)
+                    self.io.expect("PUT", f"/v1/session/destroy/{entry.task.session}", ok(True))
                 self.io.run(self.core.reaper._run(self.io))
         paths = [path for path in self.io.paths if path.startswith("/v1/session/destroy/")]
         return [path.rpartition("/")[2] for path in paths]
@@ -217,7 +234,8 @@ class TestTaking:
         own = contender(US, at=20, created=10, held=True)
         bench.io.expect("PUT", "/v1/txn", txn_done(own, record(US, at=20), own), takes=9.9)
         bench.io.at(
-            bench.io.now() + 1, lambda: bench.core.end_session(bench.core.sessions()[0], LossReason.EXPIRED)
+            bench.io.now() + 1,
+            lambda: bench.core.sessions.end(next(iter(bench.core.sessions)), LossReason.EXPIRED),
         )
         bench.makes(NEXT)
         bench.joins(record(US, at=20), contender(NEXT, at=40), session=NEXT, at=40)
@@ -458,20 +476,18 @@ class TestUsingSessionsAgain:
     def test_an_older_record_without_it_says_nothing(self, bench: Bench) -> None:
         sessions = bench.semaphore.memory(bench.core).sessions
         hold = bench.held()
-        kept = bench.core.session_of(hold)
-        assert kept is not None
         bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
         bench.io.expect("PUT", "/v1/txn", txn_done(contender(US, at=20), record(US, at=20)))
         bench.release(hold)
         for index, fit in ((0, 0), (7, 0), (20, 0), (21, 1)):
-            sessions.saw(slots.Record(1, (), index=index))
+            sessions.saw(index, ())
             assert len(sessions._fit) == fit
 
     def test_a_permit_that_wrote_its_value_ends_with_its_session(self, bench: Bench) -> None:
         hold = bench.held()
         own = contender(US, at=30, created=10, held=True)
         bench.io.expect("PUT", "/v1/txn", txn_done(own, own))
-        bench.io.run(hold_ops.put(bench.io, bench.core, hold, b"new"))
+        bench.io.run(hold_ops.put(bench.io, bench.core.sessions, hold, b"new"))
         assert bench.txns()[-1][1]["Value"] == slots.holding(b"new")
         bench.io.expect("PUT", "/v1/txn", left())
         assert bench.release(hold) is ReleaseOutcome.RELEASED
@@ -480,7 +496,7 @@ class TestUsingSessionsAgain:
     def test_one_is_made_ahead_when_none_is_left_and_idle_ones_are_destroyed(self, bench: Bench) -> None:
         bench.held()
         bench.makes(NEXT)
-        bench.io.run_spawned("spare session")
+        bench.make_ahead()
         assert [one.id for one in bench.semaphore.memory(bench.core).sessions._fit] == [NEXT]
         started = bench.io.now()
         bench.io.run_spawned("idle sessions")
@@ -489,11 +505,24 @@ class TestUsingSessionsAgain:
 
     def test_one_made_while_the_client_closes_is_destroyed_at_once(self, bench: Bench) -> None:
         bench.held()
-        bench.core.begin_close()
-        bench.makes(NEXT)
+
+        def closing(_: object) -> Response:
+            bench.core.begin_close()
+            return ok({"ID": NEXT})
+
+        bench.io.expect("PUT", "/v1/session/create", closing)
+        bench.make_ahead()
         bench.io.expect("PUT", f"/v1/session/destroy/{NEXT}", ok(True))
-        bench.io.run_spawned("spare session")
-        assert bench.io.steps == type(bench.io.steps)()
+        bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.now() + 5))
+        assert not bench.io.steps
+        assert bench.semaphore.memory(bench.core).sessions._idle() == []
+
+    def test_none_is_made_once_the_client_closes(self, bench: Bench) -> None:
+        bench.held()
+        bench.core.begin_close()
+        sent = len(bench.io.requests)
+        bench.make_ahead()
+        assert len(bench.io.requests) == sent
 
 
 class TestTakingAtOnce:

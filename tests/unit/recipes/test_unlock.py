@@ -8,8 +8,10 @@ import pytest
 
 from consul_coord.errors import BrokenReply, ConnectFailed, PermissionDenied, ValueTooLarge
 from consul_coord.http.endpoints._call import BODY_LIMIT
-from consul_coord.models import LOCK_FLAGS, LossReason, ReleaseOutcome
-from consul_coord.recipes.cleanup.unlock import Unlocked, check_value, unlock
+from consul_coord.models import LOCK_FLAGS, LossReason
+from consul_coord.recipes.cleanup.unlock import Locked, Unlocked, unlock
+from consul_coord.recipes.contend.limits import check_value
+from consul_coord.recipes.hold.kind import loss_of
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     OTHER,
@@ -25,8 +27,6 @@ from tests.support.replies import (
 
 STALE = txn_failed((0, "failed index check for key: current modify index 9 != 7"))
 DONE = txn_done(entry("k", session=None, index=8), entry("k", session=None, index=8))
-RELEASED = ReleaseOutcome.RELEASED
-ALREADY_LOST = ReleaseOutcome.ALREADY_LOST
 
 
 @pytest.fixture
@@ -40,10 +40,8 @@ def unlocked(
     return io.run(
         unlock(
             io,
-            key="k",
+            Locked("k", index, value),
             session=SESSION,
-            index=index,
-            value=value,
             flags=LOCK_FLAGS,
             deadline=io.time + deadline,
             uncertain=uncertain,
@@ -57,7 +55,7 @@ def ops(io: FakeIO, number: int) -> list[dict[str, object]]:
 
 def test_one_transaction_bound_to_the_index_with_value_and_flags(io: FakeIO) -> None:
     io.expect("PUT", "/v1/txn", DONE)
-    assert unlocked(io) == Unlocked(RELEASED)
+    assert unlocked(io).ours
     assert ops(io, 0) == [
         {"Verb": "check-index", "Key": "k", "Index": 7},
         {"Verb": "unlock", "Key": "k", "Value": "dg==", "Flags": LOCK_FLAGS, "Session": SESSION},
@@ -68,7 +66,7 @@ def test_a_strangers_write_moves_the_index_and_its_value_is_kept(io: FakeIO) -> 
     io.expect("PUT", "/v1/txn", STALE)
     io.expect("GET", "/v1/kv/k", pairs(entry("k", index=9, value=b"theirs")))
     io.expect("PUT", "/v1/txn", DONE)
-    assert unlocked(io).outcome is RELEASED
+    assert unlocked(io).ours
     check, release = ops(io, 2)
     assert check["Index"] == 9
     assert release["Value"] == "dGhlaXJz"
@@ -85,7 +83,9 @@ def test_a_strangers_write_moves_the_index_and_its_value_is_kept(io: FakeIO) -> 
 def test_not_ours_any_more_is_told_with_its_reason(io: FakeIO, found: object, reason: LossReason) -> None:
     io.expect("PUT", "/v1/txn", STALE)
     io.expect("GET", "/v1/kv/k", found)  # type: ignore[arg-type]
-    assert unlocked(io) == Unlocked(ALREADY_LOST, reason)
+    what = unlocked(io)
+    assert not what.ours
+    assert loss_of(SESSION, what.pair) is reason
     assert ("consistent", "") in io.requests[1].params
 
 
@@ -96,25 +96,27 @@ def test_not_ours_any_more_is_told_with_its_reason(io: FakeIO, found: object, re
 def test_a_lost_reply_and_then_not_ours_means_released(io: FakeIO, trouble: object, found: object) -> None:
     io.expect("PUT", "/v1/txn", trouble, STALE)  # type: ignore[arg-type]
     io.expect("GET", "/v1/kv/k", found)  # type: ignore[arg-type]
-    assert unlocked(io) == Unlocked(RELEASED)
+    assert unlocked(io).ours
 
 
 @pytest.mark.parametrize("trouble", [unreachable(), refusal(429)])
 def test_what_was_never_applied_proves_nothing(io: FakeIO, trouble: object) -> None:
     io.expect("PUT", "/v1/txn", trouble, STALE)  # type: ignore[arg-type]
     io.expect("GET", "/v1/kv/k", pairs(entry("k", session=OTHER, index=9)))
-    assert unlocked(io) == Unlocked(ALREADY_LOST, LossReason.TAKEN_OVER)
+    found = unlocked(io)
+    assert not found.ours
+    assert loss_of(SESSION, found.pair) is LossReason.TAKEN_OVER
 
 
 def test_who_is_told_that_an_unlock_got_no_answer_believes_in_it(io: FakeIO) -> None:
     io.expect("PUT", "/v1/txn", STALE)
     io.expect("GET", "/v1/kv/k", pairs(entry("k", session=None, index=9)))
-    assert unlocked(io, uncertain=True) == Unlocked(RELEASED)
+    assert unlocked(io, uncertain=True).ours
 
 
 def test_a_lost_request_is_repeated_at_the_same_index(io: FakeIO) -> None:
     io.expect("PUT", "/v1/txn", lost(), lost(), DONE)
-    assert unlocked(io).outcome is RELEASED
+    assert unlocked(io).ours
     assert ops(io, 0) == ops(io, 2)
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from consul_coord.models import KVPair
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.queue import Adopt, Follow, Lead, Look, Rejoin
+from consul_coord.recipes.contend.queue import Look, Rejoin
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Lead, judge
 
 KEY = "jobs/nightly"
 NOBODY = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -149,17 +150,17 @@ def test_the_dead_are_no_others(queue: list[KVPair], index: int) -> None:
 def test_a_key_that_is_ours_is_adopted_whatever_the_queue(
     queue: list[KVPair], pair: KVPair | None, session: str
 ) -> None:
-    assert waitqueue.judge(read(queue, lock(session)), session) == Adopt()
+    assert judge(read(queue, lock(session)), session) == Adopt()
     mine = [*queue, contender(session, 99)]
-    assert waitqueue.judge(read(mine, lock(session)), session) == Adopt()
+    assert judge(read(mine, lock(session)), session) == Adopt()
 
 
 @anything
 @given(queues, held)
 def test_without_a_contender_one_joins_again(queue: list[KVPair], pair: KVPair | None) -> None:
-    assert waitqueue.judge(read(queue, pair), NOBODY) == Rejoin()
-    assert waitqueue.judge(read([*queue, remains(NOBODY, 1)], pair), NOBODY) == Rejoin()
-    assert waitqueue.judge(read([*queue, contender(NOBODY, 1, held_by="else")], pair), NOBODY) == Rejoin()
+    assert judge(read(queue, pair), NOBODY) == Rejoin()
+    assert judge(read([*queue, remains(NOBODY, 1)], pair), NOBODY) == Rejoin()
+    assert judge(read([*queue, contender(NOBODY, 1, held_by="else")], pair), NOBODY) == Rejoin()
 
 
 @anything
@@ -170,7 +171,7 @@ def test_everybody_follows_the_nearest_and_one_leads(queue: list[KVPair], pair: 
     ordered = sorted(queue, key=lambda each: each.create_index)
     for place, own in enumerate(ordered):
         assert own.session is not None
-        verdict = waitqueue.judge(look, own.session)
+        verdict = judge(look, own.session)
         if own.session == holder:
             assert verdict == Adopt()
         elif place:
@@ -188,7 +189,7 @@ def test_a_death_concerns_the_follower_alone(queue: list[KVPair], data: st.DataO
     place = before.position(dead.session or "") or 0
     for each in after.live:
         session = each.session or ""
-        was, now = waitqueue.judge(before, session), waitqueue.judge(after, session)
+        was, now = judge(before, session), judge(after, session)
         watched_before = was.predecessor if isinstance(was, Follow) else None
         watched_now = now.predecessor if isinstance(now, Follow) else None
         assert (watched_before != watched_now) == (before.position(session) == place + 1)
@@ -198,6 +199,6 @@ def test_a_death_concerns_the_follower_alone(queue: list[KVPair], data: st.DataO
 def test_the_head_takes_a_free_key_and_watches_a_held_one(held_by: str | None) -> None:
     own = contender("00000000-0000-0000-0000-000000000001", 7)
     pair = lock(held_by)
-    verdict = waitqueue.judge(read([own], pair), own.session or "")
+    verdict = judge(read([own], pair), own.session or "")
     assert verdict == Lead(own, pair if held_by else None)
-    assert waitqueue.judge(read([own], None), own.session or "") == Lead(own, None)
+    assert judge(read([own], None), own.session or "") == Lead(own, None)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consul_coord.io import Signal
 from consul_coord.models import SessionSpec
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.watch import keys as key_waits
+from consul_coord.recipes.watch import engine
 from tests.support.fake_io import FakeIO
 from tests.support.replies import entry, lost, pairs, refusal, txn_done, txn_failed
 
@@ -26,23 +26,28 @@ class Waits:
     def __init__(self) -> None:
         self.io = FakeIO()
         self.core = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
-        self.waits = self.core.waits
+        self.waits = self.core.watches
 
     def change(
-        self, key: str = "k", *, until: Signal | None = None, deadline: float = math.inf
+        self,
+        key: str = "k",
+        *,
+        until: Signal | None = None,
+        deadline: float = math.inf,
+        first: bool = False,
     ) -> Result[KVPair | None] | None:
         """Wait for ``key``, which was last seen at index 7."""
-        return self.io.run(self.waits.change(self.io, key, 7, until=until, deadline=deadline))
+        return self.io.run(self.waits.change(self.io, key, 7, until=until, deadline=deadline, first=first))
 
     def read_at(self, time: float) -> None:
         """Let the background read once the clock gets there."""
-        self.io.at(time, lambda: self.io.run_spawned("shared waits"))
+        self.io.at(time, lambda: self.io.run_spawned("shared readings"))
 
 
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> Waits:
     """Return waits that share readings from the first on."""
-    monkeypatch.setattr(key_waits, "MOST_QUERIES", 0)
+    monkeypatch.setattr(engine, "MOST", 0)
     return Waits()
 
 
@@ -57,7 +62,7 @@ def test_a_wait_has_a_blocking_query_of_its_own() -> None:
 
 
 def test_a_query_that_failed_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_waits, "MOST_QUERIES", 1)
+    monkeypatch.setattr(engine, "MOST", 1)
     waits = Waits()
     waits.io.expect("GET", "/v1/kv/k", refusal(500), pairs(entry("k", index=9)))
     with pytest.raises(Exception, match="500"):
@@ -73,7 +78,7 @@ def test_waits_beyond_the_queries_share_a_reading_until_the_key_has_changed(shar
     assert found.value is not None
     assert found.value.modify_index == 9
     assert shared.io.paths == [TXN, TXN]
-    assert shared.io.time >= 1000.2 + 2 * key_waits.SHORTEST
+    assert shared.io.time >= 1000.2 + 2 * engine.SHORTEST
 
 
 def test_a_key_that_has_gone_has_changed(shared: Waits) -> None:
@@ -107,5 +112,60 @@ def test_a_shared_wait_ends_with_its_session(shared: Waits) -> None:
 def test_a_shared_wait_ends_at_its_deadline_and_is_not_read_any_more(shared: Waits) -> None:
     assert shared.change(deadline=1003.0) is None
     assert shared.io.time == pytest.approx(1003.0)
-    shared.io.run_spawned("shared waits")
+    shared.io.run_spawned("shared readings")
     assert shared.io.paths == []
+
+
+def test_with_many_others_make_room_and_who_is_first_in_a_queue_keeps_a_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MOST", 1)
+    waits = Waits()
+    other = waits.waits.query()
+    assert other is not None
+    found: list[Result[KVPair | None] | None] = []
+
+    def first_in_a_queue() -> None:
+        assert other.is_set(), "it goes on"
+        waits.waits.end_query(other)
+        waits.io.expect("GET", "/v1/kv/q", pairs(entry("q", index=9)))
+        found.append(waits.change("q", first=True))
+
+    waits.io.at(1000.5, first_in_a_queue)
+    assert waits.change(deadline=1001.0) is None
+    assert len(found) == 1
+    assert waits.io.paths == ["/v1/kv/q"]
+
+
+def test_when_few_are_left_who_shares_readings_is_sent_to_look_and_gets_a_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MOST", 2)
+    waits = Waits()
+    others = [waits.waits.query(), waits.waits.query()]
+
+    def others_end() -> None:
+        for other in others:
+            assert other is not None
+            waits.waits.end_query(other)
+        waits.io.run_spawned("shared readings")
+
+    waits.io.at(1000.5, others_end)
+    assert waits.change() is None
+    assert waits.io.paths == []
+    waits.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=9)))
+    assert waits.change() is not None
+
+
+def test_a_wait_that_begins_while_few_are_left_is_not_overlooked(shared: Waits) -> None:
+    """Another thread is about to share readings just when everything gets its own query again."""
+
+    class Late(dict[Any, None]):
+        def __setitem__(self, wait: Any, value: None) -> None:
+            shared.waits._part(shared.io)
+            super().__setitem__(wait, value)
+
+    shared.waits._waits = Late()
+    shared.io.expect("PUT", TXN, txn_done(entry("k", index=9)))
+    shared.read_at(1000.2)
+    assert shared.change(deadline=1005.0) is not None

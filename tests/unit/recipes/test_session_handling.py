@@ -8,11 +8,13 @@ import pytest
 
 from consul_coord.errors import BrokenReply, ConnectFailed, InvalidArgument, SessionNotFound
 from consul_coord.events import HandedOver, Lost, Released
-from consul_coord.models import HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
-from consul_coord.recipes.cleanup.reaper import DestroySession, StraySession, Unlock
-from consul_coord.recipes.client import ClientState
+from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.recipes.cleanup.tasks import DestroySession, GiveBack, StraySession
+from consul_coord.recipes.client import ClientState, close_session
 from consul_coord.recipes.contend.tickets import Ticket
-from consul_coord.recipes.session import handling as session_ops
+from consul_coord.recipes.lock.keys import Keys
+from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.session import handling
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     OTHER,
@@ -45,30 +47,32 @@ class Bench:
 
     def open(self, resume: str | None = None) -> KeptSession:
         spec = SessionSpec(name="importer")
-        return self.io.run(session_ops.open_session(self.io, self.core, spec, resume=resume))
+        return self.io.run(handling.open_session(self.io, self.core.sessions, spec, resume=resume))
 
     def opened(self) -> KeptSession:
         self.io.expect("PUT", CREATE, ok({"ID": SESSION}))
         return self.open()
 
     def close(self, kept: KeptSession) -> None:
-        self.io.run(session_ops.close_session(self.io, self.core, kept))
+        self.io.run(close_session(self.io, self.core, kept))
 
     def grant(self, kept: KeptSession) -> Grant:
-        ticket = Ticket("k", "me")
-        self.core.queues.join(ticket)
+        keys = Keys(self.core, ["k"], LOCK_FLAGS, "me")
+        self.core.tickets.join(keys.ticket("k"))
         pair = KVPair("k", session=kept.id, modify_index=7, lock_index=1)
-        return self.core.grant(pair, kept=kept, value=b"", flags=0, ticket=ticket)
+        kind = LockKind(keys)
+        self.handle = self.core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+        return self.handle.grant
 
     def destroy_named(self, name: str) -> tuple[Session, ...]:
-        return self.io.run(session_ops.destroy_named(self.io, self.core, name))
+        return self.io.run(handling.destroy_named(self.io, self.core.sessions, name))
 
     @property
-    def duties(self) -> list[type[object]]:
-        return [type(each.duty) for each in self.core.reaper._entries]
+    def tasks(self) -> list[type[object]]:
+        return [type(each.task) for each in self.core.reaper._entries]
 
     def is_idle(self) -> bool:
-        return self.core.queues.join_if_idle(Ticket("k", "probe"))
+        return self.core.tickets.join_if_idle(Ticket(self.core.tickets, "k", "probe"))
 
 
 @pytest.fixture
@@ -88,14 +92,14 @@ def test_it_is_created_and_renewed_from_then_on(bench: Bench) -> None:
 def test_a_create_that_was_surely_not_applied_is_repeated(bench: Bench) -> None:
     bench.io.expect("PUT", CREATE, unreachable(CREATE), unreachable(CREATE), ok({"ID": SESSION}))
     assert bench.open().id == SESSION
-    assert bench.duties == []
+    assert bench.tasks == []
 
 
 def test_a_create_without_an_answer_is_not_repeated_but_looked_after(bench: Bench) -> None:
     bench.io.expect("PUT", CREATE, lost(CREATE))
     with pytest.raises(BrokenReply):
         bench.open()
-    assert bench.duties == [StraySession]
+    assert bench.tasks == [StraySession]
 
 
 def test_repeating_ends_with_the_clients_timeout(bench: Bench) -> None:
@@ -112,7 +116,7 @@ def test_resuming_renews_first_and_creates_nothing(bench: Bench) -> None:
     assert kept.id == SESSION
     assert kept.lease.longest == pytest.approx(0.95 * 40)
     assert kept.ours_to_destroy
-    assert bench.core.session(SESSION) is kept
+    assert bench.core.sessions.get(SESSION) is kept
 
 
 def test_what_has_ended_can_not_be_resumed(bench: Bench) -> None:
@@ -120,7 +124,7 @@ def test_what_has_ended_can_not_be_resumed(bench: Bench) -> None:
     with pytest.raises(SessionNotFound, match="resumed") as told:
         bench.open(TEXT)
     assert told.value.session == SESSION
-    assert bench.core.sessions() == []
+    assert list(bench.core.sessions) == []
 
 
 @pytest.mark.parametrize(
@@ -133,16 +137,16 @@ def test_only_an_exports_text_is_resumed(bench: Bench, text: str) -> None:
 
 
 def test_what_is_exported_can_be_resumed(bench: Bench) -> None:
-    assert session_ops.parse(session_ops.export(bench.opened())) == SESSION
+    assert handling.parse(handling.export(bench.opened())) == SESSION
 
 
 def test_the_client_that_exported_it_may_go_on_with_it_itself(bench: Bench) -> None:
     before = bench.opened()
     hold = bench.grant(before)
-    text = session_ops.export(before)
+    text = handling.export(before)
     bench.io.expect("PUT", RENEW + SESSION, renewed())
     after = bench.open(text)
-    assert bench.core.session(SESSION) is after
+    assert bench.core.sessions.get(SESSION) is after
     assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.CLIENT_CLOSED)
     assert [event.fence for event in bench.io.seen(HandedOver)] == [7]
     assert bench.is_idle()
@@ -164,7 +168,7 @@ def test_closing_releases_then_destroys(bench: Bench) -> None:
     bench.close(kept)
     assert [event.outcome for event in bench.io.seen(Released)] == [ReleaseOutcome.RELEASED]
     assert hold.look(bench.io.time) == (HoldState.RELEASED, None)
-    assert bench.core.sessions() == []
+    assert list(bench.core.sessions) == []
     sent = len(bench.io.requests)
     bench.close(kept)
     assert len(bench.io.requests) == sent
@@ -174,29 +178,29 @@ def test_a_destroy_without_an_answer_goes_to_the_reaper(bench: Bench) -> None:
     kept = bench.opened()
     bench.io.expect("PUT", DESTROY, *[unreachable(DESTROY)] * 100)
     bench.close(kept)
-    assert bench.duties == [DestroySession]
+    assert bench.tasks == [DestroySession]
 
 
 def test_a_refused_destroy_does_so_too(bench: Bench) -> None:
     kept = bench.opened()
     bench.io.expect("PUT", DESTROY, refusal(403, "Permission denied"))
     bench.close(kept)
-    assert bench.duties == [DestroySession]
+    assert bench.tasks == [DestroySession]
 
 
 def test_what_is_still_to_be_unlocked_comes_before_the_destroy(bench: Bench) -> None:
     kept = bench.opened()
     hold = bench.grant(kept)
-    bench.core.reaper.add(Unlock.of(hold))
     hold.begin_release()
+    hold.kind.abandon(hold)
     bench.close(kept)
-    assert bench.duties == [Unlock, DestroySession]
+    assert bench.tasks == [GiveBack, DestroySession]
 
 
 def test_closing_an_exported_one_sends_nothing_and_lets_go_of_its_holds(bench: Bench) -> None:
     kept = bench.opened()
     hold = bench.grant(kept)
-    session_ops.export(kept)
+    handling.export(kept)
     sent = len(bench.io.requests)
     bench.close(kept)
     assert len(bench.io.requests) == sent
@@ -204,7 +208,7 @@ def test_closing_an_exported_one_sends_nothing_and_lets_go_of_its_holds(bench: B
     assert [event.fence for event in bench.io.seen(HandedOver)] == [7]
     assert bench.io.seen(Lost) == []
     assert bench.is_idle()
-    assert bench.duties == []
+    assert bench.tasks == []
 
 
 # -- cleaning up by name

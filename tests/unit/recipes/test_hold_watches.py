@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import gc
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consul_coord.events import Failed, Overwritten
 from consul_coord.io import Signal
-from consul_coord.models import HoldState, KVPair, LossReason, SessionSpec
+from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold.grant import Grant
-from consul_coord.recipes.watch import holds as monitor
+from consul_coord.recipes.hold.grant import Grant, Handle
+from consul_coord.recipes.lock.keys import Keys
+from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.watch import engine
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     OTHER,
     SESSION,
     entry,
-    expect_gone,
     lost,
     ok,
     pairs,
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 RENEW, INFO, KEY = "/v1/session/renew/", "/v1/session/info/", "/v1/kv/k"
 
 
+class Enough(BaseException):
+    """Ends the attending program, which goes on for as long as there are holds."""
+
+
 class Bench:
     """A session and one hold of ``k`` at fence 7; its watches have just been started."""
 
@@ -46,14 +50,37 @@ class Bench:
         self.io = FakeIO()
         self.core = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
         self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
-        self.kept: KeptSession = self.io.run(self.core.shared.live(self.io, deadline=1010.0))
+        self.kept: KeptSession = self.io.run(self.core.sessions.shared.live(self.io, deadline=1010.0))
+        self.handles: dict[str, Handle] = {}
         self.holds = {key: self.grant(key) for key in keys}
         if keys:
-            self.io.run_spawned("monitor")
+            self.attend()
 
     def grant(self, key: str) -> Grant:
+        """Return a hold that is kept until its handle is dropped."""
+        keys = Keys(self.core, [key], LOCK_FLAGS, "me")
+        self.core.tickets.join(keys.ticket(key))
         pair = KVPair(key, session=SESSION, modify_index=7, lock_index=1)
-        return self.core.grant(pair, kept=self.kept, value=b"", flags=0, ticket=Ticket(key, "me"))
+        kind = LockKind(keys)
+        self.handles[key] = self.core.holds.grant(
+            pair, kept=self.kept, value=b"", flags=LOCK_FLAGS, kind=kind
+        )
+        return self.handles[key].grant
+
+    def attend(self, seconds: float = 0.2) -> None:
+        """Let the client attend to its holds for so long."""
+
+        def enough() -> None:
+            raise Enough
+
+        self.io.at(self.io.time + seconds, enough)
+        with suppress(Enough):
+            self.io.run_spawned("attend")
+
+    def forget(self) -> None:
+        """Drop all handles, and have that found."""
+        self.handles.clear()
+        self.core.register.sweep()
 
     @property
     def hold(self) -> Grant:
@@ -64,14 +91,21 @@ class Bench:
         return self.hold.look(self.io.time)
 
     @property
-    def spawned(self) -> set[str]:
-        return {each.name for each in self.io.spawned}
+    def spawned(self) -> list[str]:
+        return sorted(each.name for each in self.io.spawned)
+
+    @property
+    def watches(self) -> list[str]:
+        return [name for name in self.spawned if name.startswith("watch ")]
 
     def watch_key(self) -> None:
         self.io.run_spawned("watch k")
 
     def watch_session(self) -> None:
         self.io.run_spawned("watch session")
+
+    def read_together(self) -> None:
+        self.io.run_spawned("shared readings")
 
     def released_by_reply(self, reply: Response) -> Response:
         """End the watch after this reply, as a release does."""
@@ -84,15 +118,28 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_hold_that_lasts_is_watched_by_key_and_session(bench: Bench) -> None:
-    assert bench.spawned == {f"keep session {SESSION}", f"watch session {SESSION}", "watch k"}
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everything share readings, as if there were many holds."""
+    monkeypatch.setattr(engine, "MOST", 0)
+
+
+def test_a_hold_that_lasts_is_watched_by_its_key(bench: Bench) -> None:
+    assert bench.watches == ["watch k"]
+
+
+@pytest.mark.usefixtures("many")
+def test_of_many_holds_the_session_is_watched_once_and_their_keys_are_read_together() -> None:
+    bench = Bench(keys=("k", "k2"))
+    assert bench.watches == [f"watch session {SESSION}"]
+    assert "shared readings" in bench.spawned
 
 
 def test_a_hold_that_was_released_at_once_costs_nothing() -> None:
     bench = Bench(keys=())
     bench.grant("k").begin_release()
-    bench.io.run_spawned("monitor")
-    assert bench.spawned == {f"keep session {SESSION}"}
+    bench.attend()
+    assert bench.watches == []
     assert bench.io.paths == ["/v1/session/create"]
 
 
@@ -129,10 +176,10 @@ def test_a_session_that_is_gone_is_the_reason_rather_than_what_it_left(bench: Be
 
 
 def test_what_several_watches_suspect_is_asked_once(bench: Bench) -> None:
-    others = bench.core.monitor._confirming[SESSION] = Signal()
+    others = bench.core.sessions._confirming[SESSION] = Signal()
 
     def answered() -> None:
-        bench.core.end_session(bench.kept, LossReason.SESSION_GONE)
+        bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
         others.set()
 
     bench.io.at(bench.io.time + 0.5, answered)
@@ -141,11 +188,13 @@ def test_what_several_watches_suspect_is_asked_once(bench: Bench) -> None:
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
 
 
-def test_a_suspicion_is_asked_about_again_when_the_one_that_asked_got_no_answer(bench: Bench) -> None:
-    others = bench.core.monitor._confirming[SESSION] = Signal()
+@pytest.mark.usefixtures("many")
+def test_a_suspicion_is_asked_about_again_when_the_one_that_asked_got_no_answer() -> None:
+    bench = Bench()
+    others = bench.core.sessions._confirming[SESSION] = Signal()
 
     def unanswered() -> None:
-        del bench.core.monitor._confirming[SESSION]
+        del bench.core.sessions._confirming[SESSION]
         others.set()
 
     bench.io.at(bench.io.time + 0.5, unanswered)
@@ -155,11 +204,13 @@ def test_a_suspicion_is_asked_about_again_when_the_one_that_asked_got_no_answer(
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
 
 
-def test_a_suspicion_is_settled_by_the_answer_that_another_got(bench: Bench) -> None:
-    others = bench.core.monitor._confirming[SESSION] = Signal()
+@pytest.mark.usefixtures("many")
+def test_a_suspicion_is_settled_by_the_answer_that_another_got() -> None:
+    bench = Bench()
+    others = bench.core.sessions._confirming[SESSION] = Signal()
 
     def answered() -> None:
-        del bench.core.monitor._confirming[SESSION]
+        del bench.core.sessions._confirming[SESSION]
         bench.kept.lease.confirm(sent_at=bench.io.time, horizon=15.0)
         others.set()
 
@@ -185,12 +236,12 @@ def test_a_reading_older_than_the_fence_is_no_evidence(bench: Bench, old: Respon
     assert not bench.hold.lost.is_set()
 
 
-def test_a_suspicion_that_a_consistent_read_refutes_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "MOST_WATCHES", 0)
+@pytest.mark.usefixtures("many")
+def test_a_suspicion_that_a_consistent_read_refutes_is_none() -> None:
     bench = Bench()
     bench.io.expect("PUT", "/v1/txn", txn_failed((0, 'key "k" doesn\'t exist')))
     bench.io.expect("GET", KEY, lambda _: bench.released_by_reply(pairs(entry("k"))))
-    bench.io.run_spawned("batch monitor")
+    bench.read_together()
     assert ("consistent", "") in bench.io.requests[-1].params
     assert not bench.hold.lost.is_set()
 
@@ -229,25 +280,32 @@ def test_without_permission_to_read_the_key_there_is_no_watch(bench: Bench) -> N
     assert not bench.hold.ended
 
 
-def test_a_session_that_is_gone_ends_its_holds(bench: Bench) -> None:
+@pytest.mark.usefixtures("many")
+def test_a_session_that_is_gone_ends_its_holds() -> None:
+    bench = Bench(keys=("k", "k2"))
     bench.io.expect("GET", INFO, ok([], index=21))
-    expect_gone(bench.io)
+    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
     bench.watch_session()
-    assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
+    for hold in bench.holds.values():
+        assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.SESSION_GONE)
 
 
-def test_a_session_that_may_not_be_read_is_no_loss(bench: Bench) -> None:
+@pytest.mark.usefixtures("many")
+def test_a_session_that_may_not_be_read_is_no_loss() -> None:
+    bench = Bench()
     bench.io.expect("GET", INFO, ok([], index=21))
     bench.io.expect("PUT", RENEW, renewed())
     bench.watch_session()
     assert bench.state == (HoldState.HELD, None)
 
 
-def test_a_suspicion_about_the_session_outlasts_a_hiccup(bench: Bench) -> None:
+@pytest.mark.usefixtures("many")
+def test_a_suspicion_about_the_session_outlasts_a_hiccup() -> None:
+    bench = Bench()
     bench.io.expect("GET", INFO, ok([session()]), ok([], index=21))
     bench.io.expect("PUT", RENEW, refusal(500))
     bench.io.expect("GET", INFO, ok([], index=21))
-    expect_gone(bench.io)
+    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
     bench.watch_session()
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
 
@@ -255,12 +313,9 @@ def test_a_suspicion_about_the_session_outlasts_a_hiccup(bench: Bench) -> None:
 # -- what a watch keeps alive
 
 
-def test_the_watch_of_a_forgotten_hold_ends() -> None:
-    bench = Bench()
-
+def test_the_watch_of_a_forgotten_hold_ends(bench: Bench) -> None:
     def forgotten(_: object) -> Response:
-        bench.holds.clear()
-        gc.collect()
+        bench.forget()
         return pairs(entry("k"))
 
     bench.io.expect("GET", KEY, forgotten)
@@ -268,30 +323,42 @@ def test_the_watch_of_a_forgotten_hold_ends() -> None:
     assert "reaper" in bench.spawned
 
 
-def test_starting_a_watch_keeps_no_forgotten_hold_alive() -> None:
+def test_a_hold_that_is_forgotten_while_its_watch_starts_is_found() -> None:
     bench = Bench(keys=())
-    bench.holds["k"] = bench.grant("k")
+    bench.grant("k")
+    bench.io.at(1000.3, bench.handles.clear)
+    bench.io.run_spawned("attend")
+    assert "reaper" in bench.spawned, "nobody found that it was forgotten"
 
-    def forget() -> None:
-        bench.holds.clear()
+
+@pytest.mark.usefixtures("many")
+def test_reading_together_keeps_no_forgotten_hold_alive() -> None:
+    bench = Bench(keys=("k2",))
+
+    def forgotten(_: object) -> Response:
+        bench.forget()
         assert "reaper" in bench.spawned, "the hold is still alive"
+        return txn_done(entry("k2"))
 
-    bench.io.at(1000.3, forget)
-    bench.io.run_spawned("monitor")
+    bench.io.expect("PUT", "/v1/txn", forgotten)
+    bench.read_together()
+
+
+# -- many holds
 
 
 def test_many_keys_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "MOST_WATCHES", 1)
+    monkeypatch.setattr(engine, "MOST", 1)
     bench = Bench(keys=("k", "k2", "k3"))
-    assert bench.spawned >= {"watch k", "batch monitor"}
+    assert {"watch k", "shared readings"} <= {*bench.spawned}
     bench.watch_key()  # ends at once: it is read with the others
-    missing = txn_failed((1, 'key "k2" doesn\'t exist'))
-    bench.io.expect("PUT", "/v1/txn", missing, txn_done(entry("k"), entry("k3")))
+    missing = txn_failed((0, 'key "k2" doesn\'t exist'))
+    bench.io.expect("PUT", "/v1/txn", missing, txn_done(entry("k3"), entry("k")))
     bench.io.expect("GET", "/v1/kv/k2", pairs())
     bench.io.expect("PUT", RENEW, renewed())
-    both = txn_done(entry("k"), entry("k3"))
+    both = txn_done(entry("k3"), entry("k"))
     bench.io.expect("PUT", "/v1/txn", lambda _: end(bench, "k", end(bench, "k3", both)))
-    bench.io.run_spawned("batch monitor")
+    bench.read_together()
     assert bench.holds["k2"].look(bench.io.time) == (HoldState.LOST, LossReason.KEY_DELETED)
     assert not bench.holds["k3"].lost.is_set()
 
@@ -302,26 +369,40 @@ def end(bench: Bench, key: str, reply: Response) -> Response:
 
 
 def test_when_few_are_left_each_key_is_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "MOST_WATCHES", 2)
+    monkeypatch.setattr(engine, "MOST", 2)
     bench = Bench(keys=("k", "k2", "k3"))
-    ended, _ = (each for each in bench.io.spawned if each.name.startswith("watch k"))
-    bench.io.spawned = [each for each in bench.io.spawned if not each.name.startswith("watch k")]
+    for key in ("k", "k2"):
+        bench.io.run_spawned(f"watch {key}")
     three = txn_done(entry("k"), entry("k2"), entry("k3"))
     bench.io.expect("PUT", "/v1/txn", lambda _: end(bench, "k2", end(bench, "k3", three)))
-    bench.io.run_spawned("batch monitor")
-    assert {name for name in bench.spawned if name.startswith("watch k")} == {"watch k"}
-    bench.io.run(ended.program(bench.io))  # type: ignore[arg-type]  # slow to end, but not the new one's end
+    bench.read_together()
+    assert bench.watches == ["watch k", f"watch session {SESSION}"]
+    bench.grant("k4")
+    bench.attend()
+    assert "watch k4" in bench.watches
     bench.io.expect("GET", KEY, pairs(index=21))
     bench.io.expect("PUT", RENEW, renewed())
-    fourth = bench.grant("k4")
-    bench.io.run_spawned("monitor")
-    assert "watch k4" in bench.spawned, fourth
     bench.watch_key()
     assert bench.state == (HoldState.LOST, LossReason.KEY_DELETED)
 
 
-def test_trouble_while_making_sure_of_one_of_many_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "MOST_WATCHES", 0)
+def test_a_watch_that_is_slow_to_make_room_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MOST", 2)
+    bench = Bench(keys=("k", "k2", "k3"))
+    bench.io.run_spawned("watch k2")
+    others = txn_done(entry("k2"), entry("k3"))
+    bench.io.expect("PUT", "/v1/txn", lambda _: end(bench, "k2", end(bench, "k3", others)))
+    bench.read_together()
+    bench.watch_key()  # ends only now, when there is room again
+    assert "watch k" in bench.watches
+    bench.io.expect("GET", KEY, pairs(index=21))
+    bench.io.expect("PUT", RENEW, renewed())
+    bench.watch_key()
+    assert bench.state == (HoldState.LOST, LossReason.KEY_DELETED)
+
+
+@pytest.mark.usefixtures("many")
+def test_trouble_while_making_sure_of_one_of_many_is_no_bug() -> None:
     bench = Bench(keys=("k2", "k3"))
     missing = txn_failed((0, 'key "k2" doesn\'t exist'), (1, 'key "k3" doesn\'t exist'))
     bench.io.expect("PUT", "/v1/txn", missing)
@@ -329,23 +410,9 @@ def test_trouble_while_making_sure_of_one_of_many_is_no_bug(monkeypatch: pytest.
     bench.io.expect("GET", "/v1/kv/k3", pairs())
     bench.io.expect("PUT", RENEW, renewed())
     bench.io.expect("PUT", "/v1/txn", lambda _: end(bench, "k2", txn_done(entry("k2"))))
-    bench.io.run_spawned("batch monitor")
+    bench.read_together()
     assert bench.holds["k3"].look(bench.io.time) == (HoldState.LOST, LossReason.KEY_DELETED)
     assert not bench.holds["k2"].lost.is_set()
-
-
-def test_reading_together_keeps_no_forgotten_hold_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "MOST_WATCHES", 0)
-    bench = Bench(keys=("k2",))
-
-    def forgotten(_: object) -> Response:
-        bench.holds.clear()
-        gc.collect()
-        assert "reaper" in bench.spawned, "the hold is still alive"
-        return txn_done(entry("k2"))
-
-    bench.io.expect("PUT", "/v1/txn", forgotten)
-    bench.io.run_spawned("batch monitor")
 
 
 # -- writes by the holder
@@ -362,10 +429,10 @@ class Witness(Grant):
 
 
 def test_a_write_is_announced_until_its_index_is_known(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consul_coord.recipes.client.Grant", Witness)
+    monkeypatch.setattr("consul_coord.recipes.hold.holds.Grant", Witness)
     hold = bench.grant("k2")
     bench.io.expect("PUT", "/v1/txn", txn_done(entry("k2"), entry("k2", index=9)))
-    bench.io.run(hold_ops.put(bench.io, bench.core, hold, b"new"))
+    bench.io.run(hold_ops.put(bench.io, bench.core.sessions, hold, b"new"))
     assert Witness.announced
     assert not hold.writing
     assert (hold.last_index, hold.value, hold.fence) == (9, b"new", 7)
@@ -376,6 +443,6 @@ def test_a_write_that_is_refused_ends_a_hold_that_is_gone(bench: Bench) -> None:
     bench.io.expect("GET", KEY, *[pairs(entry("k", session=OTHER, index=21))] * 2)
     bench.io.expect("PUT", RENEW, renewed())
     with pytest.raises(Exception, match="another session holds the key now"):
-        bench.io.run(hold_ops.put(bench.io, bench.core, bench.hold, b"new"))
+        bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"new"))
     assert bench.state == (HoldState.LOST, LossReason.TAKEN_OVER)
     assert not bench.hold.writing

@@ -16,7 +16,7 @@ def queues() -> Tickets:
 
 
 def joined(queues: Tickets, owner: object, key: str = "k") -> Ticket:
-    ticket = Ticket(key, owner)
+    ticket = Ticket(queues, key, owner)
     queues.join(ticket)
     return ticket
 
@@ -45,8 +45,8 @@ def test_one_who_waits_may_leave(queues: Tickets) -> None:
 
 def test_leaving_twice_or_without_joining_does_nothing(queues: Tickets) -> None:
     first, second, third = (joined(queues, owner) for owner in "abc")
-    queues.leave(Ticket("k", "a"))
-    queues.leave(Ticket("elsewhere", "a"))
+    queues.leave(Ticket(queues, "k", "a"))
+    queues.leave(Ticket(queues, "elsewhere", "a"))
     queues.leave(first)
     queues.leave(first)
     assert second.ready.is_set()
@@ -79,10 +79,10 @@ def test_clean_ups_have_no_owner_and_queue_like_others(queues: Tickets) -> None:
 
 
 def test_only_an_idle_key_is_joined_if_idle(queues: Tickets) -> None:
-    ticket = Ticket("k", None)
+    ticket = Ticket(queues, "k", None)
     assert queues.join_if_idle(ticket)
     assert ticket.ready.is_set()
-    late = Ticket("k", None)
+    late = Ticket(queues, "k", None)
     assert not queues.join_if_idle(late)
     assert queues.position(late) is None
     queues.leave(ticket)
@@ -113,7 +113,7 @@ def test_threads_pass_every_turn_on(queues: Tickets) -> None:
 
 
 def test_a_place_beside_is_next_and_only_for_another_session(queues: Tickets) -> None:
-    head, waiting, beside = Ticket("k", "one"), Ticket("k", "two"), Ticket("k", None)
+    head, waiting, beside = Ticket(queues, "k", "one"), Ticket(queues, "k", "two"), Ticket(queues, "k", None)
     queues.join(head)
     queues.join(waiting)
     assert not queues.join_beside(beside, "s")  # whose the head's is, is not known yet
@@ -127,6 +127,6 @@ def test_a_place_beside_is_next_and_only_for_another_session(queues: Tickets) ->
 
 
 def test_a_place_beside_nobody_is_the_turn(queues: Tickets) -> None:
-    beside = Ticket("k", None)
+    beside = Ticket(queues, "k", None)
     assert queues.join_beside(beside, "s")
     assert beside.ready.is_set()

@@ -1,0 +1,186 @@
+"""What is cleaned up: small values, done again and again until the server has answered.
+
+Rules
+- A request without an answer was applied, or was not, or will be later: seen on a real agent, up to the
+  moment it went on after a pause. So giving up an attempt is not over with one look; its key, or the list of
+  sessions, is looked at again after a while, several times.
+- A task that cleans a key has the key's ticket, or another ticket is first and its owner leaves the key in
+  order. But it does so for its own session only, and may be waiting behind what another session of this
+  client has left: that is cleaned beside it.
+- What a task concerns may have been forgotten by everybody else.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from consul_coord.errors import PermissionDenied
+from consul_coord.events import Cleaned, Released
+from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.retry import send_once
+from consul_coord.models import ReadOptions, ReleaseOutcome
+from consul_coord.recipes.cleanup.unlock import remove, withdraw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from consul_coord.io import IO
+
+SWEEPS = (1.0, 4.0, 10.0, 45.0)
+"""Seconds from an unanswered request to the first look at its key, and from each look to the next.
+
+A minute in all.
+"""
+LAST_LOOKS = (0.05, 0.15, 0.3, 0.5)
+"""Seconds between the looks for a session that was just being made when the client closes."""
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+class CleanupTask(Protocol):
+    """Something to be done until the server has answered."""
+
+    async def step(self, io: IO, *, deadline: float) -> float | None:
+        """Do it.
+
+        Returns None when it is done, or in how many seconds to come again. Raises what goes wrong.
+        """
+        ...
+
+
+class Place(Protocol):
+    """The right of this client's queue to act on a key."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it may act on the key now."""
+        ...
+
+    def leave(self) -> object:
+        """Let the next one act."""
+        ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class GiveBack:
+    """Remove what a session has at a key, its contender and the lock; then let the next one have the key.
+
+    Does nothing when the place was left before, so that a second task for the same hold frees no later one.
+    """
+
+    key: str
+    session: str
+    flags: int
+    contender: str | None
+    place: Place
+    fence: int | None = None
+    """That of the hold, if there was one."""
+
+    async def step(self, io: IO, *, deadline: float) -> float | None:
+        """Remove it."""
+        if not self.place.is_first:
+            return None
+        found = await withdraw(
+            io,
+            key=self.key,
+            session=self.session,
+            flags=self.flags,
+            contender=self.contender,
+            deadline=deadline,
+        )
+        self.place.leave()
+        if self.fence is None:
+            io.emit(Cleaned(self.key, self.session, found))
+        else:
+            io.emit(Released(self.key, self.session, self.fence, ReleaseOutcome.RELEASED))
+        return None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Sweep:
+    """Look, now and later, whether an unanswered request has locked a key, or queued for it, for nobody."""
+
+    key: str
+    session: str
+    flags: int
+    contender: str | None
+    alone: Callable[[], AbstractContextManager[bool]]
+    """Keeps this client from acting on the key with the session; gives whether that was possible."""
+    pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
+
+    async def step(self, io: IO, *, deadline: float) -> float | None:
+        """Remove what the session has at the key, unless somebody here acts on it with that session."""
+        with self.alone() as alone:
+            if alone:
+                found = await withdraw(
+                    io,
+                    key=self.key,
+                    session=self.session,
+                    flags=self.flags,
+                    contender=self.contender,
+                    deadline=deadline,
+                )
+                io.emit(Cleaned(self.key, self.session, found))
+        return self.pauses.pop(0) if self.pauses else None
+
+
+@dataclass(slots=True, eq=False)
+class RemoveKey:
+    """Remove a contender or a note that stands for nobody."""
+
+    key: str
+    index: int | None = None
+    """At which it is to be removed: another's, that nobody may have touched since. None for one's own, that
+    anybody may have written a note to.
+    """
+
+    async def step(self, io: IO, *, deadline: float) -> float | None:
+        """Remove it."""
+        await remove(io, key=self.key, index=self.index, deadline=deadline)
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class DestroySession:
+    """Destroy a session that nobody here relies on any more, its contender first where it has one."""
+
+    session: str
+
+    async def step(self, io: IO, *, deadline: float) -> float | None:
+        """Destroy it; harmless when it is gone."""
+        await send_once(io, session_endpoint.destroy(self.session), deadline=deadline)
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class StraySession:
+    """Look, now and later, whether an unanswered create has made a session, and destroy it."""
+
+    name: str
+    """Its name, which no other session has."""
+    has_ttl: bool
+    """Whether it ends by itself, sooner or later."""
+    pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
+
+    async def step(self, io: IO, *, deadline: float) -> float | None:
+        """Find it by its name. Where sessions may not be read there is none to be found: its TTL ends it."""
+        session = await self._find(io, deadline)
+        if session is None:
+            return self.pauses.pop(0) if self.pauses else None
+        await send_once(io, session_endpoint.destroy(session), deadline=deadline)
+        io.emit(Cleaned("", session, found=True))
+        return None
+
+    def hurry(self) -> None:
+        """Have the next looks follow each other soon, if there was none yet."""
+        if len(self.pauses) == len(SWEEPS) - 1:
+            self.pauses = [*LAST_LOOKS, *self.pauses]
+
+    async def _find(self, io: IO, deadline: float) -> str | None:
+        call = session_endpoint.list_sessions(options=_CONSISTENT)
+        with suppress(PermissionDenied):
+            found = (await send_once(io, call, deadline=deadline)).value
+            return next((session.id for session in found if session.name == self.name), None)
+        return None

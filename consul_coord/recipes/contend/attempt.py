@@ -1,0 +1,258 @@
+"""The skeleton of an attempt: moves, what stands in the way, deadline, giving up.
+
+Rules
+- An attempt makes one move after the other until it has what is wanted, or the deadline comes. A move returns
+  the hold, or None when something stands in the way; ``_block`` has said what.
+- A failure to serve stands in the way like a holder does: the attempt pauses and moves again.
+- A single try (``timeout=0``) never waits for a change.
+- Leaving without a hold leaves nothing behind: at once if the server answers soon, otherwise by the reaper.
+- A claim is entered before anything is sent. If the call is interrupted, even while it gives up, the register
+  has the rest done.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, TypeVar
+
+from consul_coord.errors import (
+    AcquireTimeout,
+    BrokenReply,
+    ConsulCoordError,
+    InvalidArgument,
+    RequestTimeout,
+    TxnFailed,
+)
+from consul_coord.events import Acquired, TimedOut, Waiting
+from consul_coord.http.backoff import delay
+from consul_coord.http.blocking import Pace
+from consul_coord.http.endpoints import txn
+from consul_coord.http.failures import outcome_unknown, retryable
+from consul_coord.http.retry import send_once
+from consul_coord.models import Blocker
+from consul_coord.recipes.contend.refusals import timed_out
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from consul_coord.http.messages import Retry
+    from consul_coord.io import IO
+    from consul_coord.models import BlockerKind, KVPair, Result, TxnOp, TxnResult
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Handle
+    from consul_coord.recipes.session.keeping import KeptSession
+
+T = TypeVar("T")
+
+FIRST_PAUSE = 0.1
+"""Seconds to the second try in a lock-delay or after a failure; grows to LONGEST_PAUSE."""
+LONGEST_PAUSE = 1.0
+GIVE_UP_BUDGET = 0.08
+"""Seconds that giving up may take before the reaper takes over: a cancelled call ends within 100 ms."""
+SPREAD = 0.02
+"""Where nobody queues, waiters take a key that became free after a random part of this many seconds."""
+_PACE = Pace(interval=0.01, burst=20)
+"""How fast watches may follow each other: enough for a waiter that is passed by newcomers again and again."""
+_PAUSES = {"lock_delay", "unreachable"}
+"""What ends without an event: the attempt pauses, and tries again."""
+
+
+def deadline_of(io: IO, timeout: float | None) -> float:
+    """Return when ``timeout`` seconds will have passed.
+
+    Never for None. Raises InvalidArgument for what is no time.
+    """
+    if timeout is None:
+        return math.inf
+    if not timeout >= 0:  # also true of nan
+        message = f"timeout must be 0 or more seconds, or None to wait for ever, not {timeout!r}"
+        raise InvalidArgument(message)
+    return io.now() + timeout
+
+
+class Attempt(ABC):
+    """One call of ``acquire``."""
+
+    def __init__(self, io: IO, client: Shared, wanted: str, *, timeout: float | None) -> None:
+        self.io = io
+        self.client = client
+        self.wanted = wanted
+        """What is wanted, as the user named it."""
+        self.once = timeout == 0
+        self.deadline = io.now() + client.timeout if self.once else deadline_of(io, timeout)
+        self.kept: KeptSession | None = None
+        """The present session."""
+        self.blocker = Blocker("unreachable")
+        self.cause: ConsulCoordError | None = None
+        """What the server or the network said, where that is in the way."""
+        self._reported: tuple[BlockerKind, int | None] | None = None
+        self.asked = False
+        """Whether the present session may have something on the server."""
+        self._must_pause = False
+        self._pace = _PACE
+
+    # -- what a recipe adds
+
+    @abstractmethod
+    async def _begin(self) -> None:
+        """Enter the claim, and wait for others of this client."""
+
+    @abstractmethod
+    async def _move(self) -> Handle | None:
+        """Do what is next; None when it did not bring the hold."""
+
+    @abstractmethod
+    async def _withdraw(self, deadline: float) -> bool:
+        """Remove what was left on the server; returns whether that is surely done."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Take note that nothing is left on the server."""
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Have removed in the background what may be left. Repeatable."""
+
+    @abstractmethod
+    def _unanswered(self) -> None:
+        """Take note that a request that locks got no answer: it may be applied later."""
+
+    # -- the whole attempt
+
+    async def run(self) -> Handle:
+        """Get what is wanted, or raise why not, leaving nothing behind."""
+        io, started, failures = self.io, self.io.now(), 0
+        handle: Handle | None = None
+        try:
+            await self._begin()
+            while True:
+                self._must_pause = False
+                try:
+                    handle = await self._move()
+                except ConsulCoordError as error:
+                    self._note(error)
+                if handle is not None:
+                    break
+                failures = failures + 1 if self._must_pause else 0
+                if io.now() >= self.deadline or (self.once and failures):
+                    raise self._timeout()
+                reading_lost = isinstance(self.cause, BrokenReply) and not self.asked
+                if failures > reading_lost:  # one lost reading is taken again at once
+                    pause = delay(failures, io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
+                    await io.sleep(min(pause, max(0.0, self.deadline - io.now())))
+        except AcquireTimeout as error:
+            io.emit(TimedOut(error.key, error.blocker, io.now() - started))
+            raise
+        finally:
+            # Also after a KeyboardInterrupt or a cancellation, wherever it struck.
+            if handle is None:
+                await self._give_up()
+        hold = handle.grant
+        io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
+        return handle
+
+    def _note(self, error: ConsulCoordError) -> None:
+        """Take a failure to serve for something that stands in the way. Raises any other error."""
+        if not retryable(error):
+            raise error
+        # A request cut short by the caller's own deadline says nothing new.
+        if not (isinstance(error, RequestTimeout) and self.io.now() >= self.deadline and self._reported):
+            self._block("unreachable", cause=error)
+
+    def _block(
+        self,
+        kind: BlockerKind,
+        *,
+        session: str | None = None,
+        position: int | None = None,
+        cause: ConsulCoordError | None = None,
+    ) -> None:
+        """Take note of what is in the way, and report it when it is something else than before."""
+        self.blocker = Blocker(kind, session, position)
+        self.cause = cause
+        self._must_pause = kind in _PAUSES
+        if self._reported != (kind, position):
+            self._reported = (kind, position)
+            self.io.emit(Waiting(self.wanted, self.blocker))
+
+    def _timeout(self) -> AcquireTimeout:
+        return timed_out(self.wanted, self.session, self.blocker, self.cause)
+
+    async def _give_up(self) -> None:
+        settled = False
+        try:
+            async with self.io.shield(GIVE_UP_BUDGET) as deadline:
+                settled = await self._withdraw(deadline)
+        finally:
+            if settled:
+                self._settle()
+            else:
+                self._abandon()
+
+    # -- asking
+
+    @property
+    def session(self) -> str:
+        """The id of the present session; empty before there was one."""
+        return "" if self.kept is None else self.kept.id
+
+    @property
+    def limit(self) -> float:
+        """When one request is over at the latest."""
+        return min(self.deadline, self.io.now() + self.client.timeout)
+
+    async def _ask(self, *ops: TxnOp, retry: Retry | None = None) -> TxnResult:
+        """Send one transaction. ``asked`` tells from before one that locks until it is known to be undone."""
+        before = self.asked
+        locks = any(op.verb == "lock" for op in ops)
+        self.asked = before or locks
+        try:
+            return await send_once(self.io, txn.txn(*ops, retry=retry), deadline=self.limit)
+        except TxnFailed:
+            self.asked = before
+            raise
+        except BaseException as error:
+            if locks and outcome_unknown(error):
+                self._unanswered()
+            else:
+                self.asked = before
+            raise
+
+    async def _watch(
+        self, key: str, index: int, *, first: bool = False, deadline: float | None = None
+    ) -> Result[KVPair | None] | None:
+        """Wait until a key is no longer at ``index``; None when the session ended or the deadline came.
+
+        ``first``: others wait on this attempt.
+
+        A blocking query that ends without a change is asked again. Raises AcquireTimeout in a single try.
+        """
+        while True:
+            await self._before_a_watch()
+            until = None if self.kept is None else self.kept.over
+            seen = await self.client.watches.change(
+                self.io, key, index, until=until, deadline=deadline or self.deadline, first=first
+            )
+            if seen is None or seen.value is None or seen.value.modify_index != index:
+                return seen
+
+    async def _before_a_watch(self) -> None:
+        if self.once:
+            raise self._timeout()
+        self._pace, pause = self._pace.take(self.io.now(), self.io.random())
+        if pause:
+            await self.io.sleep(pause)
+
+
+async def or_none(single_try: Awaitable[T]) -> T | None:
+    """Return what a single try gets; None when something else has it, or stands in the way.
+
+    Raises what stands in the way of asking.
+    """
+    try:
+        return await single_try
+    except AcquireTimeout as error:
+        if error.blocker.kind == "unreachable" and error.__cause__ is not None:
+            raise error.__cause__ from None
+        return None

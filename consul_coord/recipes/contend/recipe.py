@@ -1,0 +1,83 @@
+"""What every lock and semaphore object has: attempts, the holds of its threads and tasks, waiting calls."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from consul_coord.errors import LockLost, NotHeld
+from consul_coord.recipes.contend.attempt import or_none
+from consul_coord.recipes.contend.owners import Owners
+from consul_coord.recipes.contend.waiting import WaitingCalls
+from consul_coord.recipes.hold.asking import check
+from consul_coord.recipes.hold.release import release
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from consul_coord.io import IO
+    from consul_coord.models import ReleaseOutcome
+    from consul_coord.recipes.contend.attempt import Attempt
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Handle
+
+
+class Recipe(WaitingCalls, ABC):
+    """One object of a user's: ``name`` is what it is about, ``one`` what a holder has."""
+
+    def __init__(self, name: str, *, one: str, reentrant: bool = False) -> None:
+        super().__init__(name)
+        self.name = name
+        self.reentrant = reentrant
+        self.owners = Owners()
+        self._one = one
+
+    @abstractmethod
+    def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> Attempt:
+        """Return one call of ``acquire``, not begun yet."""
+
+    def held_by(self, owner: object) -> Handle:
+        """Return the owner's latest hold that was not given up. Raises NotHeld."""
+        handle = self.owners.latest(owner)
+        if handle is None:
+            message = (
+                f"this thread or task has no {self._one} of {self.name!r}; what another one took is released "
+                f"with {self._one}.release(), from any thread or task"
+            )
+            raise NotHeld(message, key=self.name)
+        return handle
+
+
+def acquire(io: IO, client: Shared, recipe: Recipe, *, timeout: float | None) -> Coroutine[Any, Any, Handle]:
+    """Acquire, waiting up to ``timeout`` seconds (None: for ever; 0: one try).
+
+    The caller keeps the handle with ``recipe.owners`` at its very end. Raises AlreadyHeld, AcquireTimeout,
+    KeyConflict, and what the server refuses.
+    """
+    again = recipe.owners.latest(io.owner()) if recipe.reentrant else None
+    if again is None or again.grant.refused_again:
+        client.attend(recipe.owners)
+        return recipe.attempt(io, client, timeout=timeout).run()
+    return _enter_again(io, again)
+
+
+async def _enter_again(io: IO, handle: Handle) -> Handle:
+    try:
+        check(handle.grant, io.now())
+    except LockLost:
+        handle.grant.refused_again = True
+        raise
+    return handle
+
+
+async def try_acquire(io: IO, client: Shared, recipe: Recipe) -> Handle | None:
+    """Acquire if that can be done at once; None when somebody else has it, or a lock-delay is in force.
+
+    Raises what stands in the way of asking.
+    """
+    return await or_none(acquire(io, client, recipe, timeout=0))
+
+
+async def release_own(io: IO, client: Shared, recipe: Recipe) -> ReleaseOutcome:
+    """Release what the calling thread or task holds. Raises NotHeld."""
+    return await release(io, client.holds, recipe.held_by(io.owner()).grant)

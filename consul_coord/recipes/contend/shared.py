@@ -1,0 +1,42 @@
+"""What an attempt needs of its client: the parts of the lower rooms, and nothing of the client itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from consul_coord.io import Host, Signal
+    from consul_coord.models import SessionSpec
+    from consul_coord.recipes.cleanup.reaper import Reaper
+    from consul_coord.recipes.contend.memory import QueueMemory
+    from consul_coord.recipes.contend.owners import Owners
+    from consul_coord.recipes.contend.tickets import Tickets
+    from consul_coord.recipes.hold.holds import Holds
+    from consul_coord.recipes.session.keeping import Sessions, SessionSource
+    from consul_coord.recipes.session.pool import SessionPools
+    from consul_coord.recipes.watch.engine import Watches
+
+
+class Shared(Protocol):
+    """What the recipes of one client share."""
+
+    host: Host
+    timeout: float
+    """Seconds that one request may take."""
+    closing: Signal
+    """Raised when the client closes."""
+    sessions: Sessions
+    pools: SessionPools
+    holds: Holds
+    tickets: Tickets
+    reaper: Reaper
+    watches: Watches
+    queue_memory: QueueMemory
+
+    def source(self, spec: SessionSpec | str | None) -> SessionSource:
+        """Return where a lock gets its session from; one of its own ends when nobody refers to its source."""
+        ...
+
+    def attend(self, owners: Owners | None = None) -> None:
+        """Have the register swept while anything is entered, and ``owners`` that have ended forgotten."""
+        ...

@@ -1,0 +1,190 @@
+"""The holds of one client: granting, ending, who is told.
+
+Rules
+- A hold is registered from its grant until it is given back, or its loss is announced.
+- The end is settled in the hold; announcing it can be repeated, so that the sweep finishes what an
+  interrupted call began.
+- A hold that nobody refers to any more is given back. A hold of a session that was exported goes on
+  elsewhere.
+- When the client closes, its holds end first, and ``close`` gives them back.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consul_coord.events import Forgotten, HandedOver, Lost
+from consul_coord.models import LossReason
+from consul_coord.recipes.hold.grant import Grant, Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consul_coord.io import Host
+    from consul_coord.models import KVPair
+    from consul_coord.recipes.hold.grant import HoldKind
+    from consul_coord.recipes.hold.register import Register
+    from consul_coord.recipes.session.keeping import KeptSession
+
+MOST_REMEMBERED = 10_000
+"""Of so many keys the last fence is remembered; of older ones the server is asked again."""
+
+
+class Fences:
+    """The latest fence that this client got for each key: the next one must be above it."""
+
+    def __init__(self) -> None:
+        self._fences: dict[str, int] = {}
+
+    def remember(self, key: str, fence: int) -> None:
+        """Keep the latest fence got for a key."""
+        self._fences.pop(key, None)
+        self._fences[key] = fence
+        if len(self._fences) > MOST_REMEMBERED:
+            self._fences.pop(next(iter(self._fences)), None)
+
+    def last(self, key: str) -> int | None:
+        """Return the latest fence got for a key, or None when this client has not held it, or long ago."""
+        return self._fences.get(key)
+
+    def forget(self, key: str) -> None:
+        """Expect the same fence again: somebody else goes on with the hold."""
+        self._fences.pop(key, None)
+
+
+class Holds:
+    """See the module."""
+
+    def __init__(self, host: Host, register: Register, watch: Callable[[Grant], object]) -> None:
+        self._host = host
+        self.register = register
+        self.fences = Fences()
+        self._watch = watch
+        self._closing = False
+        self._given_up: dict[Grant, None] = {}
+
+    def grant(
+        self,
+        granted: KVPair,
+        *,
+        kept: KeptSession,
+        value: bytes,
+        flags: int,
+        kind: HoldKind,
+        keeps: object = None,
+        fence: int | None = None,
+    ) -> Handle:
+        """Register a hold that the server has granted; returns what keeps it.
+
+        ``keeps`` lives as long as the hold does. ``fence`` is the key's ModifyIndex if None.
+        """
+        hold = Grant(
+            granted, kept=kept, value=value, flags=flags, kind=kind, now=self._host.now(), announcer=self
+        )
+        hold.fence = granted.modify_index if fence is None else fence
+        handle = Handle(hold, keeps)
+        self.register.enter(hold, handle)
+        kept.dependents[hold] = None
+        self._watch(hold)
+        return handle
+
+    def all(self) -> Iterator[Grant]:
+        """Iterate over the holds that have not ended."""
+        return (hold for hold in self.register.all(Grant) if not hold.ended)
+
+    # -- the end
+
+    def ended(self, hold: Grant) -> None:
+        """Tell everybody of a loss, once; a release is told by its outcome."""
+        reason = hold.look(self._host.now())[1]
+        if reason is None:
+            return
+        self.call_back(hold)
+        if reason is LossReason.CLIENT_CLOSED and self._closing and not hold.kept.exported:
+            self._given_up[hold] = None  # closing gives it back
+        else:
+            hold.kind.lost(hold)
+            if hold.told.settle(reason):
+                self._host.emit(self._news_of(hold, reason))
+        self.forget(hold)
+
+    def _news_of(self, hold: Grant, reason: LossReason) -> Lost | HandedOver:
+        if not self._goes_on_elsewhere(hold, reason):
+            return Lost(hold.key, hold.session, hold.fence, reason)
+        for watch in hold.kind.watches(hold):
+            self.fences.forget(watch.key)
+        return HandedOver(hold.key, hold.session, hold.fence)
+
+    @staticmethod
+    def _goes_on_elsewhere(hold: Grant, reason: LossReason) -> bool:
+        return hold.kept.exported and reason is LossReason.CLIENT_CLOSED
+
+    def forget(self, hold: Grant) -> None:
+        """Take a hold out of the register: it is given back, or its loss is announced."""
+        hold.kept.dependents.pop(hold, None)
+        self.register.remove(hold)
+
+    def abandoned(self, hold: Grant) -> None:
+        """Give back a hold that nobody refers to any more."""
+        ended_by = hold.kept.lease.ended_by
+        if ended_by is not None or hold.kept.exported:
+            # The server frees the key with its session, or that goes on elsewhere.
+            hold.lose(ended_by or LossReason.CLIENT_CLOSED)
+            return
+        if hold.begin_release():
+            self._host.emit(Forgotten(hold.key, hold.session, hold.fence))
+        if hold.released and hold.outcome.value is None:
+            hold.kind.abandon(hold)
+        self.forget(hold)
+
+    def announce_losses(self) -> None:
+        """Finish what an interrupted call began to announce."""
+        for hold in self.register.all(Grant):
+            if hold.ended and not hold.released:
+                self.ended(hold)
+
+    # -- what users ask for
+
+    def on_lost(self, hold: Grant, callback: Callable[[LossReason], object]) -> None:
+        """Have a callback called at the loss of a hold, at once when it is lost."""
+        hold.on_lost(callback)
+        if hold.look(self._host.now())[1] is not None:
+            self.call_back(hold)
+
+    def call_back(self, hold: Grant) -> None:
+        """Have the callbacks called that were not called yet, if the hold is lost."""
+        reason = hold.look(self._host.now())[1]
+        if reason is not None:
+            for callback in hold.take_lost_callbacks():
+                self._host.call_back(partial(callback, reason))
+
+    def healthy(self, slack: float) -> bool:
+        """Return whether every live hold has at least ``slack`` seconds of its lease left."""
+        now = self._host.now()
+        return all(hold.lease.remaining(now) >= slack for hold in self.all())
+
+    # -- closing
+
+    def give_up(self) -> None:
+        """End all holds, those too that were granted since the last call: the client closes."""
+        self._closing = True
+        for hold in list(self.all()):
+            hold.lose(LossReason.CLIENT_CLOSED)
+
+    def given_up(self) -> list[Grant]:
+        """Return the holds that closing is to give back, until each is ``given_back``."""
+        self.give_up()
+        return list(self._given_up)
+
+    def given_back(self, hold: Grant) -> None:
+        """Take note that closing is through with a hold."""
+        self._given_up.pop(hold, None)
+
+    def releasing(self) -> list[Grant]:
+        """Return the holds whose release is under way: a session is not destroyed before it is through."""
+        return [hold for hold in self.register.all(Grant) if hold.released and not hold.settled.is_set()]
+
+    def forked(self, host: Host) -> None:
+        """Tell of what ends from now on through a forked child's host."""
+        self._host = host

@@ -1,0 +1,41 @@
+"""What is to be locked, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import KeyConflict
+
+if TYPE_CHECKING:
+    from consul_coord.models import KVPair, SessionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockPlan:
+    """What is to be locked, and how."""
+
+    keys: tuple[str, ...]
+    """One, or several to be locked together, in their order."""
+    value: bytes
+    flags: int
+    accept_flags: frozenset[int]
+    fair: bool
+    reentrant: bool
+    session: SessionSpec | str | None
+    any_key: bool = False
+    """Whether the keys may have names that nothing new should get: to look at old ones, and to break them."""
+
+    @property
+    def key(self) -> str:
+        """The key, or the first of several."""
+        return self.keys[0]
+
+    def check_flags(self, pair: KVPair) -> None:
+        """Raise KeyConflict when a key that exists is not a lock of ours."""
+        if pair.flags != self.flags and pair.flags not in self.accept_flags:
+            message = (
+                f"{pair.key!r} is not a lock: its flags are {pair.flags:#x}, not {self.flags:#x}. "
+                f"Use another key or, if it is meant, accept_flags=({pair.flags:#x},)"
+            )
+            raise KeyConflict(message, key=pair.key, flags=pair.flags)

@@ -1,0 +1,58 @@
+"""What a reading of a lock and its queue means for one of its waiters: pure rules.
+
+Rules
+- The server alone decides who gets the key. The queue decides who asks, and when.
+- Whoever is first in the queue watches the key. Everybody else watches the contender right before.
+- The index that a watch begins from is taken from the reading that was judged: whatever changed since then
+  ends the watch at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consul_coord.recipes.contend.queue import Rejoin
+
+if TYPE_CHECKING:
+    from consul_coord.models import KVPair
+    from consul_coord.recipes.contend.queue import Look
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """The key is ours already: the reply to the request that took it was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Somebody is before us: watch the nearest."""
+
+    own: KVPair
+    predecessor: KVPair
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """We are the head: take the key, or watch it while ``held`` is there."""
+
+    own: KVPair
+    held: KVPair | None
+
+
+Verdict = Adopt | Rejoin | Follow | Lead
+
+
+def judge(look: Look, session: str) -> Verdict:
+    """Return what a reading means for a session that queues and has no hold on the key registered."""
+    if look.pair is not None and look.pair.session == session:
+        return Adopt()
+    position = look.position(session)
+    if position is None:
+        return Rejoin()
+    own = look.live[position]
+    if position > 0:
+        return Follow(own, look.live[position - 1], position)
+    held = look.pair if look.pair is not None and look.pair.session is not None else None
+    return Lead(own, held)

@@ -1,0 +1,354 @@
+"""Hearing of changes: blocking queries for a few things, shared readings for many.
+
+Rules
+- An agent takes a limited number of connections from one address, and a blocking query occupies one. One
+  bound covers everything that a client watches: holds, waiting calls of every recipe, sessions and users'
+  watches.
+- Up to ``MOST`` things have a query each, and hear of a change in milliseconds. With more, ``FEW`` keep one:
+  the first in their queues, on whom others wait, and one for each session with holds. All else shares
+  readings, as many keys as fit in a transaction, and hears of a change within the time that these take in
+  turn: at ``KEYS_PER_SECOND``, a thousand keys are read once a second. When half of ``MOST`` are left, each
+  has its own query again.
+- A wait brings what the thing was at some moment; the caller acts by naming an index, or looks again. So a
+  wait may end for nothing, and readings need not be consistent.
+- A hold is watched for as long as it lasts, a failing query included: after a failure its present state is
+  read consistently. What shared readings show of a hold is a suspicion only.
+- A reading that is refused ends the waits for its keys: the caller asks by itself then, and is told why.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from consul_coord.errors import ConsulCoordError, PermissionDenied, SessionNotFound
+from consul_coord.http.endpoints import kv
+from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.failures import retryable
+from consul_coord.http.retry import send_once, wait_once
+from consul_coord.io import OnDemand, Signal
+from consul_coord.models import ReadOptions, Result
+from consul_coord.recipes.watch.batch import BATCH, read_together
+from consul_coord.recipes.watch.follow import WAIT, Follower
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from consul_coord.http.messages import Call
+    from consul_coord.io import IO, Host
+    from consul_coord.models import KVPair, Session
+    from consul_coord.recipes.session.keeping import KeptSession, Sessions
+
+T = TypeVar("T")
+
+MOST = 32
+"""So many things have a query each."""
+FEW = 6
+"""So many keep one when there are more."""
+KEYS_PER_SECOND = 1_000
+SHORTEST = 0.1
+"""Seconds between two readings of a key at least."""
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+class Watched(Protocol):
+    """A key that a hold depends on."""
+
+    key: str
+    index: int
+    """To watch from."""
+    over: Signal
+    """Raised when it need not be watched any more."""
+    kept: KeptSession
+
+    async def seen(self, io: IO, result: Result[KVPair | None], /, *, consistent: bool) -> None:
+        """Take note of a reading. Raises what stands in the way of making sure."""
+        ...
+
+
+class _Wait(Generic[T]):
+    """One call that shares readings."""
+
+    __slots__ = ("index", "over", "seen")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.over = Signal()
+        self.seen: Result[T] | None = None
+
+    def end(self, seen: Result[T] | None) -> None:
+        self.seen = seen
+        self.over.set()
+
+
+class _KeyWait(_Wait["KVPair | None"]):
+    """One for a key."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, index: int, key: str) -> None:
+        super().__init__(index)
+        self.key = key
+
+    def read(self, pair: KVPair | None) -> None:
+        """Take note of a reading."""
+        if pair is None or pair.modify_index != self.index:
+            self.end(Result(pair))
+
+
+class _TreeWait(_Wait["tuple[KVPair, ...]"]):
+    """One for all keys with a prefix."""
+
+    __slots__ = ("prefix",)
+
+    def __init__(self, index: int, prefix: str) -> None:
+        super().__init__(index)
+        self.prefix = prefix
+
+    async def read(self, io: IO, *, deadline: float) -> None:
+        """Take a reading. Raises what that raises."""
+        seen = await send_once(io, kv.list_pairs(self.prefix), deadline=deadline)
+        if seen.index != self.index:
+            self.end(seen)
+
+
+class Watches:
+    """What one client watches."""
+
+    def __init__(self, host: Host, sessions: Sessions, *, timeout: float) -> None:
+        self._host = host
+        self._sessions = sessions
+        self._timeout = timeout
+        self._mutex = host.mutex()
+        self._queries: dict[Signal, bool] = {}
+        """What ends each blocking query, and whether it may go on when there are many."""
+        self._waits: dict[_Wait[Any], None] = {}
+        self._held: dict[Watched, None] = {}
+        """The keys of holds that share readings."""
+        self._watched_sessions: set[str] = set()
+        self._reader = OnDemand(host, self._read, has_work=self._has_readings, name="shared readings")
+
+    # -- waiting calls
+
+    async def change(
+        self,
+        io: IO,
+        key: str,
+        index: int,
+        *,
+        until: Signal | None,
+        deadline: float,
+        first: bool = False,
+    ) -> Result[KVPair | None] | None:
+        """Return the key once it is no longer at ``index``, or for nothing; it existed at ``index``.
+
+        ``first``: others wait on the caller. None when ``until`` was raised or ``deadline`` came first.
+        Raises what a read raises.
+        """
+        call = kv.get(key, options=ReadOptions(index=index, wait=WAIT))
+        return await self._next(
+            io, call, lambda: _KeyWait(index, key), until=until, deadline=deadline, first=first
+        )
+
+    async def change_below(
+        self, io: IO, prefix: str, index: int, *, until: Signal | None, deadline: float
+    ) -> Result[tuple[KVPair, ...]] | None:
+        """Return all keys with a prefix once one has changed since ``index``; see ``change``."""
+        call = kv.list_pairs(prefix, options=ReadOptions(index=max(index, 1), wait=WAIT))
+        return await self._next(
+            io, call, lambda: _TreeWait(index, prefix), until=until, deadline=deadline, first=True
+        )
+
+    async def _next(
+        self,
+        io: IO,
+        call: Call[Result[T]],
+        wait: Callable[[], _Wait[T]],
+        *,
+        until: Signal | None,
+        deadline: float,
+        first: bool,
+    ) -> Result[T] | None:
+        while until is None or not until.is_set():
+            stop = self._begin_query(first=first)
+            if stop is None:
+                return await self._share(io, wait(), until, deadline)
+            unsubscribe = None if until is None else until.subscribe(stop.set)
+            try:
+                seen = await wait_once(io, call, until=stop, deadline=deadline)
+            finally:
+                if unsubscribe is not None:
+                    unsubscribe()
+                self._queries.pop(stop, None)
+            if seen is not None or io.now() >= deadline:
+                return seen
+        return None
+
+    async def _share(self, io: IO, wait: _Wait[T], until: Signal | None, deadline: float) -> Result[T] | None:
+        unsubscribe = None if until is None else until.subscribe(wait.over.set)
+        self._waits[wait] = None
+        self._reader.start()
+        try:
+            await io.wait(wait.over, deadline=deadline)
+        finally:
+            self._waits.pop(wait, None)
+            if unsubscribe is not None:
+                unsubscribe()
+        return wait.seen
+
+    # -- users' watches
+
+    def query(self) -> Signal | None:
+        """Count a blocking query that begins; returns what ends it, or None when there are too many.
+
+        Give it back with ``end_query``.
+        """
+        return self._begin_query(first=False)
+
+    def end_query(self, stop: Signal) -> None:
+        """Take note that a query has ended."""
+        self._queries.pop(stop, None)
+
+    # -- the bound
+
+    def _begin_query(self, *, first: bool) -> Signal | None:
+        stop = Signal()
+        with self._mutex:
+            shared = len(self._waits) + len(self._held)
+            if len(self._queries) >= MOST or (shared and not first):
+                self._make_few()
+                return None
+            if shared and len(self._queries) >= FEW:
+                return None
+            self._queries[stop] = first
+        return stop
+
+    def _make_few(self) -> None:
+        """End the queries that are not to go on when there are many: these things share readings then."""
+        ended = [stop for stop, first in list(self._queries.items()) if not first]
+        for stop in ended:
+            stop.set()
+
+    def _has_readings(self) -> bool:
+        return bool(self._waits or self._held)
+
+    # -- holds
+
+    def watch(self, io: IO, watched: Watched) -> None:
+        """Watch a key of a hold until that is over."""
+        stop = self._begin_query(first=False)
+        if stop is not None:
+            io.spawn(partial(self._follow, watched, stop), name=f"watch {watched.key}")
+            return
+        self._held[watched] = None
+        self._reader.start()
+        if watched.kept.id not in self._watched_sessions:
+            self._watched_sessions.add(watched.kept.id)
+            io.spawn(partial(self._follow_session, watched.kept), name=f"watch session {watched.kept.id}")
+
+    async def _follow(self, watched: Watched, stop: Signal, io: IO) -> None:
+        unsubscribe = watched.over.subscribe(stop.set)
+        follower: Follower[KVPair | None] = Follower(
+            partial(kv.watch, watched.key, options=_CONSISTENT), index=watched.index
+        )
+        try:
+            while not stop.is_set():
+                try:
+                    seen = await follower.next(io, until=stop)
+                    if seen is not None:
+                        await watched.seen(io, seen, consistent=True)
+                except PermissionDenied:
+                    return
+                except ConsulCoordError:
+                    await follower.pause(io, until=stop)
+        finally:
+            unsubscribe()
+            self._queries.pop(stop, None)
+        if not watched.over.is_set():
+            self.watch(io, watched)
+
+    async def _follow_session(self, kept: KeptSession, io: IO) -> None:
+        """Notice the end of a session whose holds share readings."""
+        stop = Signal()
+        self._queries[stop] = True
+        unsubscribe = kept.over.subscribe(stop.set)
+        follower: Follower[Session | None] = Follower(
+            partial(session_endpoint.watch, kept.id, options=_CONSISTENT)
+        )
+        try:
+            while any(watched.kept is kept for watched in self._held):
+                try:
+                    seen = await follower.next(io, until=stop)
+                    if seen is None:
+                        return
+                    if seen.value is None:
+                        # Gone, or not to be read with this token: a renewal tells.
+                        await self._sessions.confirm(io, kept)
+                        return
+                except (PermissionDenied, SessionNotFound):
+                    return
+                except ConsulCoordError:
+                    await follower.pause(io, until=stop)
+        finally:
+            unsubscribe()
+            self._queries.pop(stop, None)
+            self._watched_sessions.discard(kept.id)
+
+    # -- shared readings
+
+    async def _read(self, io: IO) -> None:
+        while self._has_readings():
+            await io.sleep(max(SHORTEST, (len(self._waits) + len(self._held)) / KEYS_PER_SECOND))
+            for wait in [one for one in list(self._waits) if one.over.is_set()]:
+                self._waits.pop(wait, None)
+            for watched in [one for one in self._held if one.over.is_set()]:
+                del self._held[watched]
+            if len(self._waits) + len(self._held) + len(self._queries) <= MOST // 2:
+                self._part(io)
+                return
+            await self._read_all(io)
+
+    def _part(self, io: IO) -> None:
+        """Give everything its own query again."""
+        held, self._held = self._held, {}
+        for wait in list(self._waits):
+            wait.end(None)
+        for watched in held:
+            self.watch(io, watched)
+
+    async def _read_all(self, io: IO) -> None:
+        by_key: dict[str, list[_KeyWait | Watched]] = {}
+        for wait in list(self._waits):
+            if isinstance(wait, _KeyWait):
+                by_key.setdefault(wait.key, []).append(wait)
+            elif isinstance(wait, _TreeWait):
+                await self._try([wait], wait.read(io, deadline=io.now() + self._timeout))
+        for watched in self._held:
+            by_key.setdefault(watched.key, []).append(watched)
+        keys = list(by_key)
+        for start in range(0, len(keys), BATCH):
+            part = keys[start : start + BATCH]
+            ones = [one for key in part for one in by_key[key]]
+            waits = [one for one in ones if isinstance(one, _KeyWait)]
+            await self._try(waits, self._look(io, part, ones))
+
+    async def _try(self, waits: Sequence[_Wait[Any]], reading: Awaitable[None]) -> None:
+        """Take a reading; one that is refused ends the waits for it."""
+        try:
+            await reading
+        except ConsulCoordError as error:
+            if not retryable(error):
+                for wait in waits:
+                    wait.end(None)
+
+    async def _look(self, io: IO, keys: Sequence[str], ones: Sequence[_KeyWait | Watched]) -> None:
+        found = await read_together(io, keys, timeout=self._timeout)
+        for one in ones:
+            pair = found.get(one.key)
+            if isinstance(one, _KeyWait):
+                one.read(pair)
+                continue
+            # What can't be made sure of now can be at the next reading.
+            with suppress(ConsulCoordError):
+                await one.seen(io, Result(pair), consistent=False)

@@ -1,0 +1,121 @@
+"""What one client has under way: its end, in what order it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.errors import ClientClosed
+from consul_coord.events import Lost
+from consul_coord.io import Interrupt, Signal
+from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
+from consul_coord.recipes.cleanup.tasks import SWEEPS
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.lock.keys import Keys
+from consul_coord.recipes.lock.kind import LockKind
+from tests.support.fake_io import FakeIO
+from tests.support.replies import OTHER, SESSION, ok, pairs
+
+if TYPE_CHECKING:
+    from consul_coord.recipes.hold.grant import Grant, Handle
+    from consul_coord.recipes.session.keeping import SessionSource
+
+CLOSED = (HoldState.LOST, LossReason.CLIENT_CLOSED)
+
+
+class Bench:
+    """A client with a session and a hold of ``k``."""
+
+    def __init__(self) -> None:
+        self.io = FakeIO()
+        self.core = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+        self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+        self.kept = self.io.run(self.core.sessions.shared.live(self.io, deadline=1010.0))
+        self.handles: list[Handle] = []
+        self.hold = self.grant("k")
+
+    def grant(self, key: str) -> Grant:
+        """Return a hold that is kept for as long as the bench is."""
+        pair = KVPair(key, session=SESSION, modify_index=7, lock_index=1)
+        kind = LockKind(Keys(self.core, [key], LOCK_FLAGS, "me"))
+        handle = self.core.holds.grant(pair, kept=self.kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+        self.handles.append(handle)
+        return handle.grant
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_who_is_woken_by_the_closing_finds_the_holds_ended_by_it(bench: Bench) -> None:
+    found = []
+    bench.core.closing.subscribe(lambda: found.append(bench.hold.look(bench.io.time)))
+    bench.core.begin_close()
+    assert found == [CLOSED]
+    assert bench.io.seen(Lost) == [], "what closes gives it back: that is no loss of the lock"
+    assert bench.core.holds.given_up() == [bench.hold]
+
+
+def test_a_hold_that_is_granted_while_closing_begins_ends_with_the_others(bench: Bench) -> None:
+    late = []
+    bench.core.closing.subscribe(lambda: late.append(bench.grant("late")))
+    bench.core.begin_close()
+    assert late[0].look(bench.io.time) == CLOSED
+    assert bench.core.holds.given_up() == [bench.hold, *late]
+
+
+def test_nothing_begins_once_closing_has_begun(bench: Bench) -> None:
+    refused = []
+
+    def begin() -> None:
+        with pytest.raises(ClientClosed):
+            bench.core.enter(Interrupt())
+        refused.append(True)
+
+    bench.hold.over.subscribe(begin)
+    assert bench.core.begin_close()
+    assert refused
+    assert not bench.core.begin_close(), "once"
+
+
+def test_a_session_of_its_own_ends_when_nobody_refers_to_the_lock_or_a_hold_any_more(bench: Bench) -> None:
+    bench.io.expect("PUT", "/v1/session/create", ok({"ID": OTHER}))
+    source: SessionSource | None = bench.core.source(SessionSpec(name="own"))
+    assert source is not None
+    kept = bench.io.run(source.live(bench.io, deadline=1010.0))
+    bench.core.register.sweep()
+    assert kept.lease.is_valid(bench.io.time)
+    source = None
+    bench.core.register.sweep()
+    assert kept.lease.ended_by is LossReason.CLIENT_CLOSED
+    assert bench.core.reaper.pending == 1, "it is destroyed"
+
+
+@pytest.mark.parametrize("session", ["", SESSION])
+def test_an_attempt_that_was_interrupted_anywhere_leaves_nothing_behind(bench: Bench, session: str) -> None:
+    keys = Keys(bench.core, ["k"], LOCK_FLAGS, "me")
+    bench.core.register.enter(keys, attempt := Signal())
+    bench.core.tickets.join(keys.ticket("k"))
+    if session:
+        keys.acts_with(session)
+    bench.core.register.sweep()
+    assert bench.core.tickets.queue("k"), "the attempt goes on"
+    del attempt
+    bench.core.register.sweep()
+    if session:
+        for _ in ("at once", *SWEEPS):
+            bench.io.expect("GET", f"/v1/kv/k/.wait/{SESSION}", pairs())
+            bench.io.expect("GET", "/v1/kv/k", pairs())
+        bench.io.run_spawned("reaper")
+    assert bench.core.tickets.queue("k") == []
+    assert bench.core.reaper.pending == 0
+
+
+def test_a_hold_that_nobody_refers_to_is_given_back_and_no_other(bench: Bench) -> None:
+    other = bench.grant("other")
+    bench.handles.remove(next(handle for handle in bench.handles if handle.grant is bench.hold))
+    bench.core.register.sweep()
+    assert bench.hold.released
+    assert other.is_held(bench.io.time)
