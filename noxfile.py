@@ -82,6 +82,14 @@ def long(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Plant mutants and see who notices; ``-- --sample N --seed N`` for some, all without it: hours."""
+    _install_dev(session)
+    for what in ("measure", "run", "report"):
+        session.run(_python(session), "-m", "proof.mutants", what, *session.posargs)
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """Read 1,000,000 changed replies, and fuzz every reader by coverage (atheris, for some Pythons only)."""
     _install_dev(session)

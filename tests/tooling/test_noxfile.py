@@ -13,7 +13,7 @@ from tests.docs.blocks import ROOT
 if TYPE_CHECKING:
     from types import ModuleType
 
-SESSIONS = ("lint", "types", "tests", "search", "long", "fuzz", "integrations", "docs", "bench")
+SESSIONS = ("lint", "types", "tests", "search", "long", "mutants", "fuzz", "integrations", "docs", "bench")
 
 
 class Session:

@@ -1,0 +1,74 @@
+"""Which tests reach which line, and how long they take: a plugin of pytest, ``-p proof.mutants.reach``.
+
+Rules
+- The environment's MUTANTS_REACH names the file that is written: JSON, for each line of the core the numbers
+  of the tests that ran it, in any thread.
+- What a fixture runs counts for the test that asked for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import coverage
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Reach:
+    """Writes down what each test reaches."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._coverage = coverage.Coverage(
+            data_file=None, config_file=False, source=[str(ROOT / "consul_coord")], messages=False
+        )
+        self._seconds: dict[str, float] = {}
+        self._passed: set[str] = set()
+
+    def pytest_sessionstart(self) -> None:
+        """Begin to measure."""
+        self._coverage.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Measure for one test."""
+        self._coverage.switch_context(item.nodeid)
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take note of a test's time, and whether it is any use."""
+        if report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
+            self._seconds[report.nodeid] = report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Write it all down."""
+        self._coverage.stop()
+        data = self._coverage.get_data()
+        tests = sorted(self._passed)
+        numbers = {test: number for number, test in enumerate(tests)}
+        lines: dict[str, dict[int, list[int]]] = defaultdict(dict)
+        for file in data.measured_files():
+            name = str(Path(file).relative_to(ROOT))
+            for line, contexts in data.contexts_by_lineno(file).items():
+                lines[name][line] = sorted(numbers[each] for each in contexts if each in numbers)
+        text = json.dumps(
+            {"tests": tests, "seconds": [self._seconds[each] for each in tests], "lines": lines}
+        )
+        self._file.write_text(text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take part if a file is named."""
+    file = os.environ.get("MUTANTS_REACH")
+    if file:
+        config.pluginmanager.register(Reach(Path(file)))
