@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import coverage
 import pytest
 
 if TYPE_CHECKING:
@@ -23,14 +23,20 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def measuring() -> Any:  # noqa: ANN401 - a tool of developers, without which all else can be checked
+    """Return what measures the core's lines. Raises ImportError where coverage is not installed."""
+    coverage = import_module("coverage")
+    return coverage.Coverage(
+        data_file=None, config_file=False, source=[str(ROOT / "consul_coord")], messages=False
+    )
+
+
 class Reach:
     """Writes down what each test reaches."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._coverage = coverage.Coverage(
-            data_file=None, config_file=False, source=[str(ROOT / "consul_coord")], messages=False
-        )
+        self._coverage = measuring()
         self._seconds: dict[str, float] = {}
         self._passed: set[str] = set()
 

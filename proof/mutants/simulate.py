@@ -27,13 +27,13 @@ def main(seeds: int) -> int:
 
 def measured(seeds: int, file: Path) -> int:
     """Write down what is reached, and return the exit code."""
-    import coverage
+    from proof.mutants.reach import measuring
 
-    measuring = coverage.Coverage(data_file=None, config_file=False, source=[str(ROOT / "consul_coord")])
-    measuring.start()
+    measured_by = measuring()
+    measured_by.start()
     code = main(seeds)
-    measuring.stop()
-    data = measuring.get_data()
+    measured_by.stop()
+    data = measured_by.get_data()
     reached = {
         str(Path(each).relative_to(ROOT)): sorted(data.lines(each) or ()) for each in data.measured_files()
     }
