@@ -26,7 +26,6 @@ BODY_LIMIT = 512 * 1024
 """What an agent takes as a request's body unless configured otherwise, in bytes."""
 _OK = 200
 _ABSENT = 404
-OK_OR_ABSENT = (_OK, _ABSENT)
 _INDEX = "x-consul-index"
 _LONGEST_NUMBER = len(str(UINT64_MAX))
 _MODES: dict[Consistency, Params] = {
@@ -59,36 +58,62 @@ def read_request(
     path: str, options: ReadOptions | None, *, params: Params = (), needed: tuple[str, ...] = ()
 ) -> Request:
     """Return a GET with its options; with an index it is a blocking query."""
-    options = options or ReadOptions()
-    wait = DEFAULT_WAIT if options.wait is None else options.wait
-    blocking: Params = (
-        (("index", str(options.index)), ("wait", _durations.to_text(wait))) if options.index else ()
-    )
-    return Request(
-        "GET",
-        path,
-        params=(*params, *where(options), *_how(options), *blocking),
-        retry=Retry.READ,
-        needed=needed,
-        hold_open=wait if options.index else 0.0,
-    )
+    if options is None:
+        return Request("GET", path, params, retry=Retry.READ, needed=needed)
+    params, wait = (*params, *where(options), *how(options)), 0.0
+    if options.index:
+        wait = DEFAULT_WAIT if options.wait is None else options.wait
+        params = (*params, ("index", str(options.index)), ("wait", _durations.to_text(wait)))
+    return Request("GET", path, params, retry=Retry.READ, needed=needed, hold_open=wait)
 
 
-def write_request(
+def get(
+    path: str,
+    options: ReadOptions | None,
+    read: Callable[[str, object], T],
+    *,
+    needed: tuple[str, ...] = (),
+) -> Call[Result[T]]:
+    """Return a GET whose answer is JSON, with what its headers tell."""
+    request = read_request(path, options, needed=needed)
+    return call(request, lambda response: result(response, read("the reply", _json.parse(response.body))))
+
+
+def find(
+    path: str,
+    options: ReadOptions | None,
+    read: Callable[[Response], T],
+    nothing: T,
+    *,
+    params: Params = (),
+    needed: tuple[str, ...],
+    told_by: bytes = b"",
+) -> Call[Result[T]]:
+    """Return a GET of what may be absent: the value is ``nothing`` then."""
+
+    def decode(response: Response) -> Result[T]:
+        return result(response, nothing if absent(response, told_by=told_by) else read(response))
+
+    return call(read_request(path, options, params=params, needed=needed), decode, accept=(_OK, _ABSENT))
+
+
+def write(
     method: str,
     path: str,
     options: WriteOptions | None,
+    read: Callable[[Response], T],
     *,
     params: Params = (),
     body: bytes | None = None,
     retry: Retry,
-    needed: tuple[str, ...] = (),
+    needed: tuple[str, ...],
     urgent: bool = False,
-) -> Request:
+) -> Call[T]:
     """Return a request that changes something."""
     if options is not None:
         params = (*params, *where(options))
-    return Request(method, path, params=params, body=body, retry=retry, needed=needed, urgent=urgent)
+    request = Request(method, path, params, body, retry, needed, urgent=urgent)
+    return call(request, read)
 
 
 def where(options: ReadOptions | WriteOptions) -> Params:
@@ -97,7 +122,8 @@ def where(options: ReadOptions | WriteOptions) -> Params:
     return tuple((name, value) for name, value in places if value is not None)
 
 
-def _how(options: ReadOptions) -> Params:
+def how(options: ReadOptions) -> Params:
+    """Return the parameters that say how fresh and in which order."""
     near: Params = () if options.near is None else (("near", options.near),)
     stale: Params = (
         () if options.max_stale is None else (("max_stale", _durations.to_text(options.max_stale)),)
@@ -134,9 +160,8 @@ def answer(read: Callable[[str, object], T]) -> Callable[[Response], T]:
     return lambda response: read("the reply", _json.parse(response.body))
 
 
-def read_result(read: Callable[[str, object], T]) -> Callable[[Response], Result[T]]:
-    """Return a reader of the whole reply, headers included, from a reader of its JSON value."""
-    return lambda response: result(response, read("the reply", _json.parse(response.body)))
+boolean = answer(_json.boolean)
+new_id = answer(_json.new_id)
 
 
 def nothing(response: Response) -> None:

@@ -15,7 +15,7 @@ from consul_coord.http.endpoints import _durations
 from consul_coord.models._validate import UINT64_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 _REQUIRED = object()
@@ -56,6 +56,16 @@ def parse(body: bytes) -> object:
 def dump(value: object) -> bytes:
     """Return a value as compact JSON in ASCII."""
     return encode(value).encode()
+
+
+def members_set(members: Mapping[str, object]) -> dict[str, object]:
+    """Return those members that are set, which is all but None."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def dump_set(members: Mapping[str, object]) -> bytes:
+    """Return those members of an object that are set as compact JSON."""
+    return dump(members_set(members))
 
 
 def _wrong(what: str, wanted: str, value: object) -> ShapeError:

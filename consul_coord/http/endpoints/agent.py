@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from consul_coord import models
-from consul_coord.http.endpoints import _call, _checks, _durations, _json, _keys
+from consul_coord.http.endpoints import _call, _durations, _json, _keys, health
 from consul_coord.http.messages import Retry
 from consul_coord.models._validate import choice
 
@@ -41,16 +41,16 @@ def _info(what: str, value: object) -> AgentInfo:
 
 def info(*, options: ReadOptions | None = None) -> Call[Result[AgentInfo]]:
     """Read who answers."""
-    request = _call.read_request("/v1/agent/self", options, needed=("agent:read on the agent's own node",))
-    return _call.call(request, _call.read_result(_info))
+    return _call.get("/v1/agent/self", options, _info, needed=("agent:read on the agent's own node",))
 
 
 def checks(*, options: ReadOptions | None = None) -> Call[Result[dict[str, HealthCheck]]]:
     """Read the checks that this agent keeps, by id."""
-    request = _call.read_request("/v1/agent/checks", options, needed=("node:read on the agent's own node",))
-    return _call.call(
-        request, _call.read_result(lambda what, value: _json.mapping(what, value, _checks.check))
-    )
+    return _call.get("/v1/agent/checks", options, _checks, needed=("node:read on the agent's own node",))
+
+
+def _checks(what: str, value: object) -> dict[str, HealthCheck]:
+    return _json.mapping(what, value, health.check)
 
 
 def register_check(spec: CheckSpec, *, options: WriteOptions | None = None) -> Call[None]:
@@ -68,8 +68,7 @@ def register_check(spec: CheckSpec, *, options: WriteOptions | None = None) -> C
         "Timeout": _duration(spec.timeout),
         "DeregisterCriticalServiceAfter": _duration(spec.deregister_after),
     }
-    body = _json.dump({name: value for name, value in wanted.items() if value is not None})
-    return _write(_CHECK + "register", options, body=body)
+    return _write(_CHECK + "register", options, body=_json.dump_set(wanted))
 
 
 def _duration(seconds: float | None) -> str | None:
@@ -112,7 +111,6 @@ def update_check(
 def _write(
     path: str, options: WriteOptions | None, *, params: _call.Params = (), body: bytes | None = None
 ) -> Call[None]:
-    request = _call.write_request(
-        "PUT", path, options, params=params, body=body, retry=Retry.IDEMPOTENT, needed=_WRITE
+    return _call.write(
+        "PUT", path, options, _call.nothing, params=params, body=body, retry=Retry.IDEMPOTENT, needed=_WRITE
     )
-    return _call.call(request, _call.nothing)

@@ -71,15 +71,13 @@ def _catalog_node(what: str, value: object) -> CatalogNode | None:
 
 def nodes(*, options: ReadOptions | None = None) -> Call[Result[tuple[Node, ...]]]:
     """Read all nodes that the token may read."""
-    request = _call.read_request(_ROOT + "nodes", options, needed=("node:read on the nodes",))
-    return _call.call(request, _call.read_result(_nodes))
+    return _call.get(_ROOT + "nodes", options, _nodes, needed=("node:read on the nodes",))
 
 
 def node(name: str, *, options: ReadOptions | None = None) -> Call[Result[CatalogNode | None]]:
     """Read a node with its services; None when it is not registered."""
     path = _keys.path(_ROOT + "node/", _keys.check_id("node", name))
-    request = _call.read_request(path, options, needed=(f'node:read on node "{name}"',))
-    return _call.call(request, _call.read_result(_catalog_node))
+    return _call.get(path, options, _catalog_node, needed=(f'node:read on node "{name}"',))
 
 
 def register(registration: Registration, *, options: WriteOptions | None = None) -> Call[bool]:
@@ -110,7 +108,7 @@ def _encode_service(service: Service | None) -> dict[str, object] | None:
         "Tags": list(service.tags) or None,
         "Meta": dict(service.meta) or None,
     }
-    return {name: value for name, value in wanted.items() if value is not None}
+    return _json.members_set(wanted)
 
 
 def _encode_check(node: str, check: HealthCheck) -> dict[str, str]:
@@ -150,6 +148,5 @@ def _write(
 ) -> Call[bool]:
     # Consul reads the datacenter from here, and not from the query.
     wanted = {"Datacenter": None if options is None else options.datacenter, **wanted}
-    body = _json.dump({name: value for name, value in wanted.items() if value is not None})
-    request = _call.write_request("PUT", path, options, body=body, retry=Retry.IDEMPOTENT, needed=needed)
-    return _call.call(request, _call.answer(_json.boolean))
+    body = _json.dump_set(wanted)
+    return _call.write("PUT", path, options, _call.boolean, body=body, retry=Retry.IDEMPOTENT, needed=needed)

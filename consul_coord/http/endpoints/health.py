@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from consul_coord import models
-from consul_coord.http.endpoints import _call, _checks, _keys
+from consul_coord.http.endpoints import _call, _json, _keys
 from consul_coord.models._validate import choice
 
 if TYPE_CHECKING:
@@ -15,15 +15,35 @@ if TYPE_CHECKING:
 _ROOT = "/v1/health/"
 
 
+def check(what: str, value: object) -> HealthCheck:
+    """Read one health check."""
+    fields = _json.Fields(what, value)
+    return models.HealthCheck(
+        fields.get("CheckID", _json.text),
+        name=fields.get("Name", _json.text, ""),
+        node=fields.get("Node", _json.text, ""),
+        status=fields.get("Status", _json.text, ""),
+        notes=fields.get("Notes", _json.text, ""),
+        output=fields.get("Output", _json.text, ""),
+        service_id=fields.get("ServiceID", _json.text, ""),
+        service_name=fields.get("ServiceName", _json.text, ""),
+        create_index=fields.get("CreateIndex", _json.integer, 0),
+        modify_index=fields.get("ModifyIndex", _json.integer, 0),
+    )
+
+
+def checks(what: str, value: object) -> tuple[HealthCheck, ...]:
+    """Read a list of health checks."""
+    return _json.items(what, value, check)
+
+
 def node(name: str, *, options: ReadOptions | None = None) -> Call[Result[tuple[HealthCheck, ...]]]:
     """Read the checks of one node; none when it is not registered."""
     path = _keys.path(_ROOT + "node/", _keys.check_id("node", name))
-    request = _call.read_request(path, options, needed=(f'node:read on node "{name}"',))
-    return _call.call(request, _call.read_result(_checks.checks))
+    return _call.get(path, options, checks, needed=(f'node:read on node "{name}"',))
 
 
 def state(state: HealthState, *, options: ReadOptions | None = None) -> Call[Result[tuple[HealthCheck, ...]]]:
     """Read the checks that are in one state."""
     path = _ROOT + "state/" + choice("state", state, get_args(models.HealthState))
-    request = _call.read_request(path, options, needed=("node:read on the nodes",))
-    return _call.call(request, _call.read_result(_checks.checks))
+    return _call.get(path, options, checks, needed=("node:read on the nodes",))

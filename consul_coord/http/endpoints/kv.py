@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 from consul_coord.errors import ValueTooLarge
 from consul_coord.http.endpoints import _call, _json, _keys
@@ -12,17 +12,14 @@ from consul_coord.models import KVPair
 from consul_coord.models._validate import UINT64_MAX, as_bytes, uint64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from consul_coord.http.endpoints._call import Params
-    from consul_coord.http.messages import Call, Request, Response
+    from consul_coord.http.messages import Call, Response
     from consul_coord.models import ReadOptions, Result, WriteOptions
-
-T = TypeVar("T")
 
 _ROOT = "/v1/kv/"
 _RECURSE = ("recurse", "")
-_BOOLEAN = _call.answer(_json.boolean)
 
 
 def pair(what: str, value: object) -> KVPair:
@@ -74,64 +71,42 @@ def _pairs(what: str, value: object) -> tuple[KVPair, ...]:
     return _json.items(what, values, pair) if plain is None else tuple(plain)
 
 
-def _single(key: str) -> Callable[[Response], Result[KVPair | None]]:
-    def read(response: Response) -> Result[KVPair | None]:
-        if _call.absent(response):
-            return _call.result(response, None)
-        pairs = _pairs("the reply", _json.parse(response.body))
-        if [each.key for each in pairs] != [key]:
-            raise _json.ShapeError(f"the reply holds {len(pairs)} keys, not just {key!r}")
-        return _call.result(response, pairs[0])
-
-    return read
-
-
 def get(key: str, *, options: ReadOptions | None = None) -> Call[Result[KVPair | None]]:
     """Read one key; None when it is absent."""
-    needed = (f'key:read on "{key}"',)
-    request = _call.read_request(_keys.path(_ROOT, _keys.check_key(key)), options, needed=needed)
-    return _call.call(request, _single(key), accept=_call.OK_OR_ABSENT)
+
+    def read(response: Response) -> KVPair | None:
+        pairs = _pairs("the reply", _json.parse(response.body))
+        if len(pairs) != 1 or pairs[0].key != key:
+            raise _json.ShapeError(f"the reply holds {len(pairs)} keys, not just {key!r}")
+        return pairs[0]
+
+    return _call.find(_path(key), options, read, None, needed=(f'key:read on "{key}"',))
 
 
 def get_raw(key: str, *, options: ReadOptions | None = None) -> Call[Result[bytes | None]]:
     """Read one key's value alone; None when the key is absent."""
-    path = _keys.path(_ROOT, _keys.check_key(key))
-    request = _call.read_request(path, options, params=(("raw", ""),), needed=(f'key:read on "{key}"',))
-    return _call.call(request, _bytes, accept=_call.OK_OR_ABSENT)
+    params, needed = (("raw", ""),), (f'key:read on "{key}"',)
+    return _call.find(_path(key), options, _bytes, None, params=params, needed=needed)
 
 
-def _bytes(response: Response) -> Result[bytes | None]:
+def _bytes(response: Response) -> bytes | None:
     # Any body will do, so the headers have to tell that it is the key's value.
-    return _call.result(response, None if _call.absent(response) else _call.with_index(response).body)
+    return _call.with_index(response).body
 
 
 def list_pairs(prefix: str, *, options: ReadOptions | None = None) -> Call[Result[tuple[KVPair, ...]]]:
     """Read every key that starts with the prefix, sorted by its bytes."""
-    path = _keys.path(_ROOT, _keys.check_prefix(prefix))
-    request = _call.read_request(
-        path, options, params=(_RECURSE,), needed=(f'key:read on the prefix "{prefix}"',)
-    )
-    return _call.call(
-        request, lambda response: _call.result(response, _many(response, _pairs)), accept=_call.OK_OR_ABSENT
-    )
+    needed = (f'key:read on the prefix "{prefix}"',)
+    return _call.find(_tree(prefix), options, _call.answer(_pairs), (), params=(_RECURSE,), needed=needed)
 
 
 def keys(
     prefix: str, *, separator: str | None = None, options: ReadOptions | None = None
 ) -> Call[Result[tuple[str, ...]]]:
     """Read the names of the keys that start with the prefix, folded after the first separator behind it."""
-    path = _keys.path(_ROOT, _keys.check_prefix(prefix))
     params: Params = (("keys", ""), *((("separator", separator),) if separator else ()))
-    request = _call.read_request(path, options, params=params, needed=(f'key:list on the prefix "{prefix}"',))
-    return _call.call(
-        request,
-        lambda response: _call.result(response, _many(response, _json.texts)),
-        accept=_call.OK_OR_ABSENT,
-    )
-
-
-def _many(response: Response, read: Callable[[str, object], tuple[T, ...]]) -> tuple[T, ...]:
-    return () if _call.absent(response) else read("the reply", _json.parse(response.body))
+    needed = (f'key:list on the prefix "{prefix}"',)
+    return _call.find(_tree(prefix), options, _call.answer(_json.texts), (), params=params, needed=needed)
 
 
 def watch(
@@ -161,9 +136,7 @@ def put(
     Without ``cas`` it may be repeated after a lost reply, perhaps over what another client wrote in between.
     """
     retry = Retry.IDEMPOTENT if cas is None else Retry.NEVER
-    return _call.call(
-        _put(key, value, flags=flags, condition=_cas(cas), options=options, retry=retry), _BOOLEAN
-    )
+    return _put(key, value, flags=flags, condition=_cas(cas), options=options, retry=retry)
 
 
 def acquire(
@@ -176,7 +149,7 @@ def acquire(
 ) -> Call[bool]:
     """Write a key and have the session hold it; false when another does, or during the lock-delay."""
     condition = (("acquire", _keys.check_id("session", session)),)
-    return _call.call(_put(key, value, flags=flags, condition=condition, options=options), _BOOLEAN)
+    return _put(key, value, flags=flags, condition=condition, options=options)
 
 
 def release(
@@ -189,7 +162,7 @@ def release(
 ) -> Call[bool]:
     """Write a key and end the session's hold on it; false when the session does not hold it (any more)."""
     condition = (("release", _keys.check_id("session", session)),)
-    return _call.call(_put(key, value, flags=flags, condition=condition, options=options), _BOOLEAN)
+    return _put(key, value, flags=flags, condition=condition, options=options)
 
 
 def _put(
@@ -200,19 +173,16 @@ def _put(
     condition: Params,
     options: WriteOptions | None,
     retry: Retry = Retry.IDEMPOTENT,
-) -> Request:
-    path = _keys.path(_ROOT, _keys.check_key(key))
-    body = as_bytes(value)
-    if len(body) > _call.BODY_LIMIT:
-        raise ValueTooLarge(
-            f"the value of {key!r} has {len(body)} bytes, and Consul takes {_call.BODY_LIMIT}",
-            size=len(body),
-            limit=_call.BODY_LIMIT,
-        )
-    marks: Params = (("flags", str(flags)),) if uint64("flags", flags) else ()
+) -> Call[bool]:
+    body, path, limit = as_bytes(value), _path(key), _call.BODY_LIMIT
+    if len(body) > limit:
+        message = f"the value of {key!r} has {len(body)} bytes, and Consul takes {limit}"
+        raise ValueTooLarge(message, size=len(body), limit=limit)
+    params = (*condition, ("flags", str(flags))) if uint64("flags", flags) else condition
     needed = (f'key:write on "{key}"',)
-    params = (*condition, *marks)
-    return _call.write_request("PUT", path, options, params=params, body=body, retry=retry, needed=needed)
+    return _call.write(
+        "PUT", path, options, _call.boolean, params=params, body=body, retry=retry, needed=needed
+    )
 
 
 def _cas(index: int | None) -> Params:
@@ -221,25 +191,24 @@ def _cas(index: int | None) -> Params:
 
 def delete(key: str, *, cas: int | None = None, options: WriteOptions | None = None) -> Call[bool]:
     """Delete a key, whoever holds it; with ``cas`` only at that ModifyIndex. True when it was absent."""
-    request = _call.write_request(
-        "DELETE",
-        _keys.path(_ROOT, _keys.check_key(key)),
-        options,
-        params=_cas(cas),
-        retry=Retry.IDEMPOTENT if cas is None else Retry.NEVER,
-        needed=(f'key:write on "{key}"',),
+    retry = Retry.IDEMPOTENT if cas is None else Retry.NEVER
+    needed = (f'key:write on "{key}"',)
+    return _call.write(
+        "DELETE", _path(key), options, _call.boolean, params=_cas(cas), retry=retry, needed=needed
     )
-    return _call.call(request, _BOOLEAN)
 
 
 def delete_tree(prefix: str, *, options: WriteOptions | None = None) -> Call[bool]:
     """Delete every key that starts with the prefix; the empty prefix means all keys."""
-    request = _call.write_request(
-        "DELETE",
-        _keys.path(_ROOT, _keys.check_prefix(prefix)),
-        options,
-        params=(_RECURSE,),
-        retry=Retry.IDEMPOTENT,
-        needed=(f'key:write on the prefix "{prefix}"',),
+    path, needed = _tree(prefix), (f'key:write on the prefix "{prefix}"',)
+    return _call.write(
+        "DELETE", path, options, _call.boolean, params=(_RECURSE,), retry=Retry.IDEMPOTENT, needed=needed
     )
-    return _call.call(request, _BOOLEAN)
+
+
+def _path(key: str) -> str:
+    return _keys.path(_ROOT, _keys.check_key(key))
+
+
+def _tree(prefix: str) -> str:
+    return _keys.path(_ROOT, _keys.check_prefix(prefix))

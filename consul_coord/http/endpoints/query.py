@@ -34,13 +34,11 @@ def _queries(what: str, value: object) -> tuple[PreparedQuery, ...]:
     return _json.items(what, value, _query)
 
 
-def _one(response: Response) -> Result[PreparedQuery | None]:
-    if _call.absent(response, told_by=_NONE):
-        return _call.result(response, None)
+def _one(response: Response) -> PreparedQuery | None:
     found = _queries("the reply", _json.parse(response.body))
     if not found:
         raise _json.ShapeError("the reply holds no query")
-    return _call.result(response, found[0])
+    return found[0]
 
 
 def create(query: PreparedQuery, *, options: WriteOptions | None = None) -> Call[str]:
@@ -54,17 +52,11 @@ def create(query: PreparedQuery, *, options: WriteOptions | None = None) -> Call
     wanted: dict[str, object] = {
         "Name": query.name or None,
         "Session": query.session or None,
-        "Service": {name: value for name, value in service.items() if value is not None},
+        "Service": _json.members_set(service),
     }
-    request = _call.write_request(
-        "POST",
-        _ROOT,
-        options,
-        body=_json.dump({name: value for name, value in wanted.items() if value is not None}),
-        retry=Retry.NEVER,
-        needed=_needed("write", query.name),
-    )
-    return _call.call(request, _call.answer(_json.new_id))
+    needed = _needed("write", query.name)
+    body = _json.dump_set(wanted)
+    return _call.write("POST", _ROOT, options, _call.new_id, body=body, retry=Retry.NEVER, needed=needed)
 
 
 def _needed(permission: str, name: str) -> tuple[str, ...]:
@@ -73,22 +65,19 @@ def _needed(permission: str, name: str) -> tuple[str, ...]:
 
 def get(id: str, *, options: ReadOptions | None = None) -> Call[Result[PreparedQuery | None]]:
     """Read one query; None when there is none."""
-    request = _call.read_request(
-        _keys.path(_ROOT + "/", _keys.check_id("query", id)), options, needed=("query:read on its name",)
-    )
-    return _call.call(request, _one, accept=_call.OK_OR_ABSENT)
+    return _call.find(_path(id), options, _one, None, needed=("query:read on its name",), told_by=_NONE)
 
 
 def list_queries(*, options: ReadOptions | None = None) -> Call[Result[tuple[PreparedQuery, ...]]]:
     """Read all queries that the token may read."""
-    request = _call.read_request(_ROOT, options, needed=("query:read on their names",))
-    return _call.call(request, _call.read_result(_queries))
+    return _call.get(_ROOT, options, _queries, needed=("query:read on their names",))
 
 
 def delete(id: str, *, options: WriteOptions | None = None) -> Call[None]:
     """Delete a query."""
-    path = _keys.path(_ROOT + "/", _keys.check_id("query", id))
-    request = _call.write_request(
-        "DELETE", path, options, retry=Retry.IDEMPOTENT, needed=("query:write on its name",)
-    )
-    return _call.call(request, _call.nothing)
+    needed = ("query:write on its name",)
+    return _call.write("DELETE", _path(id), options, _call.nothing, retry=Retry.IDEMPOTENT, needed=needed)
+
+
+def _path(id: str) -> str:
+    return _keys.path(_ROOT + "/", _keys.check_id("query", id))

@@ -69,37 +69,33 @@ def create(spec: SessionSpec | None = None, *, options: WriteOptions | None = No
         "ServiceChecks": [{"ID": check} for check in spec.service_checks],
     }
     node = "the agent's own node" if spec.node is None else f'node "{spec.node}"'
-    request = _call.write_request(
-        "PUT",
-        _ROOT + "create",
-        options,
-        body=_json.dump({name: value for name, value in wanted.items() if value is not None}),
-        retry=Retry.NEVER,
-        needed=(f"session:write on {node}",),
+    needed = (f"session:write on {node}",)
+    body = _json.dump_set(wanted)
+    return _call.write(
+        "PUT", _ROOT + "create", options, _call.new_id, body=body, retry=Retry.NEVER, needed=needed
     )
-    return _call.call(request, _call.answer(_json.new_id))
 
 
 def destroy(id: str, *, options: WriteOptions | None = None) -> Call[bool]:
     """End a session; true also when there is none. Its keys are locked to everybody for the lock-delay."""
-    path = _keys.path(_ROOT + "destroy/", _keys.check_id("session", id))
-    request = _call.write_request("PUT", path, options, retry=Retry.IDEMPOTENT, needed=_WRITE)
-    return _call.call(request, _call.answer(_json.boolean))
+    path = _path("destroy", id)
+    return _call.write("PUT", path, options, _call.boolean, retry=Retry.IDEMPOTENT, needed=_WRITE)
 
 
 def renew(id: str, *, options: WriteOptions | None = None) -> Call[Session]:
     """Start a session's TTL anew and return the session; SessionNotFound when it has ended."""
-    path = _keys.path(_ROOT + "renew/", _keys.check_id("session", id))
-    request = _call.write_request("PUT", path, options, retry=Retry.IDEMPOTENT, needed=_WRITE, urgent=True)
-    return _call.call(request, _call.answer(_first))
+    read = _call.answer(_first)
+    path = _path("renew", id)
+    return _call.write("PUT", path, options, read, retry=Retry.IDEMPOTENT, needed=_WRITE, urgent=True)
 
 
 def info(id: str, *, options: ReadOptions | None = None) -> Call[Result[Session | None]]:
     """Read a session; None when there is none, and also when the token may not read it."""
-    request = _call.read_request(
-        _keys.path(_ROOT + "info/", _keys.check_id("session", id)), options, needed=_READ
-    )
-    return _call.call(request, _call.read_result(_first_or_none))
+    return _call.get(_path("info", id), options, _first_or_none, needed=_READ)
+
+
+def _path(verb: str, id: str) -> str:
+    return _keys.path(f"{_ROOT}{verb}/", _keys.check_id("session", id))
 
 
 def watch(
@@ -111,14 +107,10 @@ def watch(
 
 def list_sessions(*, options: ReadOptions | None = None) -> Call[Result[tuple[Session, ...]]]:
     """Read all sessions that the token may read."""
-    return _call.call(_call.read_request(_ROOT + "list", options, needed=_READ), _call.read_result(_sessions))
+    return _call.get(_ROOT + "list", options, _sessions, needed=_READ)
 
 
 def node(name: str, *, options: ReadOptions | None = None) -> Call[Result[tuple[Session, ...]]]:
     """Read the sessions of one node."""
-    request = _call.read_request(
-        _keys.path(_ROOT + "node/", _keys.check_id("node", name)),
-        options,
-        needed=(f'session:read on node "{name}"',),
-    )
-    return _call.call(request, _call.read_result(_sessions))
+    path = _keys.path(_ROOT + "node/", _keys.check_id("node", name))
+    return _call.get(path, options, _sessions, needed=(f'session:read on node "{name}"',))

@@ -15,8 +15,8 @@ _ROOT = "/v1/status/"
 
 def leader(*, options: ReadOptions | None = None) -> Call[str | None]:
     """Read the address of the servers' leader; None when there is none."""
-    request = _call.read_request(_ROOT + "leader", options)
-    return _call.call(request, _call.answer(lambda what, value: _json.text(what, value) or None))
+    read = _call.answer(lambda what, value: _json.text(what, value) or None)
+    return _call.call(_call.read_request(_ROOT + "leader", options), read)
 
 
 def peers(*, options: ReadOptions | None = None) -> Call[tuple[str, ...]]:

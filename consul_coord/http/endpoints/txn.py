@@ -119,7 +119,7 @@ def _params(options: ReadOptions | WriteOptions) -> _call.Params:
         return _call.where(options)
     if options.index or options.near is not None:
         raise InvalidArgument("a transaction is no blocking query and no list: leave index and near unset")
-    return _call.read_request(_PATH, options).params
+    return (*_call.where(options), *_call.how(options))
 
 
 def _decode(ops: Sequence[TxnOp], request: Request, response: Response) -> TxnResult:
