@@ -68,7 +68,7 @@ def _capture(call: Call[Any]) -> NoReturn:
     raise _CapturedError(call)
 
 
-_RUNNER: Final[Any] = SimpleNamespace(perform=_capture)
+_RUNNER: Final[Any] = SimpleNamespace(perform=_capture, placed=lambda options: options)
 _CLIENT: Final = SimpleNamespace(
     kv=endpoints.KV(_RUNNER),
     session=endpoints.Sessions(_RUNNER),
