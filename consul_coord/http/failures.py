@@ -72,14 +72,8 @@ class Refusal:
 
     def error(self, kind: Callable[..., ResponseError], advice: str) -> ResponseError:
         """Return an error of a kind, with the fields that all kinds have."""
-        request = self.request
-        return kind(
-            self.message(advice),
-            method=request.method,
-            path=request.path,
-            status=self.status,
-            body=self.text,
-        )
+        method, path = self.request.method, self.request.path
+        return kind(self.message(advice), method=method, path=path, status=self.status, body=self.text)
 
 
 Build: TypeAlias = "Callable[[Refusal], ConsulCoordError]"
@@ -87,6 +81,10 @@ Build: TypeAlias = "Callable[[Refusal], ConsulCoordError]"
 
 def _plain(kind: type[ResponseError], advice: str) -> Build:
     return lambda refusal: refusal.error(kind, advice)
+
+
+def _invalid(advice: str) -> Build:
+    return _plain(InvalidRequest, advice)
 
 
 def _check_failed(advice: str) -> Build:
@@ -110,9 +108,8 @@ def _bad_ttl(refusal: Refusal) -> ConsulCoordError:
     bounds = (
         f"the servers take {allowed[1]} to {allowed[2]}" if allowed else "the servers do not take this TTL"
     )
-    return refusal.error(
-        InvalidRequest, f"{bounds}; their session_ttl_min sets the minimum: choose another ttl"
-    )
+    advice = f"{bounds}; their session_ttl_min sets the minimum: choose another ttl"
+    return refusal.error(InvalidRequest, advice)
 
 
 # Why a 403 may have nothing to do with the token's rules.
@@ -160,86 +157,73 @@ def _no_node(refusal: Refusal) -> ConsulCoordError:
     return refusal.error(InvalidRequest, "the node is not registered in this datacenter: register it first")
 
 
-_MALFORMED_ID = "this is no id of a session: use the one that create returned"
-
+_MALFORMED_ID = _invalid("this is no id of a session: use the one that create returned")
 _RATE_LIMITED = _plain(RateLimited, "there are too many requests at present: try again later")
 
 # The first fragment found in the text, in lower case, decides.
-_MISSING_NODE = "missing node registration"
-_BY_TEXT: tuple[tuple[str, Build], ...] = (
-    ("no cluster leader", _plain(NoLeader, "it passes when the servers have elected a leader")),
+_BY_TEXT: dict[str, Build] = {
+    "no cluster leader": _plain(NoLeader, "it passes when the servers have elected a leader"),
     # 503 where only the leader could have done it; it is refused before anything is done.
-    ("rate limit exceeded", _RATE_LIMITED),
-    ("rpc error getting client", _plain(ServerError, "the agent reaches no server at present: try again")),
-    ("rpc error making call: eof", _failed("the server went away in between")),
-    ("invalid session ttl", _bad_ttl),
-    ("session ttl", _plain(InvalidRequest, "the TTL has to be a duration with a unit")),
-    ('invalid session "', _no_session),
-    ("invalid session", _plain(InvalidRequest, _MALFORMED_ID)),
-    ("failed session lookup", _plain(InvalidRequest, _MALFORMED_ID)),
-    ("missing session", _plain(InvalidRequest, "name a session")),
-    (_MISSING_NODE, _no_node),
-    (
-        "is in critical state",
-        _check_failed("a session needs its health checks passing or warning: pass it first"),
+    "rate limit exceeded": _RATE_LIMITED,
+    "rpc error getting client": _plain(ServerError, "the agent reaches no server at present: try again"),
+    "rpc error making call: eof": _failed("the server went away in between"),
+    "invalid session ttl": _bad_ttl,
+    "session ttl": _invalid("the TTL has to be a duration with a unit"),
+    'invalid session "': _no_session,
+    "invalid session": _MALFORMED_ID,
+    "failed session lookup": _MALFORMED_ID,
+    "missing session": _invalid("name a session"),
+    "missing node registration": _no_node,
+    "is in critical state": _check_failed(
+        "a session needs its health checks passing or warning: pass it first"
     ),
-    (
-        "missing check",
-        _check_failed("the session's node has no such health check: register it, or leave it out"),
+    "missing check": _check_failed(
+        "the session's node has no such health check: register it, or leave it out"
     ),
-    (
-        "cross datacenter lock",
-        _plain(InvalidRequest, "a session in another datacenter is made through a server agent"),
-    ),
-    ("invalid behavior", _plain(InvalidRequest, "use 'release' or 'delete'")),
-    ("strconv.parseuint", _plain(InvalidRequest, "flags, cas and index are unsigned 64-bit numbers")),
-    ("invalid key name", _plain(InvalidRequest, "this release takes letters, digits and ,_./-?&= in keys")),
-    (
-        "does not have associated ttl",
-        _plain(NotFound, "register a TTL check with this id at this agent first"),
-    ),
-    ("no path to datacenter", _plain(ServerError, "the datacenter is unknown, or out of reach at present")),
-    ("aliases an existing query name", _plain(InvalidRequest, "choose another name, or delete that query")),
-    ("invalid prepared query", _plain(InvalidRequest, "give the query a name or a session")),
-    ("must provide", _plain(InvalidRequest, "the request lacks something that Consul requires")),
-)
+    "cross datacenter lock": _invalid("a session in another datacenter is made through a server agent"),
+    "invalid behavior": _invalid("use 'release' or 'delete'"),
+    "strconv.parseuint": _invalid("flags, cas and index are unsigned 64-bit numbers"),
+    "invalid key name": _invalid("this release takes letters, digits and ,_./-?&= in keys"),
+    "does not have associated ttl": _plain(NotFound, "register a TTL check with this id at this agent first"),
+    "no path to datacenter": _plain(ServerError, "the datacenter is unknown, or out of reach at present"),
+    "aliases an existing query name": _invalid("choose another name, or delete that query"),
+    "invalid prepared query": _invalid("give the query a name or a session"),
+    "must provide": _invalid("the request lacks something that Consul requires"),
+}
 
 _BY_STATUS: dict[int, Build] = {
-    400: _plain(InvalidRequest, "Consul does not understand this, or not in this version or edition"),
-    401: _plain(InvalidRequest, "something before the agent wants HTTP credentials: set http_auth"),
+    400: _invalid("Consul does not understand this, or not in this version or edition"),
+    401: _invalid("something before the agent wants HTTP credentials: set http_auth"),
     403: _denied,
     404: _missing,
-    405: _plain(InvalidRequest, "this agent has no such call: it is of another version, or no Consul agent"),
+    405: _invalid("this agent has no such call: it is of another version, or no Consul agent"),
     413: _plain(PayloadTooLarge, "send less: the agent takes 512 KiB unless its limits are raised"),
     429: _RATE_LIMITED,
     503: _plain(ServerError, "it refuses at present: try again later"),
 }
 _ENTERPRISE: dict[str, Build] = {
-    f"{option}s are a consul enterprise feature": _plain(
-        InvalidRequest, f"leave {option} unset: this Consul has none, they belong to the Enterprise edition"
+    f"{option}s are a consul enterprise feature": _invalid(
+        f"leave {option} unset: this Consul has none, they belong to the Enterprise edition"
     )
     for option in ("namespace", "partition")
 }
-_REDIRECT = _plain(
-    InvalidRequest, "redirects are not followed: give the agent's own address, and a key without cleaning"
-)
-_REFUSED = _plain(InvalidRequest, "the request was refused, perhaps by something in between")
+_REDIRECT = _invalid("redirects are not followed: give the agent's own address, and a key without cleaning")
+_REFUSED = _invalid("the request was refused, perhaps by something in between")
 _FAILED = _failed("the server failed")
 _STRANGE = _plain(ResponseError, "this is no status that Consul uses: is something else answering?")
 
 
 def failure(request: Request, response: Response) -> ConsulCoordError:
     """Return the error for a reply whose status the call does not accept."""
-    refusal = Refusal(
-        request, response.status, response.body[: 4 * BODY_LIMIT].decode(errors="replace").strip()
-    )
+    text = response.body[: 4 * BODY_LIMIT].decode(errors="replace").strip()
+    refusal = Refusal(request, response.status, text)
     return _build(refusal)(refusal)
 
 
 def _build(refusal: Refusal) -> Build:
     text = refusal.text.lower()
     if refusal.status >= 500:  # noqa: PLR2004
-        known = next((build for fragment, build in _BY_TEXT if fragment in text), _FAILED)
+        known = next((build for fragment, build in _BY_TEXT.items() if fragment in text), _FAILED)
         return _BY_STATUS.get(refusal.status, _FAILED) if known is _FAILED else known
     if refusal.status == 400:  # noqa: PLR2004
         unknown = _BY_STATUS[refusal.status]

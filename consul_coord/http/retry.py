@@ -22,8 +22,6 @@ from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
 
 if TYPE_CHECKING:
-    from tenacity import RetryCallState
-
     from consul_coord.http.messages import Call, Request
     from consul_coord.io import IO, Signal
 
@@ -95,26 +93,6 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
     # failure only.
     from tenacity import AsyncRetrying, retry_if_exception
 
-    def wait(state: RetryCallState) -> float:
-        return delay(state.attempt_number + 1, io.random())
-
-    def stop(state: RetryCallState) -> bool:
-        return io.now() + state.upcoming_sleep >= deadline
-
-    def report(state: RetryCallState) -> None:
-        outcome = state.outcome
-        if outcome is not None and (error := outcome.exception()) is not None:
-            _report(io, call.request, error)
-
-    retrying = AsyncRetrying(
-        sleep=io.sleep,
-        wait=wait,
-        stop=stop,
-        retry=retry_if_exception(lambda error: may_repeat(call.request, error)),
-        before_sleep=report,
-        reraise=True,
-    )
-
     doubt = _leaves_doubt(call.request, last)
 
     async def once() -> T:
@@ -131,6 +109,14 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
                 error.outcome_unknown = doubt
             raise
 
+    retrying = AsyncRetrying(
+        sleep=io.sleep,
+        wait=lambda state: delay(state.attempt_number + 1, io.random()),
+        stop=lambda state: io.now() + state.upcoming_sleep >= deadline,
+        retry=retry_if_exception(lambda error: may_repeat(call.request, error)),
+        before_sleep=lambda _: _report(io, call.request, last),
+        reraise=True,
+    )
     return await retrying(once)
 
 

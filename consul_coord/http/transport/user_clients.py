@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -26,7 +27,7 @@ from consul_coord.http.transport.incoming import Garbled, kept_of, refuse_compre
 from consul_coord.http.transport.outgoing import Abandoned, Attempt, Outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from typing import Any
 
     import httpx
@@ -72,6 +73,9 @@ class _OverClient(Generic[C]):
         built.extensions["trace"] = partial(trace, attempt, built.extensions)
         return built
 
+    def _kept(self, incoming: httpx.Response, body: bytearray) -> int:
+        return kept_of(len(body), incoming.status_code, self._limits)
+
 
 @lru_cache(maxsize=64)
 def _url(text: str) -> httpx.URL:
@@ -103,22 +107,19 @@ class UserClientTransport(_OverClient["httpx.Client"]):
         self._closed = True
 
     def _fetch(self, attempt: Attempt) -> Response:
-        try:
+        with _translating(attempt):
             outgoing = self._build(attempt, _note)
             incoming = self._client.send(outgoing, stream=True, follow_redirects=False)
             try:
-                body = _Body(incoming, self._limits)
+                headers, body = _headers(incoming), bytearray()
                 for piece in incoming.iter_bytes(READ_SIZE):
                     attempt.remaining()
-                    if body.add(piece):
+                    body += piece
+                    if self._kept(incoming, body) < len(body):
                         break
-                return body.response()
+                return Response(incoming.status_code, headers, bytes(body[: self._kept(incoming, body)]))
             finally:
                 incoming.close()
-        except Exception as error:
-            if (ours := _translated(error, attempt)) is None:
-                raise
-            raise ours from error
 
 
 class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
@@ -129,13 +130,8 @@ class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
         import anyio
 
         attempt = self._begin(request, timeout)
-        with anyio.move_on_after(timeout):
-            try:
-                return await self._fetch(attempt)
-            except Exception as error:
-                if (ours := _translated(error, attempt)) is None:
-                    raise
-                raise ours from error
+        with anyio.move_on_after(timeout), _translating(attempt):
+            return await self._fetch(attempt)
         raise attempt.failed(TimeoutError())
 
     async def sweep(self) -> float:
@@ -150,11 +146,12 @@ class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
         outgoing = self._build(attempt, _anote)
         incoming = await self._client.send(outgoing, stream=True, follow_redirects=False)
         try:
-            body = _Body(incoming, self._limits)
+            headers, body = _headers(incoming), bytearray()
             async for piece in incoming.aiter_bytes(READ_SIZE):
-                if body.add(piece):
+                body += piece
+                if self._kept(incoming, body) < len(body):
                     break
-            return body.response()
+            return Response(incoming.status_code, headers, bytes(body[: self._kept(incoming, body)]))
         finally:
             await incoming.aclose()
 
@@ -172,25 +169,20 @@ async def _anote(attempt: Attempt, extensions: dict[str, Any], event: str, detai
     _note(attempt, extensions, event, details)
 
 
-class _Body:
-    """Collects a reply's body within the limits."""
+def _headers(incoming: httpx.Response) -> dict[str, str]:
+    headers = {name.lower(): value for name, value in incoming.headers.items()}
+    refuse_compression(headers)
+    return headers
 
-    def __init__(self, incoming: httpx.Response, limits: Limits) -> None:
-        self._status = incoming.status_code
-        self._headers = {name.lower(): value for name, value in incoming.headers.items()}
-        self._limits = limits
-        self._content = bytearray()
-        self._kept = 0
-        refuse_compression(self._headers)
 
-    def add(self, piece: bytes) -> bool:
-        """Take a piece; return whether no more is wanted. Raises ``Garbled`` when that is an error."""
-        self._content += piece
-        self._kept = kept_of(len(self._content), self._status, self._limits)
-        return self._kept < len(self._content)
-
-    def response(self) -> Response:
-        return Response(self._status, self._headers, bytes(self._content[: self._kept]))
+@contextmanager
+def _translating(attempt: Attempt) -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        if (ours := _translated(error, attempt)) is None:
+            raise
+        raise ours from error
 
 
 def _translated(error: Exception, attempt: Attempt) -> Exception | None:
