@@ -36,6 +36,7 @@ class AsyncWatch(Generic[T]):
     async def __anext__(self) -> Result[T]:
         if self._closed.is_set():
             raise StopAsyncIteration
+        self._follower.bound = self._runner.core.watches
         result = await self._runner.call(self._follower.change, until=self._closed)
         if result is None:
             raise StopAsyncIteration

@@ -37,6 +37,7 @@ class Watch(Generic[T]):
     def __next__(self) -> Result[T]:
         if self._closed.is_set():
             raise StopIteration
+        self._follower.bound = self._runner.core.watches
         result = self._runner.call(self._follower.change, until=self._closed)
         if result is None:
             raise StopIteration

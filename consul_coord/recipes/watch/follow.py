@@ -19,16 +19,19 @@ from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import IndexTracker, Pace
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import wait_once
+from consul_coord.io import Signal
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call
-    from consul_coord.io import IO, Signal
+    from consul_coord.io import IO
     from consul_coord.models import Result
 
 T = TypeVar("T")
 
 WAIT = 30.0
 LONGEST_PAUSE = 15.0
+POLL = 1.0
+"""Seconds between two readings where there are too many blocking queries for one more."""
 
 
 class Query(Protocol[T]):
@@ -39,8 +42,23 @@ class Query(Protocol[T]):
         ...
 
 
+class Bound(Protocol):
+    """The bound on a client's blocking queries."""
+
+    def query(self) -> Signal | None:
+        """Count a query that begins; returns what ends it, or None when there are too many."""
+        ...
+
+    def end_query(self, stop: Signal, /) -> None:
+        """Take note that a query has ended."""
+        ...
+
+
 class Follower(Generic[T]):
     """Reads one thing again and again, each time when it may have changed."""
+
+    bound: Bound | None = None
+    """What counts its queries; None for one that is counted elsewhere."""
 
     def __init__(
         self,
@@ -103,8 +121,27 @@ class Follower(Generic[T]):
             await io.sleep(pause)
         if until is not None and until.is_set():
             return None
-        call = self._query(index=self._tracker.index, wait=self._wait)
-        answer = await wait_once(io, call, until=until)
+        answer = await self._read(io, until)
         if answer is not None:
             self._failures = 0
+        return answer
+
+    async def _read(self, io: IO, until: Signal | None) -> Result[T] | None:
+        index = self._tracker.index
+        if self.bound is None or not index:
+            return await wait_once(io, self._query(index=index, wait=self._wait), until=until)
+        stop = self.bound.query()
+        if stop is None:
+            await io.wait(Signal() if until is None else until, deadline=io.now() + POLL)
+            return await wait_once(io, self._query(index=0, wait=self._wait), until=until)
+        unsubscribe = None if until is None else until.subscribe(stop.set)
+        try:
+            answer = await wait_once(io, self._query(index=index, wait=self._wait), until=stop)
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+            self.bound.end_query(stop)
+        if answer is None and (until is None or not until.is_set()):
+            # Told to make room: the present state will do.
+            answer = await wait_once(io, self._query(index=0, wait=self._wait), until=until)
         return answer

@@ -1,0 +1,91 @@
+"""Users' watches keep to the bound on a client's blocking queries."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consul_coord.http.endpoints import kv
+from consul_coord.http.messages import Response
+from consul_coord.io import Signal
+from consul_coord.recipes.watch.follow import POLL, Follower
+from tests.support.fake_io import FakeIO
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Request
+    from consul_coord.models import KVPair
+
+PATH = "/v1/kv/k"
+
+
+class Room:
+    """A bound with room for so many queries."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+        self.running: list[Signal] = []
+
+    def query(self) -> Signal | None:
+        if not self.left:
+            return None
+        self.left -= 1
+        self.running.append(Signal())
+        return self.running[-1]
+
+    def end_query(self, stop: Signal) -> None:
+        self.left += 1
+        self.running.remove(stop)
+
+
+def absent(index: int) -> Response:
+    return Response(404, {"x-consul-index": str(index)})
+
+
+def follower(room: Room) -> Follower[KVPair | None]:
+    made: Follower[KVPair | None] = Follower(partial(kv.watch, "k"))
+    made.bound = room
+    return made
+
+
+def test_a_query_counts_while_it_runs() -> None:
+    io, room = FakeIO(), Room(1)
+    watched = follower(room)
+    seen: list[int] = []
+    io.expect("GET", PATH, absent(5))
+
+    def answer(_: Request) -> Response:
+        seen.append(room.left)
+        return absent(6)
+
+    io.expect("GET", PATH, answer)
+    io.run(watched.next(io))
+    io.run(watched.next(io))
+    assert seen == [0]
+    assert room.left == 1
+    assert "index" in dict(io.requests[1].params)
+
+
+def test_without_room_the_state_is_read_every_second() -> None:
+    io, room = FakeIO(), Room(0)
+    watched = follower(room)
+    io.expect("GET", PATH, absent(5), absent(6))
+    io.run(watched.next(io))
+    began = io.time
+    io.run(watched.next(io))
+    assert io.time >= began + POLL
+    assert "index" not in dict(io.requests[1].params)
+
+
+def test_a_query_that_makes_room_is_followed_by_a_reading() -> None:
+    io, room = FakeIO(), Room(1)
+    watched = follower(room)
+    io.expect("GET", PATH, absent(5))
+    io.run(watched.next(io))
+    stopped = Signal()
+    stopped.set()
+    room.query = lambda: stopped  # type: ignore[method-assign]
+    room.running.append(stopped)
+    io.expect("GET", PATH, absent(7))
+    answer = io.run(watched.next(io))
+    assert answer is not None
+    assert answer.index == 7
