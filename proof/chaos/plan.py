@@ -18,9 +18,8 @@ from consul_coord.models import SessionSpec, failover_bound
 if TYPE_CHECKING:
     from typing import Self
 
-LOCK_DELAY: Final = 0.5
-TTLS: Final = (2.0, 3.0, 5.0)
-"""Seconds; a process has one of them."""
+LOCK_DELAYS: Final = {2.0: 2.0, 3.0: 1.0, 5.0: 3.0}
+"""Seconds: TTLs, each with its lock-delay. A process has one of them; its leases last for the shorter."""
 LOCKS: Final = ("lock/a", "lock/b", "lock/c")
 SLOTS: Final = {"slots/two": 2, "slots/three": 3}
 LEADS: Final = ("lead/one", "lead/two")
@@ -68,7 +67,7 @@ class Part:
     @property
     def spec(self) -> SessionSpec:
         """The sessions of this process; their name is the run's prefix."""
-        return SessionSpec(ttl=self.ttl, lock_delay=LOCK_DELAY, name=self.prefix)
+        return SessionSpec(ttl=self.ttl, lock_delay=LOCK_DELAYS[self.ttl], name=self.prefix)
 
     def to_json(self) -> str:
         """Return it as an argument for the worker's command line."""
@@ -113,7 +112,8 @@ class Plan:
     @property
     def failover(self) -> float:
         """The seconds within which what a dead process has left is free again."""
-        return max(failover_bound(SessionSpec(ttl=ttl, lock_delay=LOCK_DELAY)) for ttl in TTLS)
+        specs = (SessionSpec(ttl=ttl, lock_delay=lock_delay) for ttl, lock_delay in LOCK_DELAYS.items())
+        return max(map(failover_bound, specs))
 
     @property
     def progress_bound(self) -> float:
@@ -129,7 +129,7 @@ class Plan:
             address=address,
             folder=folder,
             prefix=self.prefix,
-            ttl=TTLS[place % len(TTLS)],
+            ttl=tuple(LOCK_DELAYS)[place % len(LOCK_DELAYS)],
             blocking=place % 5 in {1, 3},
             drain=self.drain,
             seed=self.seed * 10_007 + place * 101 + life,
