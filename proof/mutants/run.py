@@ -144,7 +144,7 @@ class Bench:
     def judge(self, mutant: Mutant) -> Result:
         """Plant one mutant, run what reaches it, and take it out again."""
         file = self._project / mutant.file
-        text = (ROOT / mutant.file).read_text()
+        text = file.read_text()
         began = time.monotonic()
         file.write_text(mutant.apply(text))
         try:
@@ -225,9 +225,11 @@ class Judge(Protocol):
 def judged(bench: Judge, mutants: Iterable[Mutant], results: Path) -> Iterator[Result]:
     """Judge those that have no result for their module's text yet, and yield all."""
     before = known(results)
+    mutants = list(mutants)
+    texts = {each.file: digest((ROOT / each.file).read_text()) for each in mutants}
     for mutant in mutants:
         result = before.get(mutant.name)
-        if result is None or result.text != digest((ROOT / mutant.file).read_text()):
+        if result is None or result.text != texts[mutant.file]:
             result = bench.judge(mutant)
             with results.open("a") as lines:
                 lines.write(json.dumps(asdict(result)) + "\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +26,7 @@ from tests.promises.waiting import settled
 from tests.support.fake_io import FakeIO
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
+from tests.support.stalls import stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,3 +284,24 @@ def test_what_comes_while_the_reaper_looks_at_the_clock_is_done_at_once(moment: 
     if added_at:
         assert urgent.done_at == added_at, "it was done with the next thing that was due"
     assert later.done_at == [1050.0]
+
+
+# -- closing in time
+
+
+@pytest.mark.parametrize("pending", ["a hold", "clean-up"])
+def test_closing_takes_no_longer_than_its_time_when_nothing_answers(
+    proxy: FaultProxy, make_client: MakeClient, key: str, pending: str
+) -> None:
+    client = make_client()
+    hold = Lock(client, key).acquire(timeout=PATIENCE)
+    proxy.add(Fault(lose=Lose.TIME, method="PUT", times=1_000))
+    if pending == "clean-up":
+        del hold  # forgotten: the reaper is to give it back
+        gc.collect()
+        eventually(lambda: proxy.count("PUT", "/v1/txn") >= 2)
+    with stalls() as measured:
+        began = time.monotonic()
+        client.close(timeout=0.6)
+        took = time.monotonic() - began
+    assert took < 0.6 + 0.3 + measured.slack
