@@ -85,12 +85,14 @@ if TYPE_CHECKING:
         LossReason,
         Node,
         PreparedQuery,
+        QueryResult,
         ReadOptions,
         Registration,
         ReleaseOutcome,
         Result,
         Sequencer,
         Service,
+        ServiceInstance,
         Session,
         SessionSettings,
         SessionSpec,
@@ -140,9 +142,9 @@ else:  # type checkers know the names above, and report every other one
             "models": """
                 LOCK_FLAGS SEMAPHORE_FLAGS AgentInfo Behavior Blocker BlockerKind CatalogNode CheckSpec
                 CheckStatus Consistency Contender FailureKind HealthCheck HealthState Holder HoldState
-                KVPair LeaderInfo LossReason Node PreparedQuery ReadOptions Registration ReleaseOutcome
-                Result Sequencer Service Session SessionSettings SessionSpec Stats TxnFailure TxnOp
-                TxnResult Verb WriteOptions failover_bound
+                KVPair LeaderInfo LossReason Node PreparedQuery QueryResult ReadOptions Registration
+                ReleaseOutcome Result Sequencer Service ServiceInstance Session SessionSettings SessionSpec
+                Stats TxnFailure TxnOp TxnResult Verb WriteOptions failover_bound
             """,
             "sync.client": "Client",
             "sync.election": "LeaderElection leader observe",
@@ -228,6 +230,7 @@ __all__ = [
     "PermissionDenied",
     "Permit",
     "PreparedQuery",
+    "QueryResult",
     "RateLimited",
     "ReadOptions",
     "ReadWriteLock",
@@ -242,6 +245,7 @@ __all__ = [
     "Sequencer",
     "ServerError",
     "Service",
+    "ServiceInstance",
     "Session",
     "SessionCheckFailed",
     "SessionNotFound",

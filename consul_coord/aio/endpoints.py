@@ -21,6 +21,7 @@ from consul_coord.recipes.session import handling
 from consul_coord.recipes.watch.follow import Follower
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
@@ -34,9 +35,12 @@ if TYPE_CHECKING:
         KVPair,
         Node,
         PreparedQuery,
+        QueryResult,
         ReadOptions,
         Registration,
         Result,
+        Service,
+        ServiceInstance,
         Session,
         SessionSpec,
         TxnOp,
@@ -266,6 +270,21 @@ class AsyncAgent:
         """Set a TTL check's state and output."""
         return await self._runner.perform(agent.update_check(id, status, output=output, options=options))
 
+    async def register_service(
+        self, service: Service, *, checks: Sequence[CheckSpec] = (), options: WriteOptions | None = None
+    ) -> None:
+        """Have the agent keep a service with its checks, or overwrite what it keeps under this id.
+
+        ``checks`` are bound to the service whatever their ``service_id``, and critical at first unless their
+        spec says otherwise; checks that the service had besides are forgotten. The agent enters the service
+        into the catalog a moment later.
+        """
+        return await self._runner.perform(agent.register_service(service, checks=checks, options=options))
+
+    async def deregister_service(self, id: str, *, options: WriteOptions | None = None) -> None:
+        """Have the agent forget a service with its checks; every session that names one of these ends."""
+        return await self._runner.perform(agent.deregister_service(id, options=options))
+
 
 class AsyncCatalog:
     """Nodes and what is registered on them."""
@@ -280,6 +299,12 @@ class AsyncCatalog:
     async def node(self, name: str, *, options: ReadOptions | None = None) -> Result[CatalogNode | None]:
         """Read a node with its services; None when it is not registered."""
         return await self._runner.perform(catalog.node(name, options=options))
+
+    async def service(
+        self, name: str, *, options: ReadOptions | None = None
+    ) -> Result[tuple[ServiceInstance, ...]]:
+        """Read the instances of a service, with their nodes and without checks; none when it is unknown."""
+        return await self._runner.perform(catalog.service(name, options=options))
 
     async def register(self, registration: Registration, *, options: WriteOptions | None = None) -> bool:
         """Enter a node, with a service and checks if given, or overwrite what is there."""
@@ -322,6 +347,16 @@ class AsyncHealth:
         """Read the checks that are in one state."""
         return await self._runner.perform(health.state(state, options=options))
 
+    async def service(
+        self, name: str, *, passing: bool = False, tag: str | None = None, options: ReadOptions | None = None
+    ) -> Result[tuple[ServiceInstance, ...]]:
+        """Read the instances of a service, with their nodes and checks.
+
+        ``passing`` leaves out those with a check that is not passing, their node's included; ``tag`` those
+        without that tag.
+        """
+        return await self._runner.perform(health.service(name, passing=passing, tag=tag, options=options))
+
 
 class AsyncQuery:
     """Prepared queries, which may be bound to a session and are then deleted with it."""
@@ -340,6 +375,16 @@ class AsyncQuery:
     async def list(self, *, options: ReadOptions | None = None) -> Result[tuple[PreparedQuery, ...]]:
         """Read all queries that the token may read."""
         return await self._runner.perform(_query.list_queries(options=options))
+
+    async def execute(
+        self, id_or_name: str, *, limit: int | None = None, options: ReadOptions | None = None
+    ) -> Result[QueryResult | None]:
+        """Carry out a query; None when there is none of that id or name.
+
+        A template answers for every name that begins with its own. Instances with a critical check are left
+        out; ``limit`` bounds how many are returned. It never waits: an index in the options does nothing.
+        """
+        return await self._runner.perform(_query.execute(id_or_name, limit=limit, options=options))
 
     async def delete(self, id: str, *, options: WriteOptions | None = None) -> None:
         """Delete a query."""

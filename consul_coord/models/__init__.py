@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         HealthState,
         Node,
         PreparedQuery,
+        QueryResult,
         Registration,
         Service,
+        ServiceInstance,
     )
     from consul_coord.models.kv import (
         LOCK_FLAGS,
@@ -56,7 +58,7 @@ else:  # type checkers know the names above, and report every other one
         {
             "catalog": """
                 AgentInfo CatalogNode CheckSpec CheckStatus HealthCheck HealthState Node PreparedQuery
-                Registration Service
+                QueryResult Registration Service ServiceInstance
             """,
             "kv": "LOCK_FLAGS SEMAPHORE_FLAGS FailureKind KVPair TxnFailure TxnOp TxnResult Verb",
             "reply": "Consistency ReadOptions Result WriteOptions",
@@ -90,12 +92,14 @@ __all__ = [
     "LossReason",
     "Node",
     "PreparedQuery",
+    "QueryResult",
     "ReadOptions",
     "Registration",
     "ReleaseOutcome",
     "Result",
     "Sequencer",
     "Service",
+    "ServiceInstance",
     "Session",
     "SessionSettings",
     "SessionSpec",

@@ -123,6 +123,27 @@ class CatalogNode:
     services: tuple[Service, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceInstance:
+    """One instance of a service, with its node; ``checks`` are those of both, where they are asked for."""
+
+    node: Node
+    service: Service
+    checks: tuple[HealthCheck, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """What an executed query has found: the instances of its service, without those that are critical."""
+
+    service: str
+    instances: tuple[ServiceInstance, ...] = ()
+    datacenter: str = ""
+    """The one that answered."""
+    failovers: int = 0
+    """How many datacenters were asked in vain before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
     """An entry for the catalog: a node, and perhaps a service and checks on it.

@@ -22,6 +22,7 @@ from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
         KVPair,
         Node,
         PreparedQuery,
+        QueryResult,
         ReadOptions,
         Registration,
         Result,
+        Service,
+        ServiceInstance,
         Session,
         SessionSpec,
         TxnOp,
@@ -263,6 +267,21 @@ class Agent:
         """Set a TTL check's state and output."""
         return self._runner.perform(agent.update_check(id, status, output=output, options=options))
 
+    def register_service(
+        self, service: Service, *, checks: Sequence[CheckSpec] = (), options: WriteOptions | None = None
+    ) -> None:
+        """Have the agent keep a service with its checks, or overwrite what it keeps under this id.
+
+        ``checks`` are bound to the service whatever their ``service_id``, and critical at first unless their
+        spec says otherwise; checks that the service had besides are forgotten. The agent enters the service
+        into the catalog a moment later.
+        """
+        return self._runner.perform(agent.register_service(service, checks=checks, options=options))
+
+    def deregister_service(self, id: str, *, options: WriteOptions | None = None) -> None:
+        """Have the agent forget a service with its checks; every session that names one of these ends."""
+        return self._runner.perform(agent.deregister_service(id, options=options))
+
 
 class Catalog:
     """Nodes and what is registered on them."""
@@ -277,6 +296,12 @@ class Catalog:
     def node(self, name: str, *, options: ReadOptions | None = None) -> Result[CatalogNode | None]:
         """Read a node with its services; None when it is not registered."""
         return self._runner.perform(catalog.node(name, options=options))
+
+    def service(
+        self, name: str, *, options: ReadOptions | None = None
+    ) -> Result[tuple[ServiceInstance, ...]]:
+        """Read the instances of a service, with their nodes and without checks; none when it is unknown."""
+        return self._runner.perform(catalog.service(name, options=options))
 
     def register(self, registration: Registration, *, options: WriteOptions | None = None) -> bool:
         """Enter a node, with a service and checks if given, or overwrite what is there."""
@@ -317,6 +342,16 @@ class Health:
         """Read the checks that are in one state."""
         return self._runner.perform(health.state(state, options=options))
 
+    def service(
+        self, name: str, *, passing: bool = False, tag: str | None = None, options: ReadOptions | None = None
+    ) -> Result[tuple[ServiceInstance, ...]]:
+        """Read the instances of a service, with their nodes and checks.
+
+        ``passing`` leaves out those with a check that is not passing, their node's included; ``tag`` those
+        without that tag.
+        """
+        return self._runner.perform(health.service(name, passing=passing, tag=tag, options=options))
+
 
 class Query:
     """Prepared queries, which may be bound to a session and are then deleted with it."""
@@ -335,6 +370,16 @@ class Query:
     def list(self, *, options: ReadOptions | None = None) -> Result[tuple[PreparedQuery, ...]]:
         """Read all queries that the token may read."""
         return self._runner.perform(_query.list_queries(options=options))
+
+    def execute(
+        self, id_or_name: str, *, limit: int | None = None, options: ReadOptions | None = None
+    ) -> Result[QueryResult | None]:
+        """Carry out a query; None when there is none of that id or name.
+
+        A template answers for every name that begins with its own. Instances with a critical check are left
+        out; ``limit`` bounds how many are returned. It never waits: an index in the options does nothing.
+        """
+        return self._runner.perform(_query.execute(id_or_name, limit=limit, options=options))
 
     def delete(self, id: str, *, options: WriteOptions | None = None) -> None:
         """Delete a query."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord import LOCK_FLAGS, Client, Lock, Semaphore
+from consul_coord.cli.doctor.checks import Examination, _connections
 from consul_coord.server import Fault, ReferenceServer, ServerConfig
 from consul_coord.server.acl import AclConfig, Rule, Token
 from consul_coord.server.faults import Effect
@@ -66,6 +67,26 @@ def test_text_names_each_check(call: Call) -> None:
 
 def test_the_limits_of_a_real_agent_are_seen(call: Call, agent_address: str) -> None:
     assert "200 connections" in findings(call, code=0, address=agent_address)["connections"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"RPCRateLimit": 1.7976931348623157e308}, ""),
+        ({"RPCRateLimit": -1}, ""),
+        ({"RPCRateLimit": 100}, "; it lets 100 requests a second through"),
+        (
+            {"RequestLimitsReadRate": 250.5, "RequestLimitsWriteRate": 1.7976931348623157e308},
+            "; it lets 250.5 reads a second through",
+        ),
+    ],
+    ids=str,
+)
+def test_rate_limits_are_told_where_there_are_any(limits: dict[str, float], told: str) -> None:
+    with Client() as client:  # which is not asked anything
+        case = Examination(client, limits={"HTTPMaxConnsPerClient": 200, **limits})
+        (finding,) = _connections(case)
+    assert finding.text.partition("each waiter needs one")[2] == told
 
 
 def test_no_agent_is_a_fault_and_the_end(call: Call) -> None:

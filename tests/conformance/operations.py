@@ -63,7 +63,7 @@ SERVICE_FIELDS = st.fixed_dictionaries(
     {},
     optional={
         "Port": st.integers(80, 81),
-        "Tags": st.sampled_from([[], ["v1"], ["V1", "x"]]),
+        "Tags": st.sampled_from([["v1"], ["V1", "x"]]),
         "Meta": st.sampled_from([{}, {"ver": "1"}, {"ver": "2", "a": "b"}]),
         "Address": st.sampled_from(["", "10.0.0.7", "0.0.0.0"]),
         "Weights": st.sampled_from([{"Passing": 5}, {"Passing": 1, "Warning": 2}, {}]),

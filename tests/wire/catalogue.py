@@ -6,7 +6,7 @@ Bodies are the agent's own, as it was seen to send them, with made-up names.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from consul_coord.http.messages import Retry
@@ -19,9 +19,11 @@ from consul_coord.models import (
     KVPair,
     Node,
     PreparedQuery,
+    QueryResult,
     Registration,
     Result,
     Service,
+    ServiceInstance,
     Session,
     SessionSpec,
     TxnOp,
@@ -74,11 +76,11 @@ class Endpoint:
 
 
 def read(
-    call: Callable[[Any], Any], target: str, answer: object, value: object, needed: str, **rest: Any
+    call: Callable[[Any], Any], target: str, answer: object, value: object, *needed: str, **rest: Any
 ) -> Endpoint:
     """Return a row for a GET whose reply has the index headers."""
     result = Result(value, 12, known_leader=True, last_contact=0.0)
-    return Endpoint(call, f"GET {target}", None, told(answer, META), result, needed=(needed,), **rest)
+    return Endpoint(call, f"GET {target}", None, told(answer, META), result, needed=needed, **rest)
 
 
 def write(
@@ -341,6 +343,30 @@ AGENT_ENDPOINTS = {
     ),
 }
 
+SERVICE = Service("web", "web1", port=80, tags=("a",))
+AGENT_SERVICES = {
+    "agent.register_service": Endpoint(
+        lambda c: c.agent.register_service(SERVICE, checks=[CheckSpec(name="up", ttl=10)]),
+        "PUT /v1/agent/service/register?replace-existing-checks=true",
+        b'{"ID":"web1","Name":"web","Port":80,"Tags":["a"],"Checks":[{"Name":"up","TTL":"10s"}]}',
+        Reply(),
+        None,
+        Retry.IDEMPOTENT,
+        ('service:write on "web"',),
+        "nothing",
+    ),
+    "agent.deregister_service": Endpoint(
+        lambda c: c.agent.deregister_service("web1"),
+        "PUT /v1/agent/service/deregister/web1",
+        b"",
+        Reply(),
+        None,
+        Retry.IDEMPOTENT,
+        ('service:write on "web1"',),
+        "nothing",
+    ),
+}
+
 OTHER_ENDPOINTS = {
     "catalog.nodes": read(
         lambda c: c.catalog.nodes(), "/v1/catalog/nodes", [NODE_BODY], (NODE,), "node:read on the nodes"
@@ -351,6 +377,21 @@ OTHER_ENDPOINTS = {
         {"Node": NODE_BODY, "Services": {"web1": SERVICE_BODY}},
         CatalogNode(NODE, (Service("web", "web1", port=80, tags=("a",)),)),
         'node:read on node "n1"',
+    ),
+    "catalog.service": read(
+        lambda c: c.catalog.service("web"),
+        "/v1/catalog/service/web",
+        [
+            {
+                **{name: NODE_BODY[name] for name in ("ID", "Node", "Address", "Datacenter")},
+                "NodeMeta": NODE_BODY["Meta"],
+                **{f"Service{name}": value for name, value in SERVICE_BODY.items() if name != "Service"},
+                "ServiceName": SERVICE_BODY["Service"],
+            }
+        ],
+        (ServiceInstance(replace(NODE, create_index=0, modify_index=0), SERVICE),),
+        'service:read on "web"',
+        "node:read on the nodes",
     ),
     "catalog.register": write(
         lambda c: c.catalog.register(Registration(node="n2", address="10.0.0.2")),
@@ -375,6 +416,29 @@ OTHER_ENDPOINTS = {
         [CHECK_BODY],
         (CHECK,),
         "node:read on the nodes",
+    ),
+    "health.service": read(
+        lambda c: c.health.service("web", passing=True, tag="a b"),
+        "/v1/health/service/web?passing&tag=a%20b",
+        [{"Node": NODE_BODY, "Service": SERVICE_BODY, "Checks": [CHECK_BODY]}],
+        (ServiceInstance(NODE, SERVICE, (CHECK,)),),
+        'service:read on "web"',
+        "node:read on the nodes",
+    ),
+    "query.execute": read(
+        lambda c: c.query.execute("q", limit=2),
+        "/v1/query/q/execute?limit=2",
+        {
+            "Service": "web",
+            "Nodes": [{"Node": NODE_BODY, "Service": SERVICE_BODY, "Checks": None}],
+            "DNS": {"TTL": ""},
+            "Datacenter": "dc1",
+            "Failovers": 0,
+        },
+        QueryResult("web", (ServiceInstance(NODE, SERVICE),), "dc1"),
+        "service:read on its service",
+        "node:read on the nodes",
+        absent=True,
     ),
     "query.create": write(
         lambda c: c.query.create(PreparedQuery(service="web", name="q", session=SID)),
@@ -458,7 +522,9 @@ TXN_ENDPOINTS = {
     ),
 }
 
-ENDPOINTS = KV_ENDPOINTS | SESSION_ENDPOINTS | AGENT_ENDPOINTS | OTHER_ENDPOINTS | TXN_ENDPOINTS
+ENDPOINTS = (
+    KV_ENDPOINTS | SESSION_ENDPOINTS | AGENT_ENDPOINTS | AGENT_SERVICES | OTHER_ENDPOINTS | TXN_ENDPOINTS
+)
 
 # An object with one of these fields has a shape of its own; any other maps names that are up to users.
 _FIELDS = {"ID", "Key", "KV", "Node", "CheckID", "Service", "NodeName", "Config", "Results"}

@@ -17,7 +17,7 @@ import time
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from consul_coord import (
     LOCK_FLAGS,
@@ -342,11 +342,28 @@ def _connections(case: Examination) -> Iterator[Finding]:
         text = "how many connections the agent takes from one address can't be seen (200 unless changed)"
         yield Finding("connections", "warning" if case.agent is None else "ok", text)
         return
-    rate = case.limits.get("RPCRateLimit")
-    limited = isinstance(rate, int | float) and rate > 0
-    slow = f"; it lets {rate} requests a second through" if limited else ""
     text = f"the agent takes {limit or 'any number of'} connections from one address; each waiter needs one"
-    yield Finding("connections", "ok", text + slow)
+    rates = (
+        f"; it lets {rate:g} {what} a second through"
+        for name, what in _RATES
+        if (rate := _rate(case.limits.get(name))) is not None
+    )
+    yield Finding("connections", "ok", text + "".join(rates))
+
+
+_RATES: Final = (
+    ("RPCRateLimit", "requests"),
+    ("RequestLimitsReadRate", "reads"),
+    ("RequestLimitsWriteRate", "writes"),
+)
+"""Consul's settings of how many requests it serves; the last two came with 1.15."""
+_NO_LIMIT: Final = 1e300
+"""Consul writes the largest float there is where it sets no limit."""
+
+
+def _rate(value: object) -> float | None:
+    limits = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _NO_LIMIT
+    return float(cast("float", value)) if limits else None
 
 
 def _failover(_case: Examination) -> Iterator[Finding]:

@@ -72,10 +72,11 @@ def get(
     options: ReadOptions | None,
     read: Callable[[str, object], T],
     *,
+    params: Params = (),
     needed: tuple[str, ...] = (),
 ) -> Call[Result[T]]:
     """Return a GET whose answer is JSON, with what its headers tell."""
-    request = read_request(path, options, needed=needed)
+    request = read_request(path, options, params=params, needed=needed)
     return call(request, lambda response: result(response, read("the reply", _json.parse(response.body))))
 
 

@@ -13,6 +13,8 @@ from consul_coord.http.messages import Retry
 from consul_coord.models._validate import choice
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from consul_coord.http.messages import Call
     from consul_coord.models import (
         AgentInfo,
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
         HealthCheck,
         ReadOptions,
         Result,
+        Service,
         WriteOptions,
     )
 
 _CHECK = "/v1/agent/check/"
+_SERVICE = "/v1/agent/service/"
 _WRITE = ("node:write on the agent's own node, or service:write on the check's service",)
 
 
@@ -55,11 +59,15 @@ def _checks(what: str, value: object) -> dict[str, HealthCheck]:
 
 def register_check(spec: CheckSpec, *, options: WriteOptions | None = None) -> Call[None]:
     """Have the agent keep a check."""
-    wanted: dict[str, str | None] = {
-        "ID": spec.id,
+    wanted: dict[str, object] = {"ID": spec.id, **_encode_check(spec, spec.service_id)}
+    return _write(_CHECK + "register", options, body=_json.dump_set(wanted))
+
+
+def _encode_check(spec: CheckSpec, service_id: str | None = None) -> dict[str, str | None]:
+    return {
         "Name": spec.name,
         "Notes": spec.notes or None,
-        "ServiceID": spec.service_id,
+        "ServiceID": service_id,
         "Status": spec.status,
         "HTTP": spec.http,
         "TCP": spec.tcp,
@@ -68,7 +76,39 @@ def register_check(spec: CheckSpec, *, options: WriteOptions | None = None) -> C
         "Timeout": _duration(spec.timeout),
         "DeregisterCriticalServiceAfter": _duration(spec.deregister_after),
     }
-    return _write(_CHECK + "register", options, body=_json.dump_set(wanted))
+
+
+def register_service(
+    service: Service, *, checks: Sequence[CheckSpec] = (), options: WriteOptions | None = None
+) -> Call[None]:
+    """Have the agent keep a service, with its checks; those that it had besides are forgotten."""
+    wanted: dict[str, object] = {
+        "ID": service.id or None,
+        "Name": service.name,
+        "Address": service.address or None,
+        "Port": service.port or None,
+        "Tags": list(service.tags) or None,
+        "Meta": dict(service.meta) or None,
+        "Checks": [_of_service(check) for check in checks] or None,
+    }
+    body = _json.dump_set(wanted)
+    params = (("replace-existing-checks", "true"),)
+    return _write(_SERVICE + "register", options, params=params, body=body, needed=_on_service(service.name))
+
+
+def _of_service(spec: CheckSpec) -> dict[str, str]:
+    wanted = {"CheckID": spec.id, **_encode_check(spec)}
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def deregister_service(id: str, *, options: WriteOptions | None = None) -> Call[None]:
+    """Have the agent forget a service with its checks; every session that names one of these ends."""
+    path = _keys.path(_SERVICE + "deregister/", _keys.check_id("service", id))
+    return _write(path, options, needed=_on_service(id))
+
+
+def _on_service(name: str) -> tuple[str, ...]:
+    return (f'service:write on "{name}"',)
 
 
 def _duration(seconds: float | None) -> str | None:
@@ -109,8 +149,13 @@ def update_check(
 
 
 def _write(
-    path: str, options: WriteOptions | None, *, params: _call.Params = (), body: bytes | None = None
+    path: str,
+    options: WriteOptions | None,
+    *,
+    params: _call.Params = (),
+    body: bytes | None = None,
+    needed: tuple[str, ...] = _WRITE,
 ) -> Call[None]:
     return _call.write(
-        "PUT", path, options, _call.nothing, params=params, body=body, retry=Retry.IDEMPOTENT, needed=_WRITE
+        "PUT", path, options, _call.nothing, params=params, body=body, retry=Retry.IDEMPOTENT, needed=needed
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Registration,
         Result,
         Service,
+        ServiceInstance,
         WriteOptions,
     )
 
@@ -25,7 +26,8 @@ _ROOT = "/v1/catalog/"
 _LARGEST_PORT = 65_535
 
 
-def _node(what: str, value: object) -> Node:
+def read_node(what: str, value: object) -> Node:
+    """Read a node as the catalog and health show it."""
     fields = _json.Fields(what, value)
     return models.Node(
         fields.get("Node", _json.text),
@@ -39,14 +41,15 @@ def _node(what: str, value: object) -> Node:
 
 
 def _nodes(what: str, value: object) -> tuple[Node, ...]:
-    return _json.items(what, value, _node)
+    return _json.items(what, value, read_node)
 
 
 def _port(what: str, value: object) -> int:
     return _json.integer(what, value, maximum=_LARGEST_PORT)
 
 
-def _service(what: str, value: object) -> Service:
+def read_service(what: str, value: object) -> Service:
+    """Read a service of a node as the catalog and health show it."""
     fields = _json.Fields(what, value)
     return models.Service(
         fields.get("Service", _json.text),
@@ -59,14 +62,14 @@ def _service(what: str, value: object) -> Service:
 
 
 def _services(what: str, value: object) -> tuple[Service, ...]:
-    return tuple(_json.mapping(what, value, _service).values())
+    return tuple(_json.mapping(what, value, read_service).values())
 
 
 def _catalog_node(what: str, value: object) -> CatalogNode | None:
     if value is None:
         return None
     fields = _json.Fields(what, value)
-    return models.CatalogNode(fields.get("Node", _node), services=fields.get("Services", _services, ()))
+    return models.CatalogNode(fields.get("Node", read_node), services=fields.get("Services", _services, ()))
 
 
 def nodes(*, options: ReadOptions | None = None) -> Call[Result[tuple[Node, ...]]]:
@@ -78,6 +81,38 @@ def node(name: str, *, options: ReadOptions | None = None) -> Call[Result[Catalo
     """Read a node with its services; None when it is not registered."""
     path = _keys.path(_ROOT + "node/", _keys.check_id("node", name))
     return _call.get(path, options, _catalog_node, needed=(f'node:read on node "{name}"',))
+
+
+def service(name: str, *, options: ReadOptions | None = None) -> Call[Result[tuple[ServiceInstance, ...]]]:
+    """Read the instances of a service, with their nodes; none when nobody registered it."""
+    path = _keys.path(_ROOT + "service/", _keys.check_id("service", name))
+    return _call.get(
+        path, options, _instances, needed=(f'service:read on "{name}"', "node:read on the nodes")
+    )
+
+
+def _instances(what: str, value: object) -> tuple[ServiceInstance, ...]:
+    return _json.items(what, value, _instance)
+
+
+def _instance(what: str, value: object) -> ServiceInstance:
+    fields = _json.Fields(what, value)
+    node = models.Node(
+        fields.get("Node", _json.text),
+        address=fields.get("Address", _json.text, ""),
+        id=fields.get("ID", _json.text, ""),
+        datacenter=fields.get("Datacenter", _json.text, ""),
+        meta=fields.get("NodeMeta", _json.text_map, {}),
+    )
+    service = models.Service(
+        fields.get("ServiceName", _json.text),
+        id=fields.get("ServiceID", _json.text, ""),
+        address=fields.get("ServiceAddress", _json.text, ""),
+        port=fields.get("ServicePort", _port, 0),
+        tags=fields.get("ServiceTags", _json.texts, ()),
+        meta=fields.get("ServiceMeta", _json.text_map, {}),
+    )
+    return models.ServiceInstance(node, service)
 
 
 def register(registration: Registration, *, options: WriteOptions | None = None) -> Call[bool]:

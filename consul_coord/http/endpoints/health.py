@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from consul_coord import models
-from consul_coord.http.endpoints import _call, _json, _keys
+from consul_coord.http.endpoints import _call, _json, _keys, catalog
 from consul_coord.models._validate import choice
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call
-    from consul_coord.models import HealthCheck, HealthState, ReadOptions, Result
+    from consul_coord.models import HealthCheck, HealthState, ReadOptions, Result, ServiceInstance
 
 _ROOT = "/v1/health/"
 
@@ -47,3 +47,28 @@ def state(state: HealthState, *, options: ReadOptions | None = None) -> Call[Res
     """Read the checks that are in one state."""
     path = _ROOT + "state/" + choice("state", state, get_args(models.HealthState))
     return _call.get(path, options, checks, needed=("node:read on the nodes",))
+
+
+def service(
+    name: str, *, passing: bool = False, tag: str | None = None, options: ReadOptions | None = None
+) -> Call[Result[tuple[ServiceInstance, ...]]]:
+    """Read the instances of a service, with their nodes and checks."""
+    path = _keys.path(_ROOT + "service/", _keys.check_id("service", name))
+    chosen = (("passing", ""),) if passing else ()
+    tagged = () if tag is None else (("tag", tag),)
+    needed = (f'service:read on "{name}"', "node:read on the nodes")
+    return _call.get(path, options, instances, params=(*chosen, *tagged), needed=needed)
+
+
+def instances(what: str, value: object) -> tuple[ServiceInstance, ...]:
+    """Read a list of instances, as health and executed queries show them."""
+    return _json.items(what, value, _instance)
+
+
+def _instance(what: str, value: object) -> ServiceInstance:
+    fields = _json.Fields(what, value)
+    return models.ServiceInstance(
+        fields.get("Node", catalog.read_node),
+        fields.get("Service", catalog.read_service),
+        checks=fields.get("Checks", checks, ()),
+    )

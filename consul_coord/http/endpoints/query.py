@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord import models
-from consul_coord.http.endpoints import _call, _json, _keys
+from consul_coord.http.endpoints import _call, _json, _keys, health
 from consul_coord.http.messages import Retry
+from consul_coord.models._validate import count
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call, Response
-    from consul_coord.models import PreparedQuery, ReadOptions, Result, WriteOptions
+    from consul_coord.models import PreparedQuery, QueryResult, ReadOptions, Result, WriteOptions
 
 _ROOT = "/v1/query"
 _NONE = b"Query not found"
@@ -71,6 +72,26 @@ def get(id: str, *, options: ReadOptions | None = None) -> Call[Result[PreparedQ
 def list_queries(*, options: ReadOptions | None = None) -> Call[Result[tuple[PreparedQuery, ...]]]:
     """Read all queries that the token may read."""
     return _call.get(_ROOT, options, _queries, needed=("query:read on their names",))
+
+
+def execute(
+    id_or_name: str, *, limit: int | None = None, options: ReadOptions | None = None
+) -> Call[Result[QueryResult | None]]:
+    """Carry out a query, or a template for the name that is given; None when there is none."""
+    path = _keys.path(_ROOT + "/", f"{_keys.check_id('query', id_or_name)}/execute")
+    params = () if limit is None else (("limit", str(count("limit", limit))),)
+    needed = ("service:read on its service", "node:read on the nodes")
+    return _call.find(path, options, _executed, None, params=params, needed=needed, told_by=_NONE)
+
+
+def _executed(response: Response) -> QueryResult:
+    fields = _json.Fields("the reply", _json.parse(response.body))
+    return models.QueryResult(
+        fields.get("Service", _json.text),
+        instances=fields.get("Nodes", health.instances, ()),
+        datacenter=fields.get("Datacenter", _json.text, ""),
+        failovers=fields.get("Failovers", _json.integer, 0),
+    )
 
 
 def delete(id: str, *, options: WriteOptions | None = None) -> Call[None]:

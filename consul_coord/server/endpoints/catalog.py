@@ -14,7 +14,7 @@ from consul_coord.server.failures import Refusal, StateError
 from consul_coord.server.gotext import GoParseError
 from consul_coord.server.records import NodeRecord
 from consul_coord.server.services import is_unspecified, problem_with_proxy
-from consul_coord.server.store import CHECKS, NODES, SERVICES, fold, pair
+from consul_coord.server.store import NODES, SERVICES, fold, pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -213,7 +213,11 @@ def node(call: Call) -> Read:
 
 def node_services(call: Call) -> Read:
     """Read one node with the list of its services."""
-    return _node(call, {"Node": None, "Services": None}, list)
+    return _node(
+        call,
+        {"Node": None, "Services": None},
+        lambda services: services if services or call.params.get("filter") else None,
+    )
 
 
 def _node(call: Call, none: object, arranged: Callable[[list[dict[str, object]]], object]) -> Read:
@@ -223,6 +227,7 @@ def _node(call: Call, none: object, arranged: Callable[[list[dict[str, object]]]
     marks = ((NODES, fold(name)), (SERVICES, "node", fold(name)))
 
     def look(store: Store) -> Seen:
+        chosen([])  # so that a bad filter is refused whatever is found
         found = store.nodes.get(fold(name))
         if found is None or not _readable(call, found.name):
             return Seen(0, call.json(none), marks, effective=True)
@@ -274,7 +279,8 @@ def _instances(call: Call, *, connect: bool) -> Read:
         ordered = selection.nearest(call, found, lambda each: each[0].name)
         shown = chosen([_describe_instance(*each) for each in ordered])
         index = selection.index_of(store, name, of_name, NODES, SERVICES, connect=connect)
-        return Seen(index, call.json(shown), ((SERVICES,), (NODES,), (CHECKS,)), effective=True)
+        marks = selection.marks_of(name, of_name, connect=connect, checks=False)
+        return Seen(index, call.json(shown), marks, effective=True)
 
     return Read(look)
 

@@ -90,6 +90,7 @@ def of_service(call: Call) -> Read:
         lambda store: (c for c in store.checks.sorted() if c.service_name == name),
         (CHECKS, "service", name),
         by_node=True,
+        service=name,
     )
 
 
@@ -116,16 +117,19 @@ def ingress(call: Call) -> Read:
 
 def _instances(call: Call, *, connect: bool) -> Read:
     name = selection.service_name(call)
-    fits, healthy = selection.by_instance(call), _healthy(call)
+    fits = selection.by_instance(call)
     chosen = selection.by_filter(call, fields.HEALTHY_SERVICE)
 
     def look(store: Store) -> Seen:
+        chosen([])  # so that a bad filter is refused before a bad ``passing``
+        healthy = _healthy(call)
         of_name = selection.instances(store, name, connect=connect)
         found = [each for each in of_name if fits(*each) and may_see(call, each) and healthy(store, each)]
         ordered = selection.nearest(call, found, lambda each: each[0].name)
         shown = chosen([describe_instance(store, each) for each in ordered])
         index = selection.index_of(store, name, of_name, NODES, SERVICES, CHECKS, connect=connect)
-        return Seen(index, call.json(shown), ((SERVICES,), (NODES,), (CHECKS,)), effective=True)
+        marks = selection.marks_of(name, of_name, connect=connect, checks=True)
+        return Seen(index, call.json(shown), marks, effective=True)
 
     return Read(look)
 
@@ -150,11 +154,15 @@ def may_see(call: Call, instance: Instance) -> bool:
 
 
 def _reading(
-    call: Call, select: Callable[[Store], Iterable[CheckRecord]], mark: Mark, *, by_node: bool = False
+    call: Call,
+    select: Callable[[Store], Iterable[CheckRecord]],
+    mark: Mark,
+    *,
+    by_node: bool = False,
+    service: str = "",
 ) -> Read:
     fits, chosen = selection.by_node_meta(call), selection.by_filter(call, fields.CHECK)
     by_meta = by_node and "node-meta" in call.params
-    tables = (CHECKS, NODES) if by_meta else (CHECKS,)
     marks = (mark, (NODES,)) if by_meta else (mark,)
 
     def look(store: Store) -> Seen:
@@ -166,7 +174,11 @@ def _reading(
         ]
         ordered = selection.nearest(call, found, lambda check: check.node)
         shown = chosen([describe(check) for check in ordered])
-        return Seen(store.index_of(*tables), call.json(shown), marks, effective=True)
+        if by_meta and service:  # only then, it has the index of the service
+            index = catalog.service_index(store, service, NODES, SERVICES, CHECKS, exists=True)
+        else:
+            index = store.index_of(CHECKS)
+        return Seen(index, call.json(shown), marks, effective=True)
 
     return Read(look)
 

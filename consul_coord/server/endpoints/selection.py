@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from consul_coord.server.fields import Field
     from consul_coord.server.records import NodeRecord, ServiceRecord
     from consul_coord.server.store import Store
+    from consul_coord.server.tables import Mark
 
     Instance = tuple[NodeRecord, ServiceRecord]
     Shown = dict[str, object]
@@ -92,6 +93,17 @@ def nearest_to(call: Call, near: str, rows: Sequence[R], node: Callable[[R], str
     if near not in (_HERE, call.state.node):
         return list(rows)
     return sorted(rows, key=lambda row: node(row) != call.state.node)
+
+
+def marks_of(name: str, found: Sequence[Instance], *, connect: bool, checks: bool) -> tuple[Mark, ...]:
+    """Return what is news about a service's instances; of one that there is not, only that it comes."""
+    if connect:
+        return ((SERVICES,), (NODES,), (CHECKS,)) if checks else ((SERVICES,), (NODES,))
+    comes = ((SERVICES, "name", name),)
+    if not found:
+        return comes
+    own_or_node = ((CHECKS, "service", name), (CHECKS, "service", "")) if checks else ()
+    return (*comes, (NODES,), *own_or_node)
 
 
 def index_of(store: Store, name: str, found: Iterable[Instance], *tables: str, connect: bool) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord.aio import endpoints as aio
-from consul_coord.models import CheckSpec, PreparedQuery, Registration
+from consul_coord.models import CheckSpec, PreparedQuery, Registration, Service
 from consul_coord.sync import endpoints as sync
 
 if TYPE_CHECKING:
@@ -31,14 +31,16 @@ EXPECTED = {
     "Agent": {
         *("info", "checks", "register_check", "deregister_check"),
         *("pass_check", "warn_check", "fail_check", "update_check"),
+        *("register_service", "deregister_service"),
     },
-    "Catalog": {"nodes", "node", "register", "deregister"},
-    "Health": {"node", "state"},
-    "Query": {"create", "get", "list", "delete"},
+    "Catalog": {"nodes", "node", "service", "register", "deregister"},
+    "Health": {"node", "service", "state"},
+    "Query": {"create", "get", "list", "execute", "delete"},
     "Status": {"leader", "peers"},
 }
 ARGUMENTS: dict[str, Any] = {
     "spec": CheckSpec(name="c", ttl=1),
+    "service": Service("web"),
     "registration": Registration(node="n", address="a"),
     "query": PreparedQuery(service="web"),
     "value": b"v",
