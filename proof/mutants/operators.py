@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Operator = Callable[[ast.AST], Iterator[str]]
     Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-_COMPARED = {
+_COMPARED: Final[dict[type[ast.cmpop], str]] = {
     ast.Lt: "<=",
     ast.LtE: "<",
     ast.Gt: ">=",
@@ -33,7 +33,7 @@ _COMPARED = {
     ast.In: "not in",
     ast.NotIn: "in",
 }
-_COUNTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
+_COUNTED: Final[dict[type[ast.operator], str]] = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 _WAKES = frozenset({"set", "tell", "start", "fire", "wake", "notify", "stop", "subscribe", "hurry", "spawn"})
 _GUARDS = frozenset({"check_index", "check_session", "check_not_exists"})
 _SWAPPED = {"min": "max", "max": "min"}

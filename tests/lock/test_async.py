@@ -210,7 +210,7 @@ async def test_a_cancellation_while_the_session_is_made_leaves_none(
 @pytest.mark.parametrize("name", CAUSES)
 async def test_a_loss_cancels_the_body_and_is_told(site: Site, make_client: MakeClient, name: str) -> None:
     cause, reasons = CAUSES[name]
-    notes, told = Notes(), list[LossReason]()
+    notes, told, done = Notes(), list[LossReason](), time.monotonic()
     async with make_client(observer=notes) as client:
         with stalls() as measured, pytest.raises(LockLost) as error:  # noqa: PT012 - the block is what is tested
             async with AsyncLock(client, site.key) as hold:

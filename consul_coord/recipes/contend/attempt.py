@@ -87,7 +87,7 @@ class Attempt(ABC):
         self.cause: ConsulCoordError | None = None
         """What the server or the network said, where that is in the way."""
         self._reported: tuple[BlockerKind, int | None] | None = None
-        self.asked = False
+        self.asked: bool = False
         """Whether the present session may have something on the server."""
         self._must_pause = False
         self._pace = _PACE
@@ -133,7 +133,9 @@ class Attempt(ABC):
                 except ConsulCoordError as error:
                     self._note(error)
                 if handle is not None:
-                    break
+                    hold = handle.grant
+                    io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
+                    return handle
                 failures = failures + 1 if self._must_pause else 0
                 if io.now() >= self.deadline or (self.once and failures):
                     raise self._timeout()
@@ -148,9 +150,6 @@ class Attempt(ABC):
             # Also after a KeyboardInterrupt or a cancellation, wherever it struck.
             if handle is None:
                 await self._give_up()
-        hold = handle.grant
-        io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
-        return handle
 
     def _note(self, error: ConsulCoordError) -> None:
         """Take a failure to serve for something that stands in the way. Raises any other error."""

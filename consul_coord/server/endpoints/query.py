@@ -100,7 +100,7 @@ def _executed(call: Call, name: str) -> Read:
         near = call.params.get("near") or wanted["Near"]
         ordered = selection.nearest_to(call, near, found, lambda each: each[0].name)
         shown = [_with_nulls(health.describe_instance(store, each)) for each in ordered[: limit or None]]
-        body = {
+        body: dict[str, object] = {
             "Service": wanted["Service"],
             "Nodes": shown,
             "DNS": {"TTL": query.dns_ttl},
@@ -149,13 +149,13 @@ def _unindexed(call: Call, body: dict[str, object]) -> Seen:
 def _fits(store: Store, wanted: dict[str, Any], instance: Instance) -> bool:
     node, service = instance
     bad = {CRITICAL, WARNING} if wanted["OnlyPassing"] else {CRITICAL}
-    ignored = set(wanted["IgnoreCheckIDs"] or ())
+    ignored: set[object] = set(wanted["IgnoreCheckIDs"] or ())
     if any(check.status in bad and check.id not in ignored for check in health.checks_of(store, instance)):
         return False
     tags = set(map(fold, service.tags))
     return (
-        set((wanted["NodeMeta"] or {}).items()) <= set(node.meta or ())
-        and set((wanted["ServiceMeta"] or {}).items()) <= set(service.meta or ())
+        set(dict[str, str](wanted["NodeMeta"] or {}).items()) <= set(node.meta or ())
+        and set(dict[str, str](wanted["ServiceMeta"] or {}).items()) <= set(service.meta or ())
         and all(
             (fold(tag.removeprefix("!")) in tags) != tag.startswith("!")
             for tag in wanted["Tags"] or ()

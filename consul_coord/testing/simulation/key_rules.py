@@ -65,7 +65,7 @@ class KeyRules(Rules):
         self._directory = waitqueue.directory(name)
         self._vacant = (0.0, math.inf)
         """Since when nobody has held it, and until when, the last time."""
-        self._heir = (0, "")
+        self._heir: tuple[int, str] = (0, "")
         """The heir's note: its index, and whom it names."""
         self._named_since = 0.0
 

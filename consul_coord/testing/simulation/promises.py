@@ -50,7 +50,7 @@ class Contact:
     """What went wrong between one process and the agent."""
 
     troubled_until: float = 0.0
-    failures: list[float] = field(default_factory=list)
+    failures: list[float] = field(default_factory=list[float])
 
     def fail(self, now: float, *, lasts: float) -> None:
         """Take note of something that went wrong, and can be felt for so many seconds."""
