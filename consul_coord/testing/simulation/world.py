@@ -53,6 +53,10 @@ _TURN = 1.5
 """Seconds that one turn takes at most, beyond the hold itself, when nothing goes wrong."""
 
 
+_STOPPING = 0.2
+"""Seconds that what is under way at a closing takes to end."""
+
+
 class World:
     """One run."""
 
@@ -298,6 +302,8 @@ class World:
         alive = {session.id for session in self.cluster.sessions()}
         for outlived in filter(alive.__contains__, kept):
             self.judge.convict("nothing left", f"{short(outlived)} has outlived its client")
+        # The drivers stop what is still under way; here it ends by itself, in a moment.
+        self.advance(self.scheduler.now + _STOPPING)
         for process in self._alive():
             process.left = True
         self.advance(self.scheduler.now + 1.0)
