@@ -67,7 +67,7 @@ SERVICE_FIELDS = st.fixed_dictionaries(
         "Meta": st.sampled_from([{}, {"ver": "1"}, {"ver": "2", "a": "b"}]),
         "Address": st.sampled_from(["", "10.0.0.7", "0.0.0.0"]),
         "Weights": st.sampled_from([{"Passing": 5}, {"Passing": 1, "Warning": 2}, {}]),
-        "TaggedAddresses": st.sampled_from([{}, {"lan": {"Address": "1.2.3.4", "Port": 5}}]),
+        "TaggedAddresses": st.just({"lan": {"Address": "1.2.3.4", "Port": 5}}),
         "EnableTagOverride": st.booleans(),
         "Connect": st.sampled_from([{}, {"Native": True}]),
         "Kind": st.sampled_from(["", "x"]),
