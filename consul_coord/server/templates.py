@@ -70,7 +70,7 @@ def _put_in(value: Any, names: dict[str, str], groups: tuple[str, ...], place: s
         members = cast("dict[str, Any]", value)
         return {key: _put_in(each, names, groups, f"{place}.{key}") for key, each in members.items()}
     if isinstance(value, list):
-        items = list[Any](value)
+        items = list[Any](value)  # pyright: ignore[reportUnknownArgumentType]
         return [_put_in(each, names, groups, f"{place}[{number}]") for number, each in enumerate(items)]
     return value
 
