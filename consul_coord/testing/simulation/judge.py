@@ -56,13 +56,13 @@ Rule = Literal[
 
 CLUMSY = "ClumsyUser"
 """The name of an error that users of the simulation make on purpose."""
+_SEEN: dict[type[object], str] = {events.Forgotten: "hold forgotten", events.Overwritten: "overwritten"}
 _OK = 200
 _FORBIDDEN = 403
 _UNHEARD = {"reply lost", "reply cut off", "failed after"}
 _SILENT = {"request lost", "reply lost", "late", "fading"}
 _SLOW = {"slow", "index back", "twice"}
 _LATE = {"late", "late and cut off"}
-_SEEN: dict[type[object], str] = {events.Forgotten: "hold forgotten", events.Overwritten: "overwritten"}
 _EXPECTED = ("PermissionDenied", "SessionCheckFailed", CLUMSY)
 
 
@@ -297,6 +297,7 @@ class Judge:
                 self.convict("no bugs", f"{where} of {process.name}: {error}")
             case events.Forgotten() | events.Overwritten():
                 self.see(_SEEN[type(event)])
+                self._tell_dropped(event)
             case _:
                 pass
 
@@ -307,13 +308,20 @@ class Judge:
             self.see("jeopardy survived")
         self._tell_session(session, "recovered" if survived else "valid")
 
+    def _tell_dropped(self, event: Event) -> None:
+        """Write down that a hold was given up by nobody's looking at it any more."""
+        if isinstance(event, events.Forgotten):
+            self._tell_of(event, "released", "dropped")
+
     def _tell_session(self, session: str, kind: str) -> None:
         for rules in self.rules.values():
             for claim in rules.claims:
                 if claim.session == session and not claim.told:
                     self.tell(claim, kind, until=claim.until)
 
-    def _tell_of(self, event: events.Lost | events.Resigned, kind: str, detail: str = "") -> None:
+    def _tell_of(
+        self, event: events.Lost | events.Resigned | events.Forgotten, kind: str, detail: str = ""
+    ) -> None:
         rules = self.rules_of(event.key)
         fence = event.term if isinstance(event, events.Resigned) else event.fence
         claim = None if rules is None else rules.claim(fence)

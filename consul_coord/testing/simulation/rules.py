@@ -217,8 +217,6 @@ class Rules(ABC):
     def _is_over(self, claim: Claim) -> bool:
         """Return whether nothing more is to be seen of a claim; a loss must have been told by then."""
         hold, process, now = claim.reference(), claim.process, self.judge.now
-        if hold is None and claim.found_lost is None and not process.crashed:
-            self.judge.tell(claim, "released", detail="dropped")
         if hold is None or process.crashed or claim.told:
             return True
         if claim.found_lost is not None:
