@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -51,10 +51,6 @@ class Request:
     """How long the agent may hold the reply back, in seconds: the ``wait`` of a blocking query."""
     urgent: bool = False
     """Whether it may not wait for others' turns: a lease depends on it."""
-
-    def with_params(self, *params: tuple[str, str]) -> Request:
-        """Return the request with more query parameters."""
-        return replace(self, params=(*self.params, *params))
 
 
 @dataclass(frozen=True, slots=True)

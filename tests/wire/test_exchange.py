@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -77,7 +78,7 @@ def test_parameters_are_encoded_and_keep_their_order(engine: MakeEngine, serve: 
 def test_default_parameters_give_way_to_the_requests_own(engine: MakeEngine, serve: Serve) -> None:
     server = serve(always(OK))
     sender = engine(server, datacenter="dc1", namespace="team", partition="p1")
-    sender.send(GET.with_params(("dc", "dc2")))
+    sender.send(replace(GET, params=(*GET.params, ("dc", "dc2"))))
     assert head_of(server.requests[0])[0] == "GET /v1/status/leader?dc=dc2&ns=team&partition=p1 HTTP/1.1"
 
 

@@ -12,7 +12,7 @@ Rules
   open goes to the earlier operation.
 - Should no such matching exist, one is accepted in which single-key operations and trees may lack entries.
 
-Nearly always each operation takes the next entry, and a tree all that are left: nothing is searched then.
+Nearly always each operation takes the next entry, and a tree all that are left: ``txn`` looks for that first.
 Strings compare by code points, which is the order of their UTF-8 bytes, and so Consul's.
 """
 

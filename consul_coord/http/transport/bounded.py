@@ -22,7 +22,7 @@ from consul_coord.http.transport.outgoing import Abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Never
+    from typing import Any
 
     from consul_coord.http.transport.base import Cancellation
 
@@ -45,8 +45,10 @@ def call_bounded(function: Callable[[], T], *, timeout: float, cancel: Cancellat
     finally:
         if unsubscribe is not None:
             unsubscribe()
-    if call.outcome is not None:
-        return call.outcome()
+    if call.error is not None:
+        raise call.error
+    if call.result is not None:
+        return call.result[0]
     raise Abandoned if call.cancelled else TimeoutError
 
 
@@ -56,18 +58,16 @@ class _Call(Generic[T]):
     def __init__(self, function: Callable[[], T]) -> None:
         self.latch = threading.Lock()
         self.latch.acquire()
-        self.outcome: Callable[[], T] | None = None
-        """Returns or raises what the function did, as soon as it has."""
+        self.result: tuple[T] | None = None
+        self.error: BaseException | None = None
         self.cancelled = False
         self._function = function
 
     def run(self) -> None:
         try:
-            result = self._function()
+            self.result = (self._function(),)
         except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, whatever it is
-            self.outcome = functools.partial(_raise, error)
-        else:
-            self.outcome = lambda: result
+            self.error = error
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -110,10 +110,6 @@ def _work(call: _Call[Any] | None) -> None:
             _idle.remove(inbox)
         except ValueError:  # taken out this very moment
             call = inbox.get()
-
-
-def _raise(error: BaseException) -> Never:
-    raise error
 
 
 if hasattr(os, "register_at_fork"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.dial import dial
-from consul_coord.http.transport.exchange import MAX_IDLE, READ_SIZE, Engine, Lane, Link
+from consul_coord.http.transport.exchange import READ_SIZE, Engine, Lane, Link
 from consul_coord.io import run
 
 if TYPE_CHECKING:
@@ -58,10 +58,8 @@ class SocketLink(Link):
 class DirectTransport(Engine[SocketLink]):
     """Blocks the caller for its request; see ``Transport``."""
 
-    def __init__(
-        self, settings: Settings, *, limits: Limits = DEFAULT_LIMITS, max_idle: int = MAX_IDLE
-    ) -> None:
-        super().__init__(settings, limits=limits, max_idle=max_idle)
+    def __init__(self, settings: Settings, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        super().__init__(settings, limits=limits)
         self._lane: Lane[SocketLink] = Lane()
         self._lanes = (self._lane,)
         self._process = os.getpid()

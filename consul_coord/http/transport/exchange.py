@@ -100,12 +100,9 @@ class Engine(ABC, Generic[L]):
     lost: ClassVar[tuple[type[Exception], ...]] = (OSError, Garbled)
     """What ends a connection before its reply is whole."""
 
-    def __init__(
-        self, settings: Settings, *, limits: Limits = DEFAULT_LIMITS, max_idle: int = MAX_IDLE
-    ) -> None:
+    def __init__(self, settings: Settings, *, limits: Limits = DEFAULT_LIMITS) -> None:
         self._settings = settings
         self._limits = limits
-        self._max_idle = max_idle
         self._outgoing = Outgoing(settings)
         self._context: ssl.SSLContext | None = None
         self._open: set[L] = set()
@@ -173,7 +170,7 @@ class Engine(ABC, Generic[L]):
             return reader.response
         link.idle_since = time.monotonic()
         lane.idle.append(link)
-        if self._closed or len(lane.idle) > self._max_idle:
+        if self._closed or len(lane.idle) > MAX_IDLE:
             await self._trim(lane)
         return reader.response
 
@@ -184,7 +181,7 @@ class Engine(ABC, Generic[L]):
     async def _trim(self, lane: Lane[L]) -> float:
         """Close what is superfluous; return the seconds until there may be more."""
         now = math.inf if self._closed else time.monotonic()
-        while isinstance(found := lane.pop_superfluous(now, self._max_idle), Link):
+        while isinstance(found := lane.pop_superfluous(now, MAX_IDLE), Link):
             await self._drop(found)
         return found
 

@@ -18,14 +18,12 @@ import anyio.abc
 from anyio.lowlevel import RunVar
 
 from consul_coord.errors import ClientClosed
-from consul_coord.http.transport.base import DEFAULT_LIMITS
-from consul_coord.http.transport.exchange import MAX_IDLE, READ_SIZE, Engine, Lane, Link
+from consul_coord.http.transport.exchange import READ_SIZE, Engine, Lane, Link
 from consul_coord.http.transport.outgoing import tls_name
 
 if TYPE_CHECKING:
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
-    from consul_coord.http.transport.base import Limits
     from consul_coord.http.transport.outgoing import Attempt
 
 MAX_SHORT = 48
@@ -78,15 +76,8 @@ class StreamTransport(Engine[StreamLink]):
 
     lost = (*Engine.lost, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        limits: Limits = DEFAULT_LIMITS,
-        max_idle: int = MAX_IDLE,
-        max_short: int = MAX_SHORT,
-    ) -> None:
-        super().__init__(settings, limits=limits, max_idle=max_idle)
+    def __init__(self, settings: Settings, *, max_short: int = MAX_SHORT) -> None:
+        super().__init__(settings)
         self._max_short = max_short
         self._owner: tuple[int, object] | None = None
 
