@@ -258,9 +258,8 @@ class Watches:
                     seen = await follower.next(io, until=stop)
                     if seen is not None:
                         await watched.seen(io, seen, consistent=True)
-                except PermissionDenied:
-                    return
                 except ConsulCoordError:
+                    # Also without permission: a token may get its rights again.
                     await follower.pause(io, until=stop)
         finally:
             unsubscribe()

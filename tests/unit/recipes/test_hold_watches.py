@@ -274,10 +274,12 @@ def test_trouble_with_a_watch_is_no_loss(bench: Bench, trouble: object) -> None:
     assert bench.io.seen(Failed) == []
 
 
-def test_without_permission_to_read_the_key_there_is_no_watch(bench: Bench) -> None:
-    bench.io.expect("GET", KEY, refusal(403, "Permission denied"))
+def test_a_watch_without_permission_goes_on_when_the_token_gets_its_rights(bench: Bench) -> None:
+    bench.io.expect("GET", KEY, refusal(403, "Permission denied"), refusal(403, "Permission denied"))
+    bench.io.expect("GET", KEY, pairs(entry("k", session=None, index=30)))
+    bench.io.expect("PUT", RENEW, unreachable())
     bench.watch_key()
-    assert not bench.hold.ended
+    assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.RELEASED_BY_OTHER)
 
 
 @pytest.mark.usefixtures("many")
