@@ -162,6 +162,12 @@ _WILD_SKEW = 0.3
 """Far beyond that."""
 
 
+_SHORT = SessionSpec(ttl=2.0, lock_delay=0.0, allow_unbounded=True)
+"""Leases as long as the server waits at least."""
+_ON_THE_DELAY = SessionSpec(ttl=8.0, lock_delay=1.0)
+"""Leases that rest on the lock-delay alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Aim:
     """What a part of the runs is after: some faults that are sure to be there, on some requests."""
@@ -170,7 +176,8 @@ class Aim:
     chaos: tuple[str, ...] = ()
     hot: tuple[str, ...] = ()
     """One of these kinds of requests is hit by them."""
-    short_leases: bool = False
+    spec: SessionSpec | None = None
+    """What sessions are like; drawn without it."""
     patience: float = 1.0
     """How much longer than others it takes: what comes late has to meet a later attempt."""
 
@@ -184,8 +191,8 @@ AIMS = (
         patience=2.5,
     ),
     Aim(fates=("late and cut off", "no leader"), hot=("barge", "take", "unlock"), patience=2.5),
-    Aim(fates=("slow", "no leader"), chaos=("deregister node", "cut"), hot=("renew",)),
-    *(Aim(fates=("fading", "reply lost"), chaos=("cut",), hot=("renew",), short_leases=True),) * 2,
+    *(Aim(fates=("slow",), chaos=("deregister node",), spec=_ON_THE_DELAY),) * 2,
+    *(Aim(fates=("fading", "reply lost"), chaos=("cut",), hot=("renew",), spec=_SHORT),) * 2,
     Aim(fates=("reply lost", "reply cut off"), hot=("barge", "join", "take", "unlock", "create")),
 )
 """One of them for each run with locks."""
@@ -228,7 +235,7 @@ def _mixed(seed: int, rng: Dice) -> Plan:
         for name in CHAOS
         if name in aim.chaos or rng.chance(0.2)
     }
-    spec = _spec(rng, short=aim.short_leases)
+    spec = aim.spec or _spec(rng)
     pools = _pools(rng) if "semaphores" in mix else ()
     if any(pool.grace for pool in pools):
         chaos = GRACE_CHAOS | chaos
@@ -243,7 +250,7 @@ def _mixed(seed: int, rng: Dice) -> Plan:
         foreign=int(rng.chance(0.25) and not any(pool.grace for pool in pools)),
         spec=spec,
         timeout=rng.choice((2.0, 5.0, 10.0)),
-        ttl_factor=1.0 if aim.short_leases else rng.choice((1.0, 2.0)),
+        ttl_factor=1.0 if spec is _SHORT else rng.choice((1.0, 2.0)),
         skew=_WILD_SKEW if rng.chance(0.06) else rng.choice((0.0, SAFE_SKEW)),
         chaos_seconds=rng.uniform(4.0, 10.0) * aim.patience,
         fates=fates,
@@ -353,13 +360,10 @@ def _pools(rng: Dice) -> tuple[Pool, ...]:
     return tuple(Pool(name, rng.choice((1, 2, 2, 3)), grace) for name in names)
 
 
-def _spec(rng: Dice, *, short: bool) -> SessionSpec:
-    if short:
-        return SessionSpec(ttl=2.0, lock_delay=0.0, allow_unbounded=True)
+def _spec(rng: Dice) -> SessionSpec:
     checked = rng.chance(0.15)
     lock_delay = rng.choice((2.0, 4.0)) if checked else rng.choice((0.0, 1.0, 1.0, 3.0, 6.0))
     return SessionSpec(
-        # With the longer TTLs the lease rests on the lock-delay alone.
         ttl=rng.choice((2.0, 4.0, 8.0)),
         lock_delay=lock_delay,
         allow_unbounded=not lock_delay,
