@@ -141,8 +141,7 @@ MUTATIONS = (
         "confirm",
         "(1 - self._drift) * horizon",
         "horizon",
-        rare=True,
-        breaks="exclusion",
+        breaks="lease",
     ),
     _TTL_ALONE,
     # Each rule by itself finds it: here without the one that judges leases by their traffic.
