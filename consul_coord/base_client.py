@@ -54,6 +54,12 @@ class BaseRunner:
         """Return the lease clock's time in seconds."""
         return self._clock.now()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        message = (
+            f"{self._kind} can't be pickled: make one in each process, and locks from it; that costs no I/O"
+        )
+        raise TypeError(message)
+
     def placed(self, options: WriteOptions | None) -> WriteOptions:
         """Return options that name the datacenter, for calls whose body has to say it."""
         given = options or WriteOptions()

@@ -23,6 +23,8 @@ from tests.election.waiting import PATIENCE, Told, queued, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from consul_coord.sync.runner import Runner
+
 MANY = 500
 MINUTES = 5
 
@@ -155,10 +157,10 @@ def test_a_forked_child_does_not_lead_and_may_stand_itself(reference_address: st
 
 
 def test_a_dropped_election_stands_for_as_long_as_the_process_runs(reference_address: str, key: str) -> None:
-    def begin() -> weakref.ref[Client]:
+    def begin() -> weakref.ref[Runner]:
         client = Client(address=reference_address, session=SPEC)
         LeaderElection(client, key).start()
-        return weakref.ref(client)
+        return weakref.ref(client._runner)
 
     reference = begin()
     gc.collect()
@@ -166,4 +168,4 @@ def test_a_dropped_election_stands_for_as_long_as_the_process_runs(reference_add
         until(lambda: leader(watching, key) is not None, "elected")
     dropped = reference()
     assert dropped is not None
-    dropped.close()
+    dropped.close(5.0)

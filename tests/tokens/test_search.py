@@ -47,7 +47,7 @@ LEAKS: Final = {
     "field": 'ServerError("no", method="GET", path="/", status=500, body=TOKEN)',
     "encoded_password": "print(base64.b64encode(f'ann:{PASSWORD}'.encode()).decode())",
     "failure": "raise RuntimeError(TOKEN)",
-    "representation": "Credentials.__repr__ = lambda self: str(self._headers)",
+    "representation": "Credentials.__repr__ = lambda self: str(self.latest)",
 }
 
 
