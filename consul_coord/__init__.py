@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         AcquireCancelled,
         AcquireTimeout,
         AlreadyHeld,
+        BackgroundFailed,
         BrokenReply,
         CertificateRefused,
         ClientClosed,
@@ -131,12 +132,13 @@ else:  # type checkers know the names above, and report every other one
             "clock": "Clock SystemClock",
             "config": "TLSConfig",
             "errors": """
-                AcquireCancelled AcquireTimeout AlreadyHeld BrokenReply CertificateRefused ClientClosed
-                ConfigError ConnectFailed ConsulCoordError CoordinationError DecodeError InvalidArgument
-                InvalidKey InvalidRequest KeyConflict LeadershipLost LockLost NoLeader NodeNotRegistered
-                NotFound NotHeld PayloadTooLarge PermissionDenied RateLimited RequestTimeout ResponseError
-                SemaphoreLimitConflict ServerError SessionCheckFailed SessionNotFound TransportError
-                TxnFailed UnsafeSession ValueTooLarge
+                AcquireCancelled AcquireTimeout AlreadyHeld BackgroundFailed BrokenReply
+                CertificateRefused ClientClosed ConfigError ConnectFailed ConsulCoordError
+                CoordinationError DecodeError InvalidArgument InvalidKey InvalidRequest KeyConflict
+                LeadershipLost LockLost NoLeader NodeNotRegistered NotFound NotHeld PayloadTooLarge
+                PermissionDenied RateLimited RequestTimeout ResponseError SemaphoreLimitConflict
+                ServerError SessionCheckFailed SessionNotFound TransportError TxnFailed UnsafeSession
+                ValueTooLarge
             """,
             "events": "Event Observer",
             "models": """
@@ -180,6 +182,7 @@ __all__ = [
     "AsyncReentrantLock",
     "AsyncSemaphore",
     "AsyncWatch",
+    "BackgroundFailed",
     "Behavior",
     "Blocker",
     "BlockerKind",

@@ -9,6 +9,7 @@
         ValueTooLarge                         Consul would refuse this value or transaction
       DecodeError                           a reply of the right status can't be understood
       ClientClosed                          the client was closed, here or meanwhile
+      BackgroundFailed (RuntimeError)       the client's background thread could not be started
       TransportError                        no usable reply: .method .path .outcome_unknown
         ConnectFailed                         nothing was sent
           CertificateRefused                    the agent did not prove who it is
@@ -107,6 +108,10 @@ class DecodeError(ConsulCoordError):
 
 class ClientClosed(ConsulCoordError):
     """The client was closed before or during the call."""
+
+
+class BackgroundFailed(ConsulCoordError, RuntimeError):
+    """The background of a blocking client could not be started: the process may have no more threads."""
 
 
 class TransportError(ConsulCoordError):

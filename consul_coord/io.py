@@ -44,27 +44,28 @@ class Signal:
     def set(self) -> None:
         """Raise the flag and call back everybody; harmless when done before."""
         self._raised = True
-        self._call_back()
+        for ticket in reversed(list(self._callbacks)):
+            self._call(ticket)
 
     def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call ``callback`` once when the flag is raised, at once if it is; returns how to take that back.
+        """Call ``callback`` when the flag is raised, at once if it is; returns how to take that back.
 
-        The callback runs in the thread that raises the flag and must neither block nor raise.
+        The callback runs in the thread that raises the flag and must neither block nor raise. Where two
+        threads raise it, or one subscribes just then, it may run in both: a second time it must do nothing.
         """
         ticket = object()
         self._callbacks[ticket] = callback
         if self._raised:
-            self._call_back()
+            self._call(ticket)
         return lambda: self._callbacks.pop(ticket, None) and None
 
-    def _call_back(self) -> None:
-        # popitem is atomic: between a raising and a subscribing thread, exactly one gets each callback.
-        while True:
-            try:
-                _, callback = self._callbacks.popitem()
-            except KeyError:
-                return
+    def _call(self, ticket: object) -> None:
+        # Taken out only afterwards: one that a signal handler keeps from being called is called when the flag
+        # is raised again.
+        callback = self._callbacks.get(ticket)
+        if callback is not None:
             callback()
+            self._callbacks.pop(ticket, None)
 
     def __repr__(self) -> str:
         return f"Signal({'set' if self._raised else 'not set'})"

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Literal
 
 from consul_coord.aio.blocks import AsyncHoldable
 from consul_coord.aio.client import AsyncClient
-from consul_coord.aio.driver import current_owner
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes.contend.recipe import acquire, release_own, try_acquire
+from consul_coord.recipes.contend.recipe import release_own
 from consul_coord.recipes.lock import lock as recipe
 from consul_coord.recipes.lock.plan import LockPlan
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
     from consul_coord.recipes.contend.recipe import Recipe
-    from consul_coord.recipes.hold.grant import Handle
 
 
 class AsyncLock(AsyncHoldable[AsyncHold]):
@@ -75,7 +73,7 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
                 any_key=self._any_key,
             )
         )
-        super().__init__(self.key)
+        super().__init__(self.key, AsyncHold)
 
     @property
     def key(self) -> str:
@@ -90,28 +88,15 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
         thread or task has it, KeyConflict when the key is used for something else, ClientClosed, and what the
         server refuses.
         """
-        core = self._runner.core
-        with self._recipe.waiting() as interrupt:
-            handle = await self._runner.run(interrupt, acquire, core, self._recipe, timeout=timeout)
-        return self._kept(AsyncHold(self._runner, core, handle.grant, handle), handle)
+        return self._kept(await self._taken(timeout))
 
     async def try_acquire(self) -> AsyncHold | None:
         """Take the lock if it is free; None when somebody else has it or a lock-delay is in force.
 
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
-        core = self._runner.core
-        with self._recipe.waiting() as interrupt:
-            handle = await self._runner.run(interrupt, try_acquire, core, self._recipe)
-        if handle is None:
-            return None
-        return self._kept(AsyncHold(self._runner, core, handle.grant, handle), handle)
-
-    def _kept(self, hold: AsyncHold, handle: Handle) -> AsyncHold:
-        """Keep the hold for the caller's ``release``; the last thing that an acquire does."""
-        owner = current_owner()
-        self._recipe.owners.keep(owner, handle)
-        return hold
+        hold = await self._tried()
+        return None if hold is None else self._kept(hold)
 
     async def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""

@@ -156,11 +156,12 @@ class AsyncRunner(BaseRunner):
         self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         core = self.core
-        core.enter(interrupt)
         try:
+            core.enter(interrupt)
             return await program(AsyncIO(self._host, self._transport, interrupt=interrupt), *args, **kwargs)
         finally:
-            core.leave(interrupt)
+            core.calls.pop(interrupt, None)
+            core.call_ended()
 
     async def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, in this task."""

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from consul_coord.aio.blocks import AsyncHoldable
 from consul_coord.aio.client import AsyncClient
-from consul_coord.aio.driver import current_owner
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes.contend.recipe import acquire, release_own, try_acquire
+from consul_coord.recipes.contend.recipe import release_own
 from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
-    from consul_coord.recipes.hold.grant import Handle
 
 
 class AsyncPermit(AsyncHold):
@@ -75,7 +73,7 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         record of so many holders can't be kept, UnsafeSession for checks without a grace.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
-        self._semaphore = recipe.SemaphoreObject(
+        self._recipe = self._semaphore = recipe.SemaphoreObject(
             SemaphorePlan(
                 prefix=prefix,
                 value=as_bytes(value),
@@ -87,7 +85,7 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
             ),
             limit,
         )
-        super().__init__(self.prefix)
+        super().__init__(self.prefix, AsyncPermit)
 
     @property
     def prefix(self) -> str:
@@ -107,28 +105,15 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         when the record has another limit, KeyConflict when it is none, DecodeError when it can't be read,
         ClientClosed, and what the server refuses.
         """
-        core = self._runner.core
-        with self._semaphore.waiting() as interrupt:
-            handle = await self._runner.run(interrupt, acquire, core, self._semaphore, timeout=timeout)
-        return self._kept(AsyncPermit(self._runner, core, handle.grant, handle), handle)
+        return self._kept(await self._taken(timeout))
 
     async def try_acquire(self) -> AsyncPermit | None:
         """Get a slot if one is free and nobody waits for it; None otherwise.
 
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
-        core = self._runner.core
-        with self._semaphore.waiting() as interrupt:
-            handle = await self._runner.run(interrupt, try_acquire, core, self._semaphore)
-        if handle is None:
-            return None
-        return self._kept(AsyncPermit(self._runner, core, handle.grant, handle), handle)
-
-    def _kept(self, hold: AsyncPermit, handle: Handle) -> AsyncPermit:
-        """Keep the hold for the caller's ``release``; the last thing that an acquire does."""
-        owner = current_owner()
-        self._semaphore.owners.keep(owner, handle)
-        return hold
+        hold = await self._tried()
+        return None if hold is None else self._kept(hold)
 
     async def release(self) -> ReleaseOutcome:
         """Give up the latest permit of the calling thread or task; see ``Permit.release``. Raises NotHeld."""

@@ -78,7 +78,8 @@ class ClientState:
         self._attending = OnDemand(host, self._attend, has_work=self._has_work, name="attend to holds")
         self._closed_by: Once[LossReason] = Once()
         """Settled when closing begins: nothing new begins from then on."""
-        self._waiting: dict[Interrupt, None] = {}
+        self.calls: dict[Interrupt, None] = {}
+        """What ends each call that waits. A call that has ended takes itself out, then says so."""
         self._no_calls = Signal()
         """Raised when the client closes and no call waits any more."""
 
@@ -163,35 +164,33 @@ class ClientState:
 
     def enter(self, interrupt: Interrupt) -> None:
         """Let ``close`` end a call that is about to begin. Raises ClientClosed when it is too late."""
-        self._waiting[interrupt] = None
+        self.calls[interrupt] = None
         if self._closed_by.value:
-            self.leave(interrupt)
             raise _closed()
 
-    def leave(self, interrupt: Interrupt) -> None:
-        """Forget a call that has ended."""
-        self._waiting.pop(interrupt, None)
-        if self._closed_by.value and not self._waiting:
+    def call_ended(self) -> None:
+        """Tell whoever closes when it was the last one."""
+        if self._closed_by.value and not self.calls:
             self._no_calls.set()
 
     async def calls_end(self, io: IO, *, deadline: float) -> None:
         """Wait until the calls that closing has interrupted have ended."""
-        if self._waiting:
+        if self.calls:
             await io.wait(self._no_calls, deadline=min(deadline, io.now() + CALLS_END))
 
     def begin_close(self) -> bool:
         """Refuse new calls, end the waiting ones and all holds; returns False when that was done before.
 
         The holds end first: else whoever is woken by the closing could give up before, for another reason.
+        Done again at each call: the one before may have been interrupted.
         """
-        if not self._closed_by.settle(LossReason.CLIENT_CLOSED):
-            return False
+        first = self._closed_by.settle(LossReason.CLIENT_CLOSED)
         self.holds.give_up()
         self.closing.set()
         self.holds.give_up()  # what was granted meanwhile
-        for interrupt in list(self._waiting):
+        for interrupt in list(self.calls):
             interrupt.fire(_closed)
-        return True
+        return first
 
     def forked(self, host: Host) -> None:
         """Mark everything as the parent's; called in the child, where no other thread is, with its new host.

@@ -5,6 +5,8 @@ Rules
 - An object may be entered any number of times, also at once and by several; the blocks of each nest, so the
   latest ends first.
 - A block that is left by another than entered it ends all the same, if there is no doubt which one it is.
+- A block keeps its hold by one line that calls nothing, so that no signal handler comes in between. One that
+  is interrupted while it ends has let go of it before.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
+from consul_coord.recipes.contend.recipe import acquire, try_acquire
+from consul_coord.recipes.hold.view import handle_of
 from consul_coord.sync.body import Body, misused
+from consul_coord.sync.driver import current_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from consul_coord.recipes.contend.recipe import Recipe
     from consul_coord.sync.hold import Hold
+    from consul_coord.sync.runner import Runner
 
 H = TypeVar("H", bound="Hold")
 T = TypeVar("T")
@@ -31,11 +38,14 @@ class Blocks(Generic[H]):
     def __init__(self, key: str, kind: type[Body] = Body) -> None:
         self._key = key
         self._kind = kind
-        self._entered: list[Body] = []
+        self._entered: dict[Body, None] = {}
 
     def enter(self, hold: H) -> H:
-        """Begin the caller's block on a hold, and return the hold."""
-        self._entered.append(self._kind(hold))
+        """Begin the caller's block on a hold, which keeps it from then on, and return the hold."""
+        body, handle = self._kind(hold), handle_of(hold)
+        if handle is not None:
+            handle.grant.depth += handle.again
+        self._entered[body] = None  # with nothing called since, nothing comes in between
         return hold
 
     def leave(
@@ -43,12 +53,12 @@ class Blocks(Generic[H]):
     ) -> None:
         """End the caller's latest block; raises what its end raises, or RuntimeError if it can't be told."""
         body = self._latest()
-        self._entered.remove(body)
+        self._entered.pop(body, None)
         body.leave(kind, error, trace)
 
     def _latest(self) -> Body:
         """Return the caller's latest block or, by misuse, that of one who has ended or is the only one."""
-        entered = self._entered[::-1]
+        entered = list(reversed(self._entered))
         for body in entered:
             if body.is_mine():
                 return body
@@ -80,9 +90,13 @@ class Held(Generic[H]):
 class Holdable(Generic[H]):
     """What is taken and given back: the ways to do so that a lock and a semaphore have in common."""
 
-    def __init__(self, key: str) -> None:
+    _runner: Runner
+    _recipe: Recipe
+
+    def __init__(self, key: str, view: type[H]) -> None:
         self._blocks = Blocks[H](key)
         self._name = key
+        self._view = view
 
     def acquire(self, *, timeout: float | None = None) -> H:
         """Take it."""
@@ -95,15 +109,36 @@ class Holdable(Generic[H]):
         hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return Held(self._name, functools.partial(self.acquire, timeout=timeout))
+        return Held(self._name, functools.partial(self._taken, timeout))
 
     def __enter__(self) -> H:
-        return self._blocks.enter(self.acquire())
+        return self._blocks.enter(self._taken(None))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._blocks.leave(kind, error, trace)
+
+    def _taken(self, timeout: float | None) -> H:
+        """Take it, for a caller or a block that is to keep it."""
+        core = self._runner.core
+        with self._recipe.waiting() as interrupt:
+            handle = self._runner.run(interrupt, acquire, core, self._recipe, timeout=timeout)
+        return self._view(self._runner, core, handle.grant, handle)
+
+    def _tried(self) -> H | None:
+        """Take it if that can be done at once."""
+        core = self._runner.core
+        with self._recipe.waiting() as interrupt:
+            handle = self._runner.run(interrupt, try_acquire, core, self._recipe)
+        return None if handle is None else self._view(self._runner, core, handle.grant, handle)
+
+    def _kept(self, hold: H) -> H:
+        """Keep the hold for the caller's ``release``: the last thing that an acquire does."""
+        owner, handle = current_owner(), handle_of(hold)
+        if handle is not None:
+            self._recipe.owners.keep(owner, handle)
+        return hold
 
     def run(self, fn: Callable[[H], T], *, timeout: float | None = None) -> T:
         """Call ``fn(hold)`` between acquire and release, and return what it returns.

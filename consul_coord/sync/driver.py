@@ -22,12 +22,12 @@ import threading
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from consul_coord.clock import SteppedClock
-from consul_coord.errors import RequestTimeout
+from consul_coord import threads
+from consul_coord.clock import SteppedClock, SystemClock
+from consul_coord.errors import BackgroundFailed, RequestTimeout
 from consul_coord.host import BaseHost, HostedIO
-from consul_coord.http.blocking import read_timeout
 from consul_coord.http.transport.base import SendCancelled
-from consul_coord.io import Signal
+from consul_coord.io import Once, Signal
 from consul_coord.sync import lifetime
 
 if TYPE_CHECKING:
@@ -103,20 +103,20 @@ class BlockingIO(HostedIO):
 
         None when ``until`` or ``deadline`` came first.
         """
-        outcome: list[Response | Exception] = []
+        outcome: list[Response | Exception | None] = []
+        over = Signal()
 
         async def ask(io: IO) -> None:
             try:
-                outcome.append(await io.send(request, deadline=io.now() + read_timeout(request.hold_open)))
+                outcome.append(await io.changed(request, until=over))
             except Exception as error:  # noqa: BLE001 - raised in the waiting thread
                 outcome.append(error)
 
-        task = self.host.spawn(ask, name=f"{request.method} {request.path}")
         try:
+            task = self.host.spawn(ask, name=f"{request.method} {request.path}")
             self._wait_for([task.done] if until is None else [task.done, until], deadline)
         finally:
-            if not task.done.is_set():
-                task.cancel()
+            over.set()
         if not outcome:
             return None
         if isinstance(outcome[0], Exception):
@@ -234,15 +234,22 @@ class ThreadHost(BaseHost):
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
         """Run a program on the loop thread."""
         loop = self._loop
-        if loop is None:
-            with self._starting:
-                if self._stopped:
-                    return _Ended()
-                if self._loop is None:
-                    lifetime.prepare_end()
-                    self._loop = _LoopThread(self, self._background, self._foreground)
-                loop = self._loop
+        if loop is None or not loop.started:
+            loop = self._start_loop()
+            if loop is None:
+                return _Ended()
         return loop.spawn(program, name=name)
+
+    def _start_loop(self) -> _LoopThread | None:
+        """Start the loop thread, or go on where starting it was interrupted or failed; None when stopped."""
+        with self._starting:
+            if self._stopped:
+                return None
+            if self._loop is None or self._loop.failed:
+                lifetime.prepare_end()
+                self._loop = _LoopThread(self, self._background, self._foreground)
+            self._loop.start()
+            return self._loop
 
     @property
     def is_put_off(self) -> bool:
@@ -272,12 +279,13 @@ class ThreadHost(BaseHost):
         """Stop both threads, after the callbacks handed over so far have run."""
         with self._starting:
             self._stopped = True
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.stop(timeout=timeout)
-        callbacks, self._callbacks = self._callbacks, None
-        if callbacks is not None:
-            callbacks.stop(timeout=timeout)
+        # Forgotten only once they have ended: this may be interrupted, and repeated.
+        if self._loop is not None:
+            self._loop.stop(timeout=timeout)
+            self._loop = None
+        if self._callbacks is not None:
+            self._callbacks.stop(timeout=timeout)
+            self._callbacks = None
 
 
 class _Ended:
@@ -316,39 +324,62 @@ class _Early:
 
 
 class _LoopThread:
-    """A daemon thread with an event loop, under one supervisor."""
+    """A daemon thread with an event loop, under one supervisor.
+
+    ``start`` may be interrupted anywhere, and repeated: of the threads that it has started one runs, which
+    has said so itself, and the others end at once.
+    """
 
     def __init__(
         self, host: ThreadHost, background: Callable[[], AsyncTransport], foreground: Transport | None
     ) -> None:
+        self._arguments = host, background, foreground
+        self._clock = SystemClock()
         self._supervisor: Supervisor | None = None
         self._early: list[_Early] = []
-        self._handing_over = threading.Lock()
-        self._needed = threading.Event()
+        # Re-entrant, since a signal handler may spawn something.
+        self._handing_over = threading.RLock()
+        self._needed = Signal()
         self._stopped = False
-        self._ready = threading.Event()
+        self._ready = Signal()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(host, background, foreground), name="consul-coord-loop", daemon=True
-        )
-        self._thread.start()
+        self._thread: Once[threading.Thread] = Once()
+        """The one that runs."""
+        self.started = False
+        self._over = Signal()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the loop could not be started."""
+        return self._error is not None
+
+    def start(self) -> None:
+        """Start the thread, and the loop unless that is put off. Raises BackgroundFailed."""
+        if not self._thread.settled:
+            start_thread(self._run, name="consul-coord-loop")
+        self.started = True
         if not start_delay:
             self.hurry()
 
     def hurry(self) -> None:
-        """Start the loop now, and return when it runs. Raises RuntimeError when it could not be started."""
+        """Start the loop now, and return when it runs. Raises BackgroundFailed when that is not possible."""
         self._needed.set()
-        if not self._ready.wait(START_TIMEOUT) or self._error is not None:
-            message = "the client's background thread could not be started"
-            raise RuntimeError(message) from self._error
+        if not self._ready.is_set():
+            wait_for_any([self._ready], self._clock.now() + START_TIMEOUT, self._clock)
+        if not self._ready.is_set() or self._error is not None:
+            self.started = False
+            message = f"the client's background could not be started: {self._error or 'it takes too long'}"
+            raise BackgroundFailed(message) from self._error
 
-    def _run(
-        self, host: ThreadHost, background: Callable[[], AsyncTransport], foreground: Transport | None
-    ) -> None:
-        self._needed.wait(start_delay)
+    def _run(self) -> None:
+        if not self._thread.settle(threading.current_thread()):
+            return  # started twice
+        host, background, foreground = self._arguments
+        if start_delay:
+            wait_for_any([self._needed], self._clock.now() + start_delay, self._clock)
         if self._stopped:
             self._let_go()
-            self._ready.set()
+            self._over.set()
             return
         import anyio
 
@@ -369,7 +400,7 @@ class _LoopThread:
             host.report_failure("the background loop", error)
         finally:
             self._let_go()
-            self._ready.set()
+            self._over.set()
 
     @property
     def runs(self) -> bool:
@@ -380,6 +411,8 @@ class _LoopThread:
         """Run a program; from any thread."""
         with self._handing_over:
             if self._supervisor is None:
+                if self._ready.is_set():  # it never ran, and will not
+                    return _Ended()
                 early = _Early(program, name)
                 self._early.append(early)
                 return early
@@ -398,6 +431,7 @@ class _LoopThread:
     def _let_go(self) -> None:
         """End what was never begun."""
         with self._handing_over:
+            self._ready.set()
             for early in self._early:
                 early.done.set()
             self._early.clear()
@@ -409,43 +443,68 @@ class _LoopThread:
             supervisor = self._supervisor
         if supervisor is not None:
             supervisor.request_stop()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        if self.started:
+            end(self._thread, self._over, timeout)
+
+
+def start_thread(run: Callable[[], object], *, name: str) -> None:
+    """Start a daemon thread. Raises BackgroundFailed when the system gives none."""
+    try:
+        threads.start(run, name=name)
+    except RuntimeError as error:
+        message = (
+            f"the client needs a background thread, and the system gives none ({error}): raise the limit on "
+            "this process's threads (ulimit -u, a container's pids limit), or start fewer"
+        )
+        raise BackgroundFailed(message) from error
+
+
+def end(runs: Once[threading.Thread], over: Signal, timeout: float) -> None:
+    """Wait until a thread that was started has ended, which raises ``over`` at its end."""
+    if runs.value is not threading.current_thread():
+        clock = SystemClock()
+        wait_for_any([over], clock.now() + timeout, clock)
+        thread = runs.value
+        if over.is_set() and thread is not None:
+            with suppress(AssertionError, RuntimeError):  # one that ``threads`` could only get bare
+                thread.join(timeout)
 
 
 class _CallbackThread:
-    """A daemon thread that runs users' callbacks, one after the other."""
+    """A daemon thread that runs users' callbacks, one after the other; started as the loop's is."""
 
     def __init__(self, host: ThreadHost) -> None:
         self._host = host
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread: Once[threading.Thread] = Once()
+        self._started = False
+        self._over = Signal()
 
     def put(self, function: Callable[[], object]) -> None:
         """Have a function called; one thread at a time."""
         self._queue.put(function)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="consul-coord-callbacks", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # out of threads, or the interpreter ends: the next one tries again
-                self._thread = None
+        if not self._started:
+            # Out of threads, or the interpreter ends: the next one tries again.
+            with suppress(BackgroundFailed):
+                start_thread(self._run, name="consul-coord-callbacks")
+                self._started = True
 
     def _run(self) -> None:
+        if not self._thread.settle(threading.current_thread()):
+            return  # started twice
         while (function := self._queue.get()) is not None:
             try:
                 function()
             except BaseException as error:  # noqa: BLE001 - not even an exit ends the others' callbacks
                 self._host.report_failure("a callback", error)
+        self._over.set()
 
     def end(self) -> None:
         """End once everything handed over so far has run: here, if no thread could be had."""
         self._queue.put(None)
-        if self._thread is None:
+        if not self._started:
             self._run()
 
     def stop(self, *, timeout: float) -> None:
         self.end()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+        end(self._thread, self._over, timeout)

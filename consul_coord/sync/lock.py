@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Literal
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes.contend.recipe import acquire, release_own, try_acquire
+from consul_coord.recipes.contend.recipe import release_own
 from consul_coord.recipes.lock import lock as recipe
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.sync.blocks import Holdable
 from consul_coord.sync.client import Client
-from consul_coord.sync.driver import current_owner
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
     from consul_coord.recipes.contend.recipe import Recipe
-    from consul_coord.recipes.hold.grant import Handle
 
 
 class Lock(Holdable[Hold]):
@@ -76,7 +74,7 @@ class Lock(Holdable[Hold]):
                 any_key=self._any_key,
             )
         )
-        super().__init__(self.key)
+        super().__init__(self.key, Hold)
 
     @property
     def key(self) -> str:
@@ -91,28 +89,15 @@ class Lock(Holdable[Hold]):
         thread or task has it, KeyConflict when the key is used for something else, ClientClosed, and what the
         server refuses.
         """
-        core = self._runner.core
-        with self._recipe.waiting() as interrupt:
-            handle = self._runner.run(interrupt, acquire, core, self._recipe, timeout=timeout)
-        return self._kept(Hold(self._runner, core, handle.grant, handle), handle)
+        return self._kept(self._taken(timeout))
 
     def try_acquire(self) -> Hold | None:
         """Take the lock if it is free; None when somebody else has it or a lock-delay is in force.
 
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
-        core = self._runner.core
-        with self._recipe.waiting() as interrupt:
-            handle = self._runner.run(interrupt, try_acquire, core, self._recipe)
-        if handle is None:
-            return None
-        return self._kept(Hold(self._runner, core, handle.grant, handle), handle)
-
-    def _kept(self, hold: Hold, handle: Handle) -> Hold:
-        """Keep the hold for the caller's ``release``; the last thing that an acquire does."""
-        owner = current_owner()
-        self._recipe.owners.keep(owner, handle)
-        return hold
+        hold = self._tried()
+        return None if hold is None else self._kept(hold)
 
     def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""

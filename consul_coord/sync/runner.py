@@ -92,11 +92,12 @@ class Runner(BaseRunner):
     def run(self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that ``interrupt`` may end, on this thread; so may closing."""
         core = self.core
-        core.enter(interrupt)
         try:
+            core.enter(interrupt)
             return run(program(BlockingIO(self._host, self._transport, interrupt=interrupt), *args, **kwargs))
         finally:
-            core.leave(interrupt)
+            core.calls.pop(interrupt, None)
+            core.call_ended()
 
     def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, on this thread."""

@@ -21,7 +21,7 @@ PACKAGE: Final = "consul_coord"
 
 _BASE: Final = frozenset({"errors", "models", "clock", "events", "config", "_version"})
 _PROGRAMS: Final = _BASE | {"io", "http", "recipes"}
-_WORLDS: Final = _PROGRAMS | {"host", "base_client", "sync", "aio"}
+_WORLDS: Final = _PROGRAMS | {"threads", "host", "base_client", "sync", "aio"}
 _TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "extras", "lazy", "(facade)"}
 
 MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
@@ -35,7 +35,8 @@ MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "events": frozenset({"models"}),
     "protocols": frozenset({"models"}),
     "io": frozenset({"errors", "models"}),
-    "http": _BASE | {"io"},
+    "threads": frozenset(),
+    "http": _BASE | {"io", "threads"},
     "recipes": _PROGRAMS,
     "host": frozenset({"clock", "events", "io"}),
     "base_client": _PROGRAMS,

@@ -395,8 +395,8 @@ MUTATIONS = (
         "the end of a leadership is told twice",
         Candidacy,
         "_begin",
-        "hold.over.subscribe(partial(self._ended, hold))",
-        "for _ in range(2):\n        hold.over.subscribe(partial(self._ended, hold))",
+        "hold.over.subscribe(partial(self._ended, hold, Once()))",
+        "for _ in range(2):\n        hold.over.subscribe(partial(self._ended, hold, Once()))",
     ),
     Mutation(
         "a lost hold is said to be held while its lease lasts",
@@ -433,7 +433,7 @@ MUTATIONS = (
         "the end of a leadership is not told",
         Candidacy,
         "_begin",
-        "hold.over.subscribe(partial(self._ended, hold))",
+        "hold.over.subscribe(partial(self._ended, hold, Once()))",
         "pass",
         breaks="callbacks",
     ),
@@ -513,7 +513,7 @@ MUTATIONS = (
         Candidacy,
         "_begin",
         "on_elected = self.plan.on_elected",
-        "hold.over.subscribe(partial(self._ended, hold)); on_elected = self.plan.on_elected",
+        "hold.over.subscribe(partial(self._ended, hold, Once())); on_elected = self.plan.on_elected",
         breaks="callbacks",
     ),
     Mutation(

@@ -18,6 +18,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from consul_coord import threads
 from consul_coord.http.transport.outgoing import Abandoned
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _hand_over(call: _Call[Any]) -> None:
         _idle.pop().put(call)
         return
     try:
-        threading.Thread(target=_work, args=(call,), name="consul-coord-call", daemon=True).start()
+        threads.start(functools.partial(_work, call), name="consul-coord-call")
     except RuntimeError:
         call.run()
         call.wake()

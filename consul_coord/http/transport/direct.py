@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 from consul_coord.http.transport.base import DEFAULT_LIMITS
@@ -90,10 +91,10 @@ class DirectTransport(Engine[SocketLink]):
     def forget(self) -> None:
         """In a forked child: let go of the parent's sockets. Closing a descriptor says nothing."""
         self._process = os.getpid()
-        self._lane.idle.clear()
-        links, self._open = self._open, set()
+        links, self._open = list(self._open), weakref.WeakSet()
         for link in links:
             link.sock.close()
+        self._lane.idle.clear()
 
     async def _connect(self, attempt: Attempt) -> SocketLink:
         return SocketLink(dial(self._settings, attempt, self._tls_context()))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import select
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
@@ -44,11 +45,13 @@ READ_SIZE = 64 * 1024
 class Link(ABC):
     """One open connection."""
 
-    __slots__ = ("has_input", "idle_since", "sock")
+    __slots__ = ("__weakref__", "has_input", "home", "idle_since", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.idle_since = 0.0
+        self.home: object = None
+        """The set of open connections that it is one of: another one when it was let go of."""
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         self.has_input = poll.poll
@@ -105,7 +108,8 @@ class Engine(ABC, Generic[L]):
         self._limits = limits
         self._outgoing = Outgoing(settings)
         self._context: ssl.SSLContext | None = None
-        self._open: set[L] = set()
+        self._open: weakref.WeakSet[L] = weakref.WeakSet()
+        """All of them, to be let go of in a forked child."""
         self._lanes: tuple[Lane[L], ...] = ()
         self._closed = False
 
@@ -128,7 +132,7 @@ class Engine(ABC, Generic[L]):
             except IndexError:  # another thread was quicker
                 break
             if attempt.began - link.idle_since >= lane.keep or link.has_input(0):
-                await self._drop(link)
+                await link.close()
                 continue
             try:
                 return await self._use(lane, link, attempt)
@@ -149,6 +153,7 @@ class Engine(ABC, Generic[L]):
             # When every address fails, anyio keeps the reason in the cause.
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             raise attempt.unreachable(cause) from error
+        link.home = self._open
         self._open.add(link)
         return link
 
@@ -161,28 +166,26 @@ class Engine(ABC, Generic[L]):
                 received = await link.read(attempt)
                 attempt.answered = attempt.answered or received != b""
                 done = reader.feed(received)
+            link.idle_since = time.monotonic()
+            fit = attempt.let_go() and whole and reader.reusable and link.home is self._open
         except BaseException:
             attempt.let_go()
-            await self._drop(link)
+            await link.close()
             raise
-        if not (attempt.let_go() and whole and reader.reusable and link in self._open):
-            await self._drop(link)
+        # With nothing called in between, no signal handler comes before the lane has it.
+        if not fit:
+            await link.close()
             return reader.response
-        link.idle_since = time.monotonic()
         lane.idle.append(link)
         if self._closed or len(lane.idle) > MAX_IDLE:
             await self._trim(lane)
         return reader.response
 
-    async def _drop(self, link: L) -> None:
-        self._open.discard(link)
-        await link.close()
-
     async def _trim(self, lane: Lane[L]) -> float:
         """Close what is superfluous; return the seconds until there may be more."""
         now = math.inf if self._closed else time.monotonic()
         while isinstance(found := lane.pop_superfluous(now, MAX_IDLE), Link):
-            await self._drop(found)
+            await found.close()
         return found
 
     async def _sweep(self) -> float:

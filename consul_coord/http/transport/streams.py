@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 import os
+import weakref
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
@@ -117,8 +118,8 @@ class StreamTransport(Engine[StreamLink]):
         """Let go of the sockets of a parent process or of a loop that is gone, without a word on them."""
         self._lanes = ()
         self._owner = None
-        links, self._open = self._open, set()
-        for link in links:
+        links, self._open = self._open, weakref.WeakSet()
+        for link in list(links):
             link.disconnect()
 
     async def _connect(self, attempt: Attempt) -> StreamLink:  # noqa: ARG002 - its time is the scope's

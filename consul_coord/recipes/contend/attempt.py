@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.models import BlockerKind, KVPair, Result, TxnOp, TxnResult
     from consul_coord.recipes.contend.shared import Shared
-    from consul_coord.recipes.hold.grant import Handle
+    from consul_coord.recipes.hold.grant import Handle, HoldKind
     from consul_coord.recipes.session.keeping import KeptSession
 
 T = TypeVar("T")
@@ -83,6 +83,8 @@ class Attempt(ABC):
         self.deadline = io.now() + client.timeout if self.once else deadline_of(io, timeout)
         self.kept: KeptSession | None = None
         """The present session."""
+        self.kind: HoldKind | None = None
+        """The kind of hold that is about to be registered."""
         self.blocker = Blocker("unreachable")
         self.cause: ConsulCoordError | None = None
         """What the server or the network said, where that is in the way."""
@@ -148,7 +150,8 @@ class Attempt(ABC):
             raise
         finally:
             # Also after a KeyboardInterrupt or a cancellation, wherever it struck.
-            if handle is None:
+            # What is registered as a hold already is the register's to give back.
+            if handle is None and not self.client.holds.has(self.kind):
                 await self._give_up()
 
     def _note(self, error: ConsulCoordError) -> None:

@@ -44,12 +44,12 @@ class PooledAttempt(Attempt):
         pooled = self.pooled
         if pooled is None or not pooled.kept.lease.is_valid(self.io.now()):
             self._drop_session()
-            self.client.attend()
             pooled = await self.pool.get(self.io, self._claim, deadline=self.limit)
             self.pooled, self.kept = pooled, pooled.kept
         return pooled
 
     def _claim(self, pooled: PooledSession) -> None:
+        self.client.attend()  # not long before: making a session may have taken its time
         self.client.holds.register.enter(pooled, self)
 
     def _drop_session(self) -> None:

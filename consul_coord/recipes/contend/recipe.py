@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from consul_coord.errors import LockLost, NotHeld
 from consul_coord.recipes.contend.attempt import or_none
 from consul_coord.recipes.contend.owners import Owners
 from consul_coord.recipes.contend.waiting import WaitingCalls
 from consul_coord.recipes.hold.asking import check
+from consul_coord.recipes.hold.grant import Handle
 from consul_coord.recipes.hold.release import release
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from consul_coord.io import IO
     from consul_coord.models import ReleaseOutcome
     from consul_coord.recipes.contend.attempt import Attempt
     from consul_coord.recipes.contend.shared import Shared
-    from consul_coord.recipes.hold.grant import Handle
 
 
 class Recipe(WaitingCalls, ABC):
@@ -48,26 +46,30 @@ class Recipe(WaitingCalls, ABC):
         return handle
 
 
-def acquire(io: IO, client: Shared, recipe: Recipe, *, timeout: float | None) -> Coroutine[Any, Any, Handle]:
+async def acquire(io: IO, client: Shared, recipe: Recipe, *, timeout: float | None) -> Handle:
     """Acquire, waiting up to ``timeout`` seconds (None: for ever; 0: one try).
 
-    The caller keeps the handle with ``recipe.owners`` at its very end. Raises AlreadyHeld, AcquireTimeout,
-    KeyConflict, and what the server refuses.
+    The caller keeps the handle at its very end: with ``recipe.owners``, or with a block. Raises AlreadyHeld,
+    AcquireTimeout, KeyConflict, and what the server refuses.
     """
-    again = recipe.owners.latest(io.owner()) if recipe.reentrant else None
+    owner = io.owner()
+    again = recipe.owners.latest(owner) if recipe.reentrant else None
     if again is None or again.grant.refused_again:
         client.attend(recipe.owners)
-        return recipe.attempt(io, client, timeout=timeout).run()
-    return _enter_again(io, again)
+        handle = await recipe.attempt(io, client, timeout=timeout).run()
+    else:
+        handle = _enter_again(io, again)
+    recipe.owners.note(owner, handle)
+    return handle
 
 
-async def _enter_again(io: IO, handle: Handle) -> Handle:
+def _enter_again(io: IO, handle: Handle) -> Handle:
     try:
         check(handle.grant, io.now())
     except LockLost:
         handle.grant.refused_again = True
         raise
-    return handle
+    return Handle(handle.grant, handle, again=True)
 
 
 async def try_acquire(io: IO, client: Shared, recipe: Recipe) -> Handle | None:

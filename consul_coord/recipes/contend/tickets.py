@@ -119,5 +119,4 @@ class Tickets:
     def _tell_first(self, key: str) -> None:
         # A copy, in one operation: a signal handler may change the queue meanwhile.
         for ticket in [*self._queues.get(key, ())][:1]:
-            if not ticket.ready.is_set():
-                ticket.ready.set()
+            ticket.ready.set()  # also again: whoever was about to tell it may have been interrupted

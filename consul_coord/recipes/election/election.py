@@ -47,7 +47,7 @@ from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask, perform
-from consul_coord.io import Signal
+from consul_coord.io import Once, Signal
 from consul_coord.models import LOCK_FLAGS, Blocker, LossReason, ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
@@ -350,11 +350,13 @@ class Candidacy:
                 partial(self.work_failed, hold, "on_elected"),
                 until=hold.over,
             )
-        hold.over.subscribe(partial(self._ended, hold))
+        hold.over.subscribe(partial(self._ended, hold, Once()))
         self.changes.tell()
 
-    def _ended(self, hold: Grant) -> None:
-        """Tell of a leadership's end; called by whoever ends it."""
+    def _ended(self, hold: Grant, told: Once[Grant]) -> None:
+        """Tell of a leadership's end, once; called by whoever ends it."""
+        if not told.settle(hold):
+            return
         reason = why_over(hold, self.client.host.now())
         if reason is LossReason.RESIGNED:
             self.client.host.emit(Resigned(hold.key, hold.session, hold.fence))

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import LeadershipLost, LockLost, NotHeld
+from consul_coord.io import Once
 from consul_coord.models import LossReason
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.view import HoldView
@@ -99,9 +100,11 @@ class LeadershipView(HoldView):
         """
         hold, host = self._hold, self._state.host
 
+        told: Once[LossReason] = Once()
+
         def tell() -> None:
             reason = why_over(hold, host.now())
-            if reason is not None:
+            if reason is not None and told.settle(reason):
                 host.call_back(partial(fn, reason))
 
         hold.look(host.now())

@@ -317,12 +317,14 @@ class Grant:
 class Handle:
     """What keeps a hold from being given back: whoever refers to it still wants the hold."""
 
-    __slots__ = ("__weakref__", "grant", "keeps")
+    __slots__ = ("__weakref__", "again", "grant", "keeps")
 
-    def __init__(self, grant: Grant, keeps: object) -> None:
+    def __init__(self, grant: Grant, keeps: object, *, again: bool = False) -> None:
         self.grant = grant
         self.keeps = keeps
-        """What must live as long: where the hold's session came from."""
+        """What must live as long: where the hold's session came from, or the handle of an outer acquire."""
+        self.again = again
+        """Whether it stands for a further acquire of a hold; counted once that is surely over."""
 
 
 def lost_error(hold: Grant, reason: LossReason) -> LockLost:

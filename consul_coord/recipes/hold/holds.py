@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.events import Forgotten, HandedOver, Lost
-from consul_coord.models import LossReason
+from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.recipes.hold.grant import Grant, Handle
 
 if TYPE_CHECKING:
@@ -93,6 +93,10 @@ class Holds:
         """Iterate over the holds that have not ended."""
         return (hold for hold in self.register.all(Grant) if not hold.ended)
 
+    def has(self, kind: HoldKind | None) -> bool:
+        """Return whether a hold of this kind, which is its own, is registered."""
+        return kind is not None and any(hold.kind is kind for hold in self.register.all(Grant))
+
     # -- the end
 
     def ended(self, hold: Grant) -> None:
@@ -136,6 +140,7 @@ class Holds:
             self._host.emit(Forgotten(hold.key, hold.session, hold.fence))
         if hold.released and hold.outcome.value is None:
             hold.kind.abandon(hold)
+            hold.finish_release(ReleaseOutcome.UNKNOWN)
         self.forget(hold)
 
     def announce_losses(self) -> None:

@@ -122,6 +122,11 @@ def grant_of(view: HoldView) -> Grant:
     return view._hold  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
+def handle_of(view: HoldView) -> Handle | None:
+    """Return what keeps the hold of a view; None where somebody else does."""
+    return view._handle  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
 def error_at_exit(view: HoldView, raised: BaseException | None) -> LockLost | None:
     """Return what leaving a block on a hold raises, after the release, besides what its body raised."""
     now = view._now()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

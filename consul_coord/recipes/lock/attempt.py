@@ -349,17 +349,18 @@ class LockAttempt(Attempt):
                 self.io.emit(FencesRestarted(pair.key, before, pair.modify_index))
             fences.remember(pair.key, pair.modify_index)
         others = tuple(locked[1:])
+        self._sweep_unanswered()
+        self.kind = MultiLockKind(self.keys, others) if others else LockKind(self.keys)
         handle = self.client.holds.grant(
             pairs[0],
             kept=kept,
             value=self.plan.value,
             flags=self.plan.flags,
-            kind=MultiLockKind(self.keys, others) if others else LockKind(self.keys),
+            kind=self.kind,
             keeps=self.source,
         )
         self.client.holds.register.remove(self.keys)
         self.asked = False
-        self._sweep_unanswered()
         return handle
 
     # -- giving up

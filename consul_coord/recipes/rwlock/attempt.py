@@ -95,12 +95,13 @@ class RwAttempt(PooledAttempt):
         if not pooled.kept.lease.is_valid(self.io.now()):
             self._drop_session()
             return None
+        self.kind = RwKind(self.pool, pooled, self.mode)
         handle = self.client.holds.grant(
             own,
             kept=pooled.kept,
             value=own.value,
             flags=self.flags,
-            kind=RwKind(self.pool, pooled, self.mode),
+            kind=self.kind,
             fence=own.create_index,
         )
         self.client.holds.register.remove(pooled)

@@ -24,6 +24,7 @@ from consul_coord.recipes.rwlock.queue import MODES
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
+    from consul_coord.recipes.contend.owners import Owners
     from consul_coord.recipes.contend.queue import Look
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.rwlock.queue import Mode
@@ -38,12 +39,20 @@ class RwSide(Recipe):
     Both share their sessions, and know of each other's holds.
     """
 
-    other: RwSide
-
     def __init__(
-        self, key: str, mode: Mode, *, value: bytes, flags: int, session: SessionSpec | None
+        self,
+        key: str,
+        mode: Mode,
+        *,
+        value: bytes,
+        flags: int,
+        session: SessionSpec | None,
+        inside: dict[Mode, Owners],
     ) -> None:
         super().__init__(key, one="hold")
+        self._inside = inside
+        """Who has holds, on both sides."""
+        inside[mode] = self.owners
         self.base = check_name(rwqueue.base_of(key))
         self.mode: Mode = mode
         self._value = check_value((self.base,), value)
@@ -75,12 +84,10 @@ class RwSide(Recipe):
 
     def _refuse_owner_of_a_hold(self, owner: object) -> None:
         """Raise AlreadyHeld for a thread or task that would wait for itself, or let a writer do so."""
-        for side in (self, self.other):
-            handle = side.owners.latest(owner)
+        for mode, owners in self._inside.items():
+            handle = owners.latest(owner)
             if handle is not None and not handle.grant.ended:
-                message = (
-                    f"this thread or task is in {self.name!r} already, to {side.mode}: release that first"
-                )
+                message = f"this thread or task is in {self.name!r} already, to {mode}: release that first"
                 raise AlreadyHeld(message, key=self.name, session=handle.grant.session)
 
 
@@ -95,8 +102,10 @@ def sides(key: str, *, value: bytes, flags: int, session: SessionSpec | str | No
             "and no lock-delay protects a place in the queue. Give a SessionSpec without checks, or none"
         )
         raise InvalidArgument(message)
-    read, write = (RwSide(key, mode, value=value, flags=flags, session=session) for mode in MODES)
-    read.other, write.other = write, read
+    inside: dict[Mode, Owners] = {}
+    read, write = (
+        RwSide(key, mode, value=value, flags=flags, session=session, inside=inside) for mode in MODES
+    )
     return read, write
 
 

@@ -234,12 +234,13 @@ class PermitAttempt(PooledAttempt):
             return None
         taken = record.at(own.modify_index)
         self.pool.saw(taken.index, taken.holders)
+        self.kind = PermitKind(self.client, self.memory, pooled, taken, alone=alone)
         handle = self.client.holds.grant(
             own,
             kept=pooled.kept,
             value=slots.holding(self.plan.value),
             flags=self.plan.flags,
-            kind=PermitKind(self.client, self.memory, pooled, taken, alone=alone),
+            kind=self.kind,
         )
         self.client.holds.register.remove(pooled)
         self.pool.prepare()

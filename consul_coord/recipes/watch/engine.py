@@ -171,25 +171,26 @@ class Watches:
         first: bool,
     ) -> Result[T] | None:
         while until is None or not until.is_set():
-            stop = self._begin_query(first=first)
-            if stop is None:
-                return await self._share(io, wait(), until, deadline)
-            unsubscribe = None if until is None else until.subscribe(stop.set)
+            stop, unsubscribe = Signal(), None
             try:
+                if not self._begin_query(stop, first=first):
+                    return await self._share(io, wait(), until, deadline)
+                if until is not None:
+                    unsubscribe = until.subscribe(stop.set)
                 seen = await wait_once(io, call, until=stop, deadline=deadline)
             finally:
+                self._queries.pop(stop, None)
                 if unsubscribe is not None:
                     unsubscribe()
-                self._queries.pop(stop, None)
             if seen is not None or io.now() >= deadline:
                 return seen
         return None
 
     async def _share(self, io: IO, wait: _Wait[T], until: Signal | None, deadline: float) -> Result[T] | None:
         unsubscribe = None if until is None else until.subscribe(wait.over.set)
-        self._waits[wait] = None
-        self._reader.start()
         try:
+            self._waits[wait] = None
+            self._reader.start()
             await io.wait(wait.over, deadline=deadline)
         finally:
             self._waits.pop(wait, None)
@@ -204,7 +205,8 @@ class Watches:
 
         Give it back with ``end_query``.
         """
-        return self._begin_query(first=False)
+        stop = Signal()
+        return stop if self._begin_query(stop, first=False) else None
 
     def end_query(self, stop: Signal) -> None:
         """Take note that a query has ended."""
@@ -212,17 +214,17 @@ class Watches:
 
     # -- the bound
 
-    def _begin_query(self, *, first: bool) -> Signal | None:
-        stop = Signal()
+    def _begin_query(self, stop: Signal, *, first: bool) -> bool:
+        """Count a query that ``stop`` ends; returns False when there are too many."""
         with self._mutex:
             shared = len(self._waits) + len(self._held)
             if len(self._queries) >= MOST or (shared and not first):
                 self._make_few()
-                return None
+                return False
             if shared and len(self._queries) >= FEW:
-                return None
+                return False
             self._queries[stop] = first
-        return stop
+        return True
 
     def _make_few(self) -> None:
         """End the queries that are not to go on when there are many: these things share readings then."""
@@ -237,8 +239,8 @@ class Watches:
 
     def watch(self, io: IO, watched: Watched) -> None:
         """Watch a key of a hold until that is over."""
-        stop = self._begin_query(first=False)
-        if stop is not None:
+        stop = Signal()
+        if self._begin_query(stop, first=False):
             io.spawn(partial(self._follow, watched, stop), name=f"watch {watched.key}")
             return
         self._held[watched] = None

@@ -174,7 +174,8 @@ class Process:
         try:
             return await program(SimIO(self, task, interrupt))
         finally:
-            self.core.leave(interrupt)
+            self.core.calls.pop(interrupt, None)
+            self.core.call_ended()
 
     async def close(self, io: SimIO, *, timeout: float = 5.0) -> None:
         """Close the client, as its user does."""

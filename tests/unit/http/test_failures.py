@@ -240,6 +240,7 @@ EVERY_ERROR: list[errors.ConsulCoordError] = [
     errors.ValueTooLarge("m", size=2, limit=1),
     errors.DecodeError("m", body="b", **FACTS),
     errors.ClientClosed("m"),
+    errors.BackgroundFailed("m"),
     errors.TransportError("m", outcome_unknown=True, **FACTS),
     errors.ConnectFailed("m", outcome_unknown=False, **FACTS),
     errors.CertificateRefused("m", outcome_unknown=False, **FACTS),
