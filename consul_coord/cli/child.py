@@ -65,9 +65,13 @@ class Child:
     ) -> None:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
-                list(command), env=dict(environ), process_group=0
+                list(command),
+                env=dict(environ),
+                process_group=0,
+                preexec_fn=guard.announcement(limits),  # noqa: PLW1509 - it takes no lock
             )
         except OSError as error:
+            guard.dismiss()
             raise CannotStart(command[0], error) from error
         self._guard = guard
         self.is_guarded = self.limit(limits)

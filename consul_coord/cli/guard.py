@@ -16,8 +16,8 @@ Rules
   send them to all processes of a service.
 - It can't help when it is stopped as well, or while the whole machine stands still. When that goes on it
   sends KILL first of all; what the command did before is for the fence to refuse.
-- Consul-coord tells of the group right after the command's start. Should it be stopped within that instant,
-  the command is on its own.
+- The command's own process announces its group before it becomes the command. So there is no instant in which
+  consul-coord could be stopped or killed and leave a command that the guard does not know.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from consul_coord.clock import SystemClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Never, Self
 
@@ -74,6 +75,25 @@ class Guard:
         except OSError:
             return False
         return True
+
+    def announcement(self, limits: Limits) -> Callable[[], None]:
+        """Return what a new process calls before it becomes the command: the guard watches its group.
+
+        It runs between fork and exec, so it takes no lock and allocates next to nothing. If the guard is
+        gone, the next ``watch`` reports that.
+        """
+        link = self._socket.fileno()
+
+        def announce() -> None:
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # without a guard the command lives on
+            try:
+                os.write(link, _RECORD.pack(os.getpid(), *limits))
+            except OSError:
+                pass
+            finally:
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+        return announce
 
     def dismiss(self) -> bool:
         """Have it watch nothing; returns whether it has sent the group a signal.

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord import Lock, SessionSpec, SystemClock
+from consul_coord.cli.child import CannotStart, Child
 from consul_coord.cli.guard import Guard, Limits
 from consul_coord.cli.inbox import Inbox
 from consul_coord.cli.output import Reporter
 from consul_coord.cli.supervise import grace_of, supervise
+from consul_coord.cli.terminal import Terminal
 from tests.cli.processes import PATIENCE, PROGRAM, environ, is_alive, until
 
 if TYPE_CHECKING:
@@ -125,6 +127,44 @@ def test_the_guard_outlives_signals_that_end_services_and_nothing_outlives_consu
     command.send(signal.SIGKILL)
     until(lambda: not is_alive(pid), "the command is dead")
     until(lambda: not is_alive(guard), "the guard has ended")
+
+
+class Stopped(Guard):
+    """The guard of a consul-coord that does nothing more once it has started its command."""
+
+    def watch(self, group: int, limits: Limits) -> bool:
+        return super().watch(group, limits) if group == 0 else True
+
+
+def test_the_guard_knows_the_command_from_its_first_instruction_on() -> None:
+    now = SystemClock().now()
+    with Stopped() as guard:
+        child = Child(
+            ["sleep", "60"],
+            environ=os.environ,
+            guard=guard,
+            limits=Limits(now, now),
+            inbox=Inbox(),
+            terminal=Terminal(),
+        )
+        until(lambda: not is_alive(child.group), "the command is dead")
+        _, stepped_in = child.finish()
+    assert stepped_in
+
+
+def test_a_command_that_can_not_be_started_leaves_the_guard_nothing_to_watch() -> None:
+    now = SystemClock().now()
+    with Guard() as guard:
+        with pytest.raises(CannotStart, match="No such file"):
+            Child(
+                ["/no/such/command"],
+                environ=os.environ,
+                guard=guard,
+                limits=Limits(now + PATIENCE, now + PATIENCE),
+                inbox=Inbox(),
+                terminal=Terminal(),
+            )
+        assert guard.dismiss() is False
 
 
 def test_a_command_goes_on_without_its_guard_and_says_so(start: Start, key: str, client: Client) -> None:
