@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from tests.interrupts.stage import KINDS, Case, Scene
@@ -12,6 +13,20 @@ SOON = 2.0
 
 def take(scene: Scene) -> None:
     scene.hold = scene.lock.acquire(timeout=20)
+
+
+def stand_in_the_way(scene: Scene) -> None:
+    """Have the rival hold it, until the call waits or is over."""
+    hold = scene.excluding().acquire(timeout=20)
+    watches = scene.client._runner.core.watches
+
+    def release_soon() -> None:
+        while not (scene.over or watches._queries or watches._waits):
+            time.sleep(0.001)
+        hold.release()
+
+    scene.beside = threading.Thread(target=release_soon, daemon=True)
+    scene.beside.start()
 
 
 def acquire(scene: Scene) -> None:
@@ -96,6 +111,7 @@ def close_again(scene: Scene) -> None:
 
 CASES = [
     Case("acquire", KINDS, acquire, after=keep_object),
+    Case("acquire that waits", KINDS, acquire, prepare=stand_in_the_way, after=keep_object),
     Case("the first acquire", ("lock", "semaphore"), acquire, after=keep_object, fresh=True),
     Case("try_acquire", KINDS, try_acquire, after=keep_object),
     Case("lock.release", KINDS, release_of_object, prepare=take),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from consul_coord import Hold
+    from consul_coord.recipes.client import ClientState
     from tests.support.sites import Site
 
 PATIENCE = 5.0
@@ -57,7 +58,7 @@ MAKE: dict[str, Callable[[Client, str], Any]] = {
     "semaphore": lambda client, key: Semaphore(client, key, 1),
 }
 KINDS = tuple(MAKE)
-_EXCLUDED_BY = {"read": "write", "fair lock": "lock", "own session": "lock"}
+EXCLUDED_BY = {"read": "write", "fair lock": "lock", "own session": "lock"}
 """The kind that can't be taken beside another one, where that is not itself."""
 
 
@@ -68,12 +69,17 @@ class Scene:
     kind: str
     client: Client
     key: str
+    rival: Client
     lock: Any = None
     hold: Hold | None = None
     done: bool = False
     """Whether the call came to its end."""
     kept: list[object] = field(default_factory=list)
     """What the application keeps though the call was interrupted."""
+    beside: threading.Thread | None = None
+    """What goes on meanwhile, and ends soon."""
+    over: bool = False
+    """Whether the call is over, however it ended."""
 
     def __post_init__(self) -> None:
         self.lock = MAKE[self.kind](self.client, self.key)
@@ -82,6 +88,10 @@ class Scene:
         """Return the hold that was there before."""
         assert self.hold is not None
         return self.hold
+
+    def excluding(self) -> Any:
+        """Return the rival's object that can't be held at the same time."""
+        return MAKE[EXCLUDED_BY.get(self.kind, self.kind)](self.rival, self.key)
 
 
 def nothing(scene: Scene) -> None:
@@ -123,9 +133,9 @@ def interrupt(
     rival = Client(address=site.address, session=SPEC)
     remaining = iter(places)
     with quiet() as dropped:
-        while batch := _batch(site, case, kind, remaining, exception, findings):
+        while batch := _batch(site, case, kind, remaining, exception, rival, findings):
             for run in batch:
-                _judge(rival, run, findings)
+                _judge(run, findings)
             for client in {id(scene.client): scene.client for scene, *_ in batch}.values():
                 for left in left_in(client):
                     findings.add(f"left in the client: {left}")
@@ -156,6 +166,7 @@ def _batch(  # noqa: PLR0917 - one step of the one above
     kind: str,
     places: Iterator[int],
     exception: type[BaseException],
+    rival: Client,
     findings: Findings,
 ) -> list[_Run]:
     """Interrupt the case at the next places, with one client unless each is to have its own."""
@@ -166,9 +177,12 @@ def _batch(  # noqa: PLR0917 - one step of the one above
             client = Client(address=site.address, session=SPEC)
             if not case.fresh:
                 MAKE[kind](client, f"{site.unique}/warm").acquire(timeout=10).release()
-        scene = Scene(kind, client, f"{site.unique}/{place:05}")
+        scene = Scene(kind, client, f"{site.unique}/{place:05}", rival)
         case.prepare(scene)
         struck = strike(lambda scene=scene: case.act(scene), place, kind=exception)  # type: ignore[misc]
+        scene.over = True
+        if scene.beside is not None:
+            scene.beside.join()
         findings.places = place if struck.at else struck.places
         if struck.at and not struck.raised and not scene.done:
             findings.add("the exception was lost, and the call, too", struck.at)
@@ -184,15 +198,14 @@ def _batch(  # noqa: PLR0917 - one step of the one above
     return runs
 
 
-def _judge(rival: Client, run: _Run, findings: Findings) -> None:
+def _judge(run: _Run, findings: Findings) -> None:
     """See that a rival gets the key in time, and that the interrupted client does not believe in it then."""
     scene, grants, at, since = run
-    taker = MAKE[_EXCLUDED_BY.get(scene.kind, scene.kind)](rival, scene.key)
     # The waiting of one run of a batch is not charged to the next.
     timeout = max(1.0, since + PATIENCE - time.monotonic())
     core, now = scene.client._runner.core, scene.client.now
     try:
-        with taker.hold(timeout=timeout):
+        with scene.excluding().hold(timeout=timeout):
             for grant in [*grants, *core.register.all(Grant)]:
                 if grant.key.startswith(scene.key) and grant.is_held(now()):
                     findings.add(f"believes in {grant.key}", at)
@@ -202,22 +215,23 @@ def _judge(rival: Client, run: _Run, findings: Findings) -> None:
 
 def left_in(client: Client) -> list[str]:
     """Return what a client still has of calls that have ended, a while after the last of them."""
-    core, deadline = client._runner.core, time.monotonic() + PATIENCE
-
-    def left() -> list[str]:
-        claims = [*core.register.all(Grant), *core.register.all(Keys), *core.register.all(PooledSession)]
-        counted = {
-            "claims": len(claims),
-            "tickets": len(core.tickets),
-            "calls": len(core.calls),
-            "waits": len(core.watches._waits),
-            "queries": len(core.watches._queries),
-        }
-        return [f"{number} {what}" for what, number in counted.items() if number]
-
-    while (found := left()) and time.monotonic() < deadline:
+    deadline = time.monotonic() + PATIENCE
+    while (found := claimed(client._runner.core)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return found
+
+
+def claimed(core: ClientState) -> list[str]:
+    """Return what a client has of calls at this moment."""
+    claims = [*core.register.all(Grant), *core.register.all(Keys), *core.register.all(PooledSession)]
+    counted = {
+        "claims": len(claims),
+        "tickets": len(core.tickets),
+        "calls": len(core.calls),
+        "waits": len(core.watches._waits),
+        "queries": len(core.watches._queries),
+    }
+    return [f"{number} {what}" for what, number in counted.items() if number]
 
 
 def resources() -> tuple[set[str], int]:
