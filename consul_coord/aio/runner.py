@@ -173,8 +173,11 @@ class AsyncRunner(BaseRunner):
 
     async def perform(self, call: Call[T], /) -> T:
         """Carry out one endpoint's call; needs no background."""
-        timeout = self._settings.timeout
-        return await self._run(Interrupt(), ask, call, timeout=timeout)
+        return await self.alone(ask, call, timeout=self._settings.timeout)
+
+    async def alone(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a program that needs no background, in this task."""
+        return await self._run(Interrupt(), program, *args, **kwargs)
 
     async def start(self) -> None:
         """Start the background; harmless when that was done before."""

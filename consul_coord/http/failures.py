@@ -36,6 +36,7 @@ from consul_coord.errors import (
     SessionCheckFailed,
     SessionNotFound,
     TransportError,
+    TxnFailed,
 )
 from consul_coord.http.messages import Retry
 
@@ -253,3 +254,15 @@ def outcome_unknown(error: BaseException) -> bool:
         return False
     unknown = NoLeader | ServerError | DecodeError | AcquireCancelled | ClientClosed
     return isinstance(error, unknown) or type(error) is ResponseError
+
+
+def raise_if_denied(key: str, error: TxnFailed) -> None:
+    """Raise PermissionDenied, naming the rule that is missing, if that is why ``key`` was not written."""
+    denied = next((failure for failure in error.failures if failure.kind == "denied"), None)
+    if denied is None:
+        return
+    needed = (f'key:write on "{key}"',)
+    message = f"no permission to lock or unlock {key!r}: the token needs {needed[0]}"
+    raise PermissionDenied(
+        message, needed=needed, method="PUT", path="/v1/txn", status=409, body=denied.message
+    ) from error

@@ -15,6 +15,7 @@ from consul_coord.base_client import BaseClient
 from consul_coord.http.endpoints import agent, catalog, health, kv, session, status
 from consul_coord.http.endpoints import query as _query
 from consul_coord.http.endpoints import txn as _txn
+from consul_coord.http.update import update
 from consul_coord.recipes.session import handling
 from consul_coord.recipes.watch.follow import Follower
 from consul_coord.sync.runner import CLOSE_TIMEOUT, Runner
@@ -22,7 +23,7 @@ from consul_coord.sync.session import KeptSession
 from consul_coord.sync.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -98,6 +99,29 @@ class KV:
         to 0.
         """
         return self._runner.perform(kv.put(key, value, flags=flags, cas=cas, options=options))
+
+    def update(
+        self,
+        key: str,
+        fn: Callable[[bytes | None], bytes | str | None],
+        *,
+        timeout: float = 10.0,
+        options: WriteOptions | None = None,
+    ) -> KVPair | None:
+        """Write what ``fn`` returns for the present value, unless somebody else wrote in between.
+
+        ``fn`` gets None for an absent key, and is called again with the new value each time another client
+        was faster. When it returns None, nothing is written. Flags are kept. ``timeout``: seconds for the
+        whole call, with pauses that grow under contention; 0 tries once. The value may have about 380 KiB.
+
+        Returns the key as written, or as read if nothing was written. Raises RequestTimeout when others were
+        faster for all that time, ``PermissionDenied``, and what ``fn`` raises. A write that got no answer is
+        repeated in a way that applies it once at most; if it stays unknown whether it was applied, because
+        somebody else has written meanwhile or no answer came, the error of that write is raised. On a held
+        key it is a plain write: the holder stays, and its guard does not match any more.
+        """
+        attempt = self._runner.core.timeout
+        return self._runner.alone(update, key, fn, timeout=timeout, attempt=attempt, options=options)
 
     def delete(self, key: str, *, cas: int | None = None, options: WriteOptions | None = None) -> bool:
         """Delete a key, whoever holds it, and return whether it is gone; true also when it was absent.

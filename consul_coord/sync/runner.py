@@ -109,8 +109,11 @@ class Runner(BaseRunner):
 
     def perform(self, call: Call[T], /) -> T:
         """Carry out one endpoint's call."""
-        timeout = self._settings.timeout
-        return self.call(ask, call, timeout=timeout)
+        return self.alone(ask, call, timeout=self._settings.timeout)
+
+    def alone(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a program that needs no background, on this thread."""
+        return self.call(program, *args, **kwargs)
 
     def start(self) -> None:
         """Do nothing: the background starts when it is needed."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, PermissionDenied, TxnFailed
+from consul_coord.errors import ConsulCoordError, TxnFailed
 from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import ReadOptions, TxnOp
 
@@ -147,15 +148,3 @@ async def read(io: IO, key: str, deadline: float) -> KVPair | None:
     """Read a key consistently; repeats until answered."""
     call = kv.get(key, options=_CONSISTENT)
     return (await perform(io, call, deadline=deadline, attempt=deadline - io.now())).value
-
-
-def raise_if_denied(key: str, error: TxnFailed) -> None:
-    """Raise PermissionDenied, naming the rule that is missing, if that is why ``key`` was not written."""
-    denied = next((failure for failure in error.failures if failure.kind == "denied"), None)
-    if denied is None:
-        return
-    needed = (f'key:write on "{key}"',)
-    message = f"no permission to lock or unlock {key!r}: the token needs {needed[0]}"
-    raise PermissionDenied(
-        message, needed=needed, method="PUT", path="/v1/txn", status=409, body=denied.message
-    ) from error

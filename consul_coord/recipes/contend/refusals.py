@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AcquireTimeout, SessionNotFound
+from consul_coord.http.failures import raise_if_denied
 from consul_coord.models import LossReason
-from consul_coord.recipes.cleanup.unlock import raise_if_denied
 
 if TYPE_CHECKING:
     from consul_coord.errors import ConsulCoordError, TxnFailed
