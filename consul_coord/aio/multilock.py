@@ -34,6 +34,7 @@ class AsyncMultiLock(AsyncLock):
         session: SessionSpec | str | None = None,
         flags: int = LOCK_FLAGS,
         accept_flags: Collection[int] = (),
+        remove: bool = False,
     ) -> None:
         """Describe the locks, 1 to 32 different keys.
 
@@ -41,7 +42,13 @@ class AsyncMultiLock(AsyncLock):
         """
         self._keys = checked_keys(keys)
         super().__init__(
-            client, self._keys[0], value=value, session=session, flags=flags, accept_flags=accept_flags
+            client,
+            self._keys[0],
+            value=value,
+            session=session,
+            flags=flags,
+            accept_flags=accept_flags,
+            remove=remove,
         )
 
     @property

@@ -19,7 +19,7 @@ from consul_coord.errors import ConsulCoordError, RequestTimeout, TxnFailed
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import outcome_unknown, raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
-from consul_coord.models import ReadOptions, TxnOp, WriteOptions
+from consul_coord.models import TxnOp
 from consul_coord.models._validate import as_bytes, seconds
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ async def update(
     *,
     timeout: float,
     attempt: float,
-    options: WriteOptions | None = None,
 ) -> KVPair | None:
     """Write what ``fn`` returns for the present value, and return the key as it is then.
 
@@ -48,15 +47,13 @@ async def update(
     """
     seconds("timeout", timeout, minimum=0)
     deadline = io.now() + (timeout or attempt)
-    place = options or WriteOptions()
-    where = ReadOptions(datacenter=place.datacenter, namespace=place.namespace, partition=place.partition)
     lost = 0
     while True:
-        pair = (await perform(io, kv.get(key, options=where), deadline=deadline, attempt=attempt)).value
+        pair = (await perform(io, kv.get(key), deadline=deadline, attempt=attempt)).value
         new = fn(None if pair is None else pair.value)
         if new is None:
             return pair
-        written = await _write(io, key, pair, as_bytes(new), deadline=deadline, options=options)
+        written = await _write(io, key, pair, as_bytes(new), deadline=deadline)
         if written is not None:
             return written
         lost += 1
@@ -73,11 +70,10 @@ async def _write(
     value: bytes,
     *,
     deadline: float,
-    options: WriteOptions | None,
 ) -> KVPair | None:
     """Write a value over the one that was read; None when somebody else wrote before."""
     index, flags = (0, 0) if pair is None else (pair.modify_index, pair.flags)
-    call = txn.txn(TxnOp.cas(key, value, index, flags=flags), options=options)
+    call = txn.txn(TxnOp.cas(key, value, index, flags=flags))
     failures, doubt = Failures(io, deadline), None
     while True:
         try:

@@ -106,7 +106,6 @@ class KV:
         fn: Callable[[bytes | None], bytes | str | None],
         *,
         timeout: float = 10.0,
-        options: WriteOptions | None = None,
     ) -> KVPair | None:
         """Write what ``fn`` returns for the present value, unless somebody else wrote in between.
 
@@ -121,7 +120,7 @@ class KV:
         key it is a plain write: the holder stays, and its guard does not match any more.
         """
         attempt = self._runner.core.timeout
-        return self._runner.alone(update, key, fn, timeout=timeout, attempt=attempt, options=options)
+        return self._runner.alone(update, key, fn, timeout=timeout, attempt=attempt)
 
     def delete(self, key: str, *, cas: int | None = None, options: WriteOptions | None = None) -> bool:
         """Delete a key, whoever holds it, and return whether it is gone; true also when it was absent.

@@ -51,14 +51,16 @@ class Lock(Holdable[Hold]):
         fair: bool = False,
         flags: int = LOCK_FLAGS,
         accept_flags: Collection[int] = (),
+        remove: bool = False,
     ) -> None:
         """Describe the lock; no I/O.
 
         ``value`` is written to the key for operators to see. ``session``: None for the client's shared one, a
         spec for one of its own, or the id of one made elsewhere. ``fair``: never pass others who wait; else
         this client may take a free lock past the queue, unless it saw others wait when it released.
-        ``accept_flags``: further flags that an existing key may carry. Raises InvalidKey, and
-        InvalidArgument for a client of the other kind.
+        ``accept_flags``: further flags that an existing key may carry. ``remove``: delete the key at release,
+        for locks with generated names; a key that somebody else wrote to is kept, and so is that of a holder
+        that crashed. Raises InvalidKey, and InvalidArgument for a client of the other kind.
         """
         self._runner = require(client, Client, type(self).__name__)
         self._recipe: Recipe
@@ -71,6 +73,7 @@ class Lock(Holdable[Hold]):
                 fair=fair,
                 reentrant=self._reentrant,
                 session=session,
+                remove=remove,
                 any_key=self._any_key,
             )
         )

@@ -35,6 +35,7 @@ class MultiLock(Lock):
         session: SessionSpec | str | None = None,
         flags: int = LOCK_FLAGS,
         accept_flags: Collection[int] = (),
+        remove: bool = False,
     ) -> None:
         """Describe the locks, 1 to 32 different keys.
 
@@ -42,7 +43,13 @@ class MultiLock(Lock):
         """
         self._keys = checked_keys(keys)
         super().__init__(
-            client, self._keys[0], value=value, session=session, flags=flags, accept_flags=accept_flags
+            client,
+            self._keys[0],
+            value=value,
+            session=session,
+            flags=flags,
+            accept_flags=accept_flags,
+            remove=remove,
         )
 
     @property

@@ -77,6 +77,8 @@ class GiveBack:
     place: Place
     fence: int | None = None
     """That of the hold, if there was one."""
+    remove: tuple[bytes, ...] = ()
+    """With one of these values the key is deleted, instead of unlocked."""
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Remove it."""
@@ -89,6 +91,7 @@ class GiveBack:
             flags=self.flags,
             contender=self.contender,
             deadline=deadline,
+            remove=self.remove,
         )
         self.place.leave()
         if self.fence is None:
@@ -108,6 +111,8 @@ class Sweep:
     contender: str | None
     alone: Callable[[], AbstractContextManager[bool]]
     """Keeps this client from acting on the key with the session; gives whether that was possible."""
+    remove: tuple[bytes, ...] = ()
+    """See ``GiveBack``."""
     pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
@@ -121,6 +126,7 @@ class Sweep:
                     flags=self.flags,
                     contender=self.contender,
                     deadline=deadline,
+                    remove=self.remove,
                 )
                 io.emit(Cleaned(self.key, self.session, found))
         return self.pauses.pop(0) if self.pauses else None

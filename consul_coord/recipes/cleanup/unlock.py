@@ -5,6 +5,8 @@ Rules
   hold of the same session. If somebody else wrote the value meanwhile, the key is read and unlocked at the
   index found.
 - The value and the flags are carried along: an unlock replaces both.
+- A key that is not to be kept is deleted at that same index, instead of unlocked. If somebody else wrote to
+  it, it is unlocked and stays.
 - Unanswered unlocks are repeated until answered.
 """
 
@@ -20,7 +22,7 @@ from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import ReadOptions, TxnOp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from consul_coord.io import IO
     from consul_coord.models import KVPair
@@ -35,13 +37,21 @@ class Locked:
     key: str
     index: int
     value: bytes
+    remove: bool = False
+    """Whether the key is deleted when it is given back."""
 
     def unlocking(self, session: str, flags: int) -> tuple[TxnOp, TxnOp]:
-        """Return the operations that unlock it at that index."""
+        """Return the operations that unlock it, or delete it, at that index."""
+        unlock = TxnOp.unlock(self.key, session, value=self.value, flags=flags)
         return (
             TxnOp.check_index(self.key, self.index),
-            TxnOp.unlock(self.key, session, value=self.value, flags=flags),
+            TxnOp.delete(self.key) if self.remove else unlock,
         )
+
+    def found(self, pair: KVPair, flags: int) -> Locked:
+        """Return what a reading leaves to give back: a key that somebody else wrote to is kept."""
+        same = (pair.value, pair.flags) == (self.value, flags)
+        return Locked(pair.key, pair.modify_index, pair.value, remove=self.remove and same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ async def unlock(
             pair = await read(io, locked.key, deadline)
             if pair is None or pair.session != session:
                 return Unlocked(uncertain or failures.doubt, pair)
-            locked = Locked(pair.key, pair.modify_index, pair.value)
+            locked = locked.found(pair, flags)
             await failures.moved()
         except ConsulCoordError as error:
             await failures.pause(error)
@@ -115,18 +125,27 @@ async def unlock_together(
 
 
 async def withdraw(
-    io: IO, *, key: str, session: str, flags: int, contender: str | None, deadline: float
+    io: IO,
+    *,
+    key: str,
+    session: str,
+    flags: int,
+    contender: str | None,
+    deadline: float,
+    remove: Collection[bytes] = (),
 ) -> bool:
     """Remove a session's contender, then unlock the key if it has that; returns whether it had either.
 
-    In this order: with the contender gone, no take under way can succeed any more. The caller has the key's
-    ticket, so no hold is meant by what is found. Raises the last failure when no answer came by ``deadline``.
+    A key that still has a value of ``remove`` is deleted, instead of unlocked. In this order: with the
+    contender gone, no take under way can succeed any more. The caller has the key's ticket, so no hold is
+    meant by what is found. Raises the last failure when no answer came by ``deadline``.
     """
     queued = contender is not None and await _remove_own(io, contender, session, deadline)
     pair = await read(io, key, deadline)
     if pair is None or pair.session != session:
         return queued
-    locked = Locked(key, pair.modify_index, pair.value)
+    ours = pair.value in remove and pair.flags == flags
+    locked = Locked(key, pair.modify_index, pair.value, remove=ours)
     await unlock(io, locked, session=session, flags=flags, deadline=deadline)
     return True
 

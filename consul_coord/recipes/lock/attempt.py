@@ -64,7 +64,8 @@ class LockAttempt(Attempt):
         self.plan = plan
         self.key = plan.key
         self.source = source
-        self.keys = Keys(client, plan.keys, plan.flags, self._owner())
+        remove = (plan.value,) if plan.remove else ()
+        self.keys = Keys(client, plan.keys, plan.flags, self._owner(), remove=remove)
         self.contender: KVPair | None = None
         """Our contender as last seen; None when we do not queue, or do not know."""
         self._missed: KVPair | None = None
@@ -337,7 +338,9 @@ class LockAttempt(Attempt):
         # The same index as before: the server still has that hold, whose unlock was never applied. Different
         # ones: a late request of an earlier attempt has locked some of the keys.
         stale = any(map(eq, indexes, last)) or len({*indexes}) > 1
-        locked = [Locked(pair.key, pair.modify_index, self.plan.value) for pair in pairs]
+        locked = [
+            Locked(pair.key, pair.modify_index, self.plan.value, remove=self.plan.remove) for pair in pairs
+        ]
         if stale or not kept.lease.is_valid(self.io.now()):
             self.unanswered.add(kept.id)
             for one in locked:
@@ -377,6 +380,7 @@ class LockAttempt(Attempt):
                 flags=self.plan.flags,
                 contender=waitqueue.contender_key(self.key, self.session),
                 deadline=deadline,
+                remove=self.keys.remove,
             )
         except ConsulCoordError:
             return False

@@ -27,8 +27,18 @@ if TYPE_CHECKING:
 class Keys:
     """The tickets at the keys of one attempt or hold."""
 
-    def __init__(self, client: Shared, names: Sequence[str], flags: int, owner: object) -> None:
+    def __init__(
+        self,
+        client: Shared,
+        names: Sequence[str],
+        flags: int,
+        owner: object,
+        *,
+        remove: tuple[bytes, ...] = (),
+    ) -> None:
         self._client = client
+        self.remove = remove
+        """What the keys may hold to be deleted when they are given back; nothing where they are kept."""
         self.names = names
         self._flags = flags
         self._owner = owner
@@ -69,8 +79,12 @@ class Keys:
             self.sweep_later(self.session)
         self.give_back(self.session)
 
-    def give_back(self, session: str, *, fence: int | None = None) -> None:
-        """Have removed what the session has at each key whose ticket was first; leave the others."""
+    def give_back(self, session: str, *, fence: int | None = None, value: bytes | None = None) -> None:
+        """Have removed what the session has at each key whose ticket was first; leave the others.
+
+        ``value``: what its hold wrote last.
+        """
+        remove = self.remove if value is None or not self.remove else (*self.remove, value)
         for name, ticket in list(self.tickets.items()):
             ticket.owner = None  # who held it may queue behind the clean-up
             if session and ticket.ready.is_set():
@@ -81,6 +95,7 @@ class Keys:
                     contender=self._contender(name, session),
                     place=ticket,
                     fence=fence,
+                    remove=remove,
                 )
                 self._client.reaper.add(task)
             else:
@@ -96,6 +111,7 @@ class Keys:
                 flags=self._flags,
                 contender=self._contender(name, session),
                 alone=partial(self._alone, name, session),
+                remove=self.remove,
             )
             self._client.reaper.add(sweep, after=SWEEPS[0])
 

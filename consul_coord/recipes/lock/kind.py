@@ -44,7 +44,7 @@ class LockKind(KeyOfSession):
         """Unlock the key, and see who waits for it."""
         found = await unlock(
             io,
-            Locked(hold.key, hold.last_index, hold.value),
+            self._own(hold),
             session=hold.session,
             flags=hold.flags,
             deadline=deadline,
@@ -54,9 +54,12 @@ class LockKind(KeyOfSession):
         self._keys.leave()
         return _ending(hold, found)
 
+    def _own(self, hold: Grant) -> Locked:
+        return Locked(hold.key, hold.last_index, hold.value, remove=bool(self._keys.remove))
+
     def abandon(self, hold: Grant) -> None:
         """Leave the unlocking to the reaper, which has the tickets until then."""
-        self._keys.give_back(hold.session, fence=hold.fence)
+        self._keys.give_back(hold.session, fence=hold.fence, value=hold.value)
 
     def lost(self, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
         """Let the next one have the key."""
@@ -90,7 +93,7 @@ class MultiLockKind(LockKind):
         """Unlock all keys."""
         found = await unlock_together(
             io,
-            (Locked(hold.key, hold.last_index, hold.value), *self._others),
+            (self._own(hold), *self._others),
             session=hold.session,
             flags=hold.flags,
             deadline=deadline,

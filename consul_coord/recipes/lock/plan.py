@@ -23,6 +23,8 @@ class LockPlan:
     fair: bool
     reentrant: bool
     session: SessionSpec | str | None
+    remove: bool = False
+    """Whether the keys are deleted when they are given back."""
     any_key: bool = False
     """Whether the keys may have names that nothing new should get: to look at old ones, and to break them."""
 

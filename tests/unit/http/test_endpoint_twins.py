@@ -22,7 +22,7 @@ FACADES = ("KV", "Sessions", "Agent", "Catalog", "Health", "Query", "Status")
 EXPECTED = {
     "KV": {
         *("get", "get_raw", "list", "keys", "put", "delete", "delete_tree", "acquire", "release"),
-        *("watch", "watch_tree"),
+        *("update", "watch", "watch_tree"),
     },
     "Sessions": {
         *("create", "destroy", "renew", "info", "list", "node"),
