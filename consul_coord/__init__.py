@@ -16,6 +16,7 @@ from consul_coord.lazy import lazily as _lazily
 if TYPE_CHECKING:
     from consul_coord.aio.client import AsyncClient
     from consul_coord.aio.election import AsyncLeaderElection, async_leader, async_observe
+    from consul_coord.aio.group import AsyncGroup
     from consul_coord.aio.hold import AsyncHold, AsyncLossEvent
     from consul_coord.aio.leadership import AsyncLeadership
     from consul_coord.aio.lock import AsyncLock, AsyncReentrantLock
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     )
     from consul_coord.events import Event, Observer
     from consul_coord.models import (
+        GROUP_FLAGS,
         LOCK_FLAGS,
         SEMAPHORE_FLAGS,
         AgentInfo,
@@ -84,6 +86,8 @@ if TYPE_CHECKING:
         KVPair,
         LeaderInfo,
         LossReason,
+        Member,
+        Members,
         Node,
         PreparedQuery,
         QueryResult,
@@ -107,6 +111,7 @@ if TYPE_CHECKING:
     )
     from consul_coord.sync.client import Client
     from consul_coord.sync.election import LeaderElection, leader, observe
+    from consul_coord.sync.group import Group
     from consul_coord.sync.hold import Hold, LossEvent
     from consul_coord.sync.leadership import Leadership
     from consul_coord.sync.lock import Lock, ReentrantLock
@@ -121,6 +126,7 @@ else:  # type checkers know the names above, and report every other one
         {
             "aio.client": "AsyncClient",
             "aio.election": "AsyncLeaderElection async_leader async_observe",
+            "aio.group": "AsyncGroup",
             "aio.hold": "AsyncHold AsyncLossEvent",
             "aio.leadership": "AsyncLeadership",
             "aio.lock": "AsyncLock AsyncReentrantLock",
@@ -142,14 +148,16 @@ else:  # type checkers know the names above, and report every other one
             """,
             "events": "Event Observer",
             "models": """
-                LOCK_FLAGS SEMAPHORE_FLAGS AgentInfo Behavior Blocker BlockerKind CatalogNode CheckSpec
-                CheckStatus Consistency Contender FailureKind HealthCheck HealthState Holder HoldState
-                KVPair LeaderInfo LossReason Node PreparedQuery QueryResult ReadOptions Registration
-                ReleaseOutcome Result Sequencer Service ServiceInstance Session SessionSettings SessionSpec
-                Stats TxnFailure TxnOp TxnResult Verb WriteOptions failover_bound
+                GROUP_FLAGS LOCK_FLAGS SEMAPHORE_FLAGS AgentInfo Behavior Blocker BlockerKind CatalogNode
+                CheckSpec CheckStatus Consistency Contender FailureKind HealthCheck HealthState Holder
+                HoldState KVPair LeaderInfo LossReason Member Members Node PreparedQuery QueryResult
+                ReadOptions Registration ReleaseOutcome Result Sequencer Service ServiceInstance Session
+                SessionSettings SessionSpec Stats TxnFailure TxnOp TxnResult Verb WriteOptions
+                failover_bound
             """,
             "sync.client": "Client",
             "sync.election": "LeaderElection leader observe",
+            "sync.group": "Group",
             "sync.hold": "Hold LossEvent",
             "sync.leadership": "Leadership",
             "sync.lock": "Lock ReentrantLock",
@@ -163,6 +171,7 @@ else:  # type checkers know the names above, and report every other one
 
 
 __all__ = [
+    "GROUP_FLAGS",
     "LOCK_FLAGS",
     "SEMAPHORE_FLAGS",
     "AcquireCancelled",
@@ -170,6 +179,7 @@ __all__ = [
     "AgentInfo",
     "AlreadyHeld",
     "AsyncClient",
+    "AsyncGroup",
     "AsyncHold",
     "AsyncKeptSession",
     "AsyncLeaderElection",
@@ -203,6 +213,7 @@ __all__ = [
     "DecodeError",
     "Event",
     "FailureKind",
+    "Group",
     "HealthCheck",
     "HealthState",
     "Hold",
@@ -222,6 +233,8 @@ __all__ = [
     "LockLost",
     "LossEvent",
     "LossReason",
+    "Member",
+    "Members",
     "MultiLock",
     "NoLeader",
     "Node",

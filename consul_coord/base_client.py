@@ -5,6 +5,8 @@ A client is what users see of it; its runner does the work, and lives as long as
 
 from __future__ import annotations
 
+import os
+import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from consul_coord.clock import Clock
     from consul_coord.config import Settings
     from consul_coord.events import Observer
-    from consul_coord.io import IO
+    from consul_coord.io import IO, Host
     from consul_coord.models import Stats
     from consul_coord.recipes.client import ClientState
 
@@ -123,6 +125,11 @@ def require(client: object, kind: type[BaseClient[R]], user: str) -> R:
     if isinstance(client, BaseClient):
         message += ": blocking code uses Client and Lock, a coroutine AsyncClient and AsyncLock, and so on"
     raise InvalidArgument(message)
+
+
+def default_member(host: Host) -> str:
+    """Return a name that no other member of a group has: host, process and a random part."""
+    return f"{platform.node()}:{os.getpid()}:{int(host.random() * 16**8):08x}"
 
 
 def _a(kind: type) -> str:

@@ -162,6 +162,21 @@ class Resigned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Joined(Event):
+    """This client is a member of a group now; ``again``: it had been one, and had lost that."""
+
+    key: str
+    session: str
+    index: int
+    again: bool = False
+
+    @property
+    def rank(self) -> int:
+        """INFO when it had been lost, which was a warning."""
+        return logging.INFO if self.again else self.level
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten(Event):
     """A hold was dropped without being released; it is given back in the background."""
 

@@ -21,6 +21,7 @@ NAMES = (
     "blocks",
     "election",
     "endpoints",
+    "group",
     "hold",
     "leadership",
     "lock",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Service,
         ServiceInstance,
     )
+    from consul_coord.models.group import GROUP_FLAGS, Member, Members
     from consul_coord.models.kv import (
         LOCK_FLAGS,
         SEMAPHORE_FLAGS,
@@ -60,6 +61,7 @@ else:  # type checkers know the names above, and report every other one
                 AgentInfo CatalogNode CheckSpec CheckStatus HealthCheck HealthState Node PreparedQuery
                 QueryResult Registration Service ServiceInstance
             """,
+            "group": "GROUP_FLAGS Member Members",
             "kv": "LOCK_FLAGS SEMAPHORE_FLAGS FailureKind KVPair TxnFailure TxnOp TxnResult Verb",
             "reply": "Consistency ReadOptions Result WriteOptions",
             "session": "Behavior Session SessionSettings SessionSpec failover_bound",
@@ -71,6 +73,7 @@ else:  # type checkers know the names above, and report every other one
     )
 
 __all__ = [
+    "GROUP_FLAGS",
     "LOCK_FLAGS",
     "SEMAPHORE_FLAGS",
     "AgentInfo",
@@ -90,6 +93,8 @@ __all__ = [
     "KVPair",
     "LeaderInfo",
     "LossReason",
+    "Member",
+    "Members",
     "Node",
     "PreparedQuery",
     "QueryResult",

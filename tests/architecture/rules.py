@@ -213,6 +213,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
     "contend": frozenset({"hold", "watch", "cleanup", "session"}),
     "lock": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
     "rwlock": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
+    "group": frozenset({"lock", "contend", "hold", "watch", "cleanup", "session"}),
     "semaphore": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
     "election": frozenset({"lock", "contend", "hold", "watch", "cleanup", "session"}),
     "client": frozenset({"contend", "hold", "watch", "cleanup", "session"}),

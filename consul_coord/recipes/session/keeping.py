@@ -158,6 +158,7 @@ class Sessions:
         self.leftovers = leftovers
         self.names = Names(host.random())
         self.shared = SessionSource(self, spec)
+        self._members: SessionSource | None = None
         self._kept: dict[str, KeptSession] = {}
         self._short_horizons: set[float] = set()
         self._confirming: dict[str, Signal] = {}
@@ -167,6 +168,14 @@ class Sessions:
         """Return where a recipe gets its session from: the shared one for None."""
         # A session given by its id has an owner elsewhere, perhaps in this very client.
         return self.shared if spec is None else SessionSource(self, spec)
+
+    @property
+    def members(self) -> SessionSource:
+        """What members of groups share: their keys vanish with it, and can be made again at once."""
+        if self._members is None:
+            spec = dataclasses.replace(self.spec, behavior="delete", lock_delay=0.0, allow_unbounded=True)
+            self._members = SessionSource(self, spec)
+        return self._members
 
     def __iter__(self) -> Iterator[KeptSession]:
         return iter(list(self._kept.values()))

@@ -1,0 +1,147 @@
+"""Groups for event loops: names, parameters and documentation; the logic is in ``recipes.group``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.aio.client import AsyncClient
+from consul_coord.aio.watch import AsyncWatch
+from consul_coord.base_client import default_member, require
+from consul_coord.models._validate import as_bytes
+from consul_coord.recipes.group import membership as recipe
+from consul_coord.recipes.group.follow import MembersFollower
+from consul_coord.recipes.group.members import GroupPlan
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from consul_coord.models import Member, Members, ReleaseOutcome
+    from consul_coord.recipes.group.membership import Membership
+
+
+class AsyncGroup:
+    """A group of processes: join it, see who else is in it, and hear of every change.
+
+    Guarantees: two members never have the same id; a member whose process dies is gone after at most two
+    TTLs, and its id is free again at that moment; a member that lost its session joins again by itself, with
+    the value it last gave, while its client is open; a watch gives the present members, then each change
+    once. Does not guarantee: that everybody has the same view at the same moment. So never decide by a view
+    alone who may do something that only one may do: that takes a lock, an election or a ``Partitioner``.
+
+    A group needs no set-up. One object may be used by many threads or tasks, and may watch without joining.
+    """
+
+    def __init__(
+        self, client: AsyncClient, prefix: str, *, id: str | None = None, value: bytes | str = b""
+    ) -> None:
+        """Describe the group and the member; no I/O.
+
+        The members are keys below ``PREFIX/members/``. ``id``: the member's name, without ``/``; None for
+        one that nobody else has, of host, process and a random part. ``value``: what the member tells about
+        itself, such as its address; see ``update``. Raises InvalidKey and InvalidArgument.
+        """
+        self._runner = require(client, AsyncClient, type(self).__name__)
+        self._plan = GroupPlan(prefix)
+        self._given = id
+        if id is not None:
+            self._plan.key(id)
+        self._value = as_bytes(value)
+        self._membership: Membership | None = None
+        self._named: tuple[object, str] | None = None
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the group's keys."""
+        return self._plan.prefix
+
+    @property
+    def id(self) -> str:
+        """The name of this member; in a forked child another one, unless it was given."""
+        if self._given is not None:
+            return self._given
+        core = self._runner.core
+        if self._named is None or self._named[0] is not core:
+            self._named = (core, default_member(core.host))
+        return self._named[1]
+
+    @property
+    def joined(self) -> bool:
+        """Whether this is a member at this moment, as far as it can know; no I/O."""
+        membership = self._current()
+        return membership is not None and membership.is_joined(self._runner.now())
+
+    @property
+    def problem(self) -> Exception | None:
+        """What refused the last attempt to join again after a loss; None if nothing did. No I/O."""
+        membership = self._current()
+        return None if membership is None else membership.problem
+
+    def _current(self) -> Membership | None:
+        """Return the membership, unless it is a parent process's."""
+        membership = self._membership
+        return membership if membership is not None and membership.client is self._runner.core else None
+
+    async def join(self, *, timeout: float | None = None) -> None:
+        """Become a member; harmless when this is one.
+
+        Waits up to ``timeout`` seconds while somebody else has the id, None for ever: a process that was
+        killed and started again has it back when its old session has ended. Raises AcquireTimeout, whose
+        ``blocker`` names the session in the way, KeyConflict when the key is used for something else,
+        ClientClosed, and what the server refuses. Joins again by itself after a loss, until ``leave``.
+        """
+        core = self._runner.core
+        with core.mutex:
+            membership = self._current()
+            if membership is None or membership.is_over:
+                membership = recipe.Membership(core, self._plan, self.id, self._value, keeps=self)
+                self._membership = membership
+        await self._runner.call(recipe.join, membership, timeout=timeout)
+
+    async def leave(self, *, timeout: float = 5.0) -> ReleaseOutcome:
+        """Be no member any more; harmless when this is none. May be joined again.
+
+        Returns RELEASED, ALREADY_LOST when there was nothing to leave, or UNKNOWN when no answer came within
+        ``timeout`` seconds: it is then left in the background.
+        """
+        membership = self._current()
+        if membership is None:
+            return recipe.NOT_JOINED
+        return await self._runner.finish(recipe.leave, membership, timeout=timeout)
+
+    async def update(self, value: bytes | str) -> None:
+        """Change what the member tells about itself, in place: nobody sees it leave or join.
+
+        Raises NotHeld when this is no member, LockLost when it has just lost that, and what the write raises;
+        after a loss, it joins again with the new value.
+        """
+        data = as_bytes(value)
+        self._value = data
+        await self._runner.call(recipe.update, self._current(), self._plan.key(self.id), data)
+
+    async def members(self) -> tuple[Member, ...]:
+        """Return who is in the group, the longest member first; a consistent read."""
+        return await self._runner.call(recipe.members, self._runner.core, self._plan)
+
+    def watch(self) -> AsyncWatch[Members]:
+        """Return an iterator over the members: the present ones first, then each change once.
+
+        Each state says who has ``joined``, ``left`` and ``changed`` since the one before. States between two
+        looks may be skipped, the latest never is. Waiting costs a reply of a few bytes for each change. The
+        list itself is read a moment later, up to a millisecond for each member, so that a thousand watchers
+        do not ask at once; what changes meanwhile is told together.
+        """
+        return AsyncWatch(self._runner, MembersFollower(self._plan))
+
+    async def __aenter__(self) -> Self:
+        await self.join()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.leave()
+
+    def __repr__(self) -> str:
+        role = f"member {self.id!r}" if self.joined else "not joined"
+        return f"<AsyncGroup {self.prefix!r}: {role}>"

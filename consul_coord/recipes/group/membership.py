@@ -1,0 +1,244 @@
+"""Being a member: joining, staying, leaving.
+
+Rules
+- A member is a hold of its own key. So its loss is noticed, told and given back as any hold's is, and two
+  members never have one name.
+- A member that lost its key joins again by itself, with the value it last gave, until it leaves or the client
+  closes. After a refusal the pauses grow.
+- All members of a client share one session, which is not the one of its locks: their keys vanish with it, and
+  have no lock-delay, so that a name is free again as soon as its member has gone.
+- Whoever is refused because the name is taken watches that key: a process that was restarted under the same
+  name joins when the session of its former life has ended.
+- Joining twice at once is one join: the second call waits for the first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ClientClosed, ConsulCoordError, NotHeld
+from consul_coord.events import Failed, Joined
+from consul_coord.http.backoff import delay
+from consul_coord.http.endpoints import kv
+from consul_coord.http.retry import ask
+from consul_coord.io import Signal
+from consul_coord.models import Blocker, LossReason, ReadOptions, ReleaseOutcome
+from consul_coord.models.group import GROUP_FLAGS
+from consul_coord.recipes.contend.attempt import deadline_of
+from consul_coord.recipes.contend.limits import check_value
+from consul_coord.recipes.contend.refusals import timed_out
+from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.lock.attempt import LockAttempt
+from consul_coord.recipes.lock.plan import LockPlan
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO, Task
+    from consul_coord.models.group import Member
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.group.members import GroupPlan
+    from consul_coord.recipes.hold.grant import Grant, Handle
+
+LONGEST_PAUSE = 15.0
+"""Seconds between two attempts to join again, at most."""
+NOT_JOINED = ReleaseOutcome.ALREADY_LOST
+"""What leaving comes to for one who is no member."""
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+class MemberAttempt(LockAttempt):
+    """One attempt to join: a lock's, on a key for which nobody queues."""
+
+    def _owner(self) -> object:
+        # Nobody's: the membership belongs to the group, not to whoever called join.
+        return None
+
+    @property
+    def _without_queue(self) -> bool:
+        return True
+
+    async def _need_session(self) -> None:
+        if self.client.closing.is_set():
+            raise ClientClosed("the client is closed")
+        await super()._need_session()
+
+
+class Membership:
+    """One member, from its first join to its leave."""
+
+    def __init__(self, client: Shared, plan: GroupPlan, member: str, value: bytes, *, keeps: object) -> None:
+        self.keeps = keeps
+        """What must live as long as this runs: a client that nobody refers to closes."""
+        self.client = client
+        self.id = member
+        self.key = plan.key(member)
+        self.value = check_value((self.key,), value)
+        self.stopping = Signal()
+        self.problem: Exception | None = None
+        """Why the last attempt to join again was refused."""
+        self._handle: Handle | None = None
+        self._task: Task | None = None
+        self._mutex = client.host.mutex()
+        self._joining: Signal | None = None
+        """Raised when the join that is under way has ended; None when none is."""
+
+    @property
+    def hold(self) -> Grant | None:
+        """The latest membership."""
+        return None if self._handle is None else self._handle.grant
+
+    def is_joined(self, now: float) -> bool:
+        """Return whether it may be relied on at ``now``."""
+        return self.hold is not None and self.hold.is_held(now)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was left, here or with its client."""
+        return self.stopping.is_set() or self.client.closing.is_set()
+
+    # -- joining
+
+    def _attempt(self, io: IO, *, timeout: float | None) -> MemberAttempt:
+        """Return one attempt to join, not begun yet."""
+        plan = LockPlan(
+            keys=(self.key,),
+            value=self.value,
+            flags=GROUP_FLAGS,
+            # A release by hand resets the flags: what was ours is taken again.
+            accept_flags=frozenset() if self.hold is None else frozenset({0}),
+            fair=False,
+            reentrant=False,
+            session=None,
+            remove=True,
+        )
+        return MemberAttempt(io, self.client, plan, self.client.sessions.members, timeout=timeout)
+
+    async def join(self, io: IO, *, timeout: float | None) -> None:
+        """Become a member, or wait until it is one again."""
+        deadline = deadline_of(io, timeout)
+        while not self.is_joined(io.now()):
+            ended, mine = self._begin_to_join()
+            if not mine:
+                if not await io.wait(ended, deadline=deadline):
+                    raise timed_out(self.key, "", Blocker("queued"), None)
+                continue
+            try:
+                left = None if timeout is None else max(0.0, deadline - io.now())
+                handle = await self._attempt(io, timeout=left).run()
+                self._joined(io, handle, again=False)
+                if self._task is None or self._task.done.is_set():
+                    self._task = io.spawn(self._stay, name=f"stay a member: {self.key}")
+            finally:
+                self._end_of_join()
+
+    def _begin_to_join(self) -> tuple[Signal, bool]:
+        """Return what tells of the end of the join under way, and whether that is the caller's."""
+        with self._mutex:
+            if self._joining is not None:
+                return self._joining, False
+            self._joining = Signal()
+            return self._joining, True
+
+    def _end_of_join(self) -> None:
+        with self._mutex:
+            ended, self._joining = self._joining, None
+        if ended is not None:
+            ended.set()
+
+    def _joined(self, io: IO, handle: Handle, *, again: bool) -> None:
+        self._handle, self.problem = handle, None
+        hold = handle.grant
+        io.emit(Joined(hold.key, hold.session, hold.fence, again))
+
+    # -- staying
+
+    async def _stay(self, io: IO) -> None:
+        """Join again whenever the membership is lost, until it is left."""
+        failures = 0
+        while not self.is_over and (hold := self.hold) is not None:
+            if not hold.ended:
+                await io.wait(hold.over, deadline=hold.lease.valid_until)
+                hold.look(io.now())
+                continue
+            if hold.released or hold.reason in {LossReason.CLIENT_CLOSED, LossReason.FORKED}:
+                return
+            _, mine = self._begin_to_join()
+            try:
+                if mine:
+                    self._joined(io, await self._attempt(io, timeout=None).run(), again=True)
+                    failures = 0
+            except ConsulCoordError as error:
+                failures += 1
+                self._refused(error)
+            finally:
+                if mine:
+                    self._end_of_join()
+            if not self.is_joined(io.now()):
+                await io.wait(self.stopping, deadline=io.now() + self._pause(io, failures))
+                continue
+            await self._write_latest(io)
+
+    async def end(self, io: IO, *, timeout: float) -> None:
+        """Have no more attempts made; waits up to ``timeout`` seconds for the one under way."""
+        self.stopping.set()
+        if self._task is not None:
+            self._task.cancel()
+            async with io.shield(timeout) as deadline:
+                await io.wait(self._task.done, deadline=deadline)
+
+    def _pause(self, io: IO, failures: int) -> float:
+        return delay(max(1, failures), io.random(), most=LONGEST_PAUSE)
+
+    def _refused(self, error: ConsulCoordError) -> None:
+        before, self.problem = self.problem, error
+        if str(error) != str(before) and not self.is_over:
+            text = f"{type(error).__name__}: {error}"
+            self.client.host.emit(Failed(f"joining again as {self.key!r}", text))
+
+    async def _write_latest(self, io: IO) -> None:
+        """Write the value that was given while the attempt was under way with the one before."""
+        hold = self.hold
+        if hold is not None and hold.value != self.value:
+            try:
+                await hold_ops.put(io, self.client.sessions, hold, self.value)
+            except ConsulCoordError as error:
+                self._refused(error)
+
+
+# -- what users ask for
+
+
+async def join(io: IO, membership: Membership, *, timeout: float | None) -> None:
+    """Become a member; harmless when it is one.
+
+    Raises AcquireTimeout when somebody else has the name, and what the server refuses.
+    """
+    await membership.join(io, timeout=timeout)
+
+
+async def leave(io: IO, membership: Membership, *, timeout: float) -> ReleaseOutcome:
+    """Be no member any more; waits up to ``timeout`` seconds for that."""
+    await membership.end(io, timeout=timeout)
+    hold = membership.hold
+    return NOT_JOINED if hold is None else await release(io, membership.client.holds, hold)
+
+
+async def update(io: IO, membership: Membership | None, key: str, value: bytes) -> None:
+    """Change what the member tells about itself; it stays a member meanwhile.
+
+    Raises NotHeld when it was not joined, and LockLost when it is just not one: the value counts from its
+    next join.
+    """
+    check_value((key,), value)
+    hold = None if membership is None or membership.stopping.is_set() else membership.hold
+    if membership is None or hold is None:
+        message = f"{key!r} is no member: join first"
+        raise NotHeld(message, key=key)
+    membership.value = value
+    await hold_ops.put(io, membership.client.sessions, hold, value)
+
+
+async def members(io: IO, client: Shared, plan: GroupPlan) -> tuple[Member, ...]:
+    """Return who is there, as the leader has it."""
+    call = kv.list_pairs(plan.directory + "/", options=_CONSISTENT)
+    return plan.read((await ask(io, call, timeout=client.timeout)).value)

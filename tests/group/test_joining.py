@@ -1,0 +1,183 @@
+"""Joining, staying and leaving, on the reference server and on a real agent."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import (
+    GROUP_FLAGS,
+    AcquireTimeout,
+    Group,
+    KeyConflict,
+    LockLost,
+    NotHeld,
+    ReleaseOutcome,
+    TxnOp,
+)
+from consul_coord.events import Joined, Lost
+from tests.election.waiting import Told, until
+
+if TYPE_CHECKING:
+    from consul_coord import Client
+    from tests.group.conftest import MakeClient
+
+
+def test_members_see_each_other_with_their_values(make_client: MakeClient, prefix: str) -> None:
+    one = Group(make_client(), prefix, id="one", value="10.0.0.1:80")
+    other = Group(make_client(), prefix, id="other", value=b"\x00")
+    with one, other:
+        members = one.members()
+        assert [(member.id, member.value) for member in members] == [
+            ("one", b"10.0.0.1:80"),
+            ("other", b"\x00"),
+        ]
+        assert members[0].text == "10.0.0.1:80"
+        assert members == other.members()
+        assert members[0].since_index < members[1].since_index
+        assert len({member.session for member in members}) == 2
+    assert one.members() == ()
+
+
+def test_leaving_removes_the_key(client: Client, prefix: str) -> None:
+    group = Group(client, prefix, id="one")
+    group.join()
+    assert group.leave() is ReleaseOutcome.RELEASED
+    assert not group.joined
+    assert client.kv.get(f"{prefix}/members/one").value is None
+    assert group.leave() is ReleaseOutcome.RELEASED
+    assert Group(client, prefix).leave() is ReleaseOutcome.ALREADY_LOST
+
+
+def test_it_may_be_joined_again(client: Client, prefix: str) -> None:
+    group = Group(client, prefix, id="one")
+    for _ in range(3):
+        with group:
+            assert [member.id for member in group.members()] == ["one"]
+
+
+def test_closing_the_client_leaves(make_client: MakeClient, prefix: str) -> None:
+    client = make_client()
+    Group(client, prefix, id="one").join()
+    client.close()
+    watcher = make_client()
+    assert watcher.kv.list(prefix).value == ()
+    assert watcher.session.list().value == () or prefix not in str(watcher.session.list().value)
+
+
+def test_an_id_that_somebody_has_is_waited_for(make_client: MakeClient, prefix: str) -> None:
+    first = Group(make_client(), prefix, id="one")
+    second = Group(make_client(), prefix, id="one", value="second")
+    with first:
+        held_by = first.members()[0].session
+        with pytest.raises(AcquireTimeout):
+            second.join(timeout=0)
+        with pytest.raises(AcquireTimeout) as caught:
+            second.join(timeout=0.1)
+        assert caught.value.blocker.session == held_by
+        joined = threading.Thread(target=second.join)
+        joined.start()
+    joined.join(timeout=30)
+    assert second.joined
+    assert [member.text for member in second.members()] == ["second"]
+
+
+def test_two_members_of_one_client_never_have_one_id(client: Client, prefix: str) -> None:
+    first, second = Group(client, prefix, id="one"), Group(client, prefix, id="one")
+    with first, pytest.raises(AcquireTimeout):
+        second.join(timeout=0.1)
+    second.join(timeout=30)
+    assert second.leave() is ReleaseOutcome.RELEASED
+
+
+def test_joining_twice_at_once_is_one_join(client: Client, prefix: str) -> None:
+    group = Group(client, prefix, id="one")
+    threads = [threading.Thread(target=group.join, kwargs={"timeout": 30}) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert group.joined
+    assert client.stats().acquired == 1
+
+
+def test_a_member_without_an_id_gets_one_that_nobody_has(client: Client, prefix: str) -> None:
+    groups = [Group(client, prefix) for _ in range(3)]
+    for group in groups:
+        group.join()
+    assert {member.id for member in groups[0].members()} == {group.id for group in groups}
+    assert len({group.id for group in groups}) == 3
+
+
+def test_a_value_is_changed_in_place(client: Client, prefix: str) -> None:
+    with Group(client, prefix, id="one", value="old") as group:
+        (before,) = group.members()
+        group.update("new")
+        (after,) = group.members()
+        assert after.text == "new"
+        assert (after.session, after.since_index) == (before.session, before.since_index)
+
+
+def test_only_a_member_has_a_value_to_change(client: Client, prefix: str) -> None:
+    group = Group(client, prefix, id="one")
+    with pytest.raises(NotHeld, match="join first"):
+        group.update("new")
+
+
+LOSSES = {
+    "its session is destroyed": lambda client, key, session: client.session.destroy(session),
+    "its key is deleted": lambda client, key, session: client.kv.delete(key),
+    "its key is released": lambda client, key, session: client.kv.release(key, session),
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_after_a_loss_it_joins_again_with_an_event(make_client: MakeClient, prefix: str, how: str) -> None:
+    told = Told()
+    group = Group(make_client(observer=told), prefix, id="one", value="old")
+    operator = make_client()
+    with group:
+        group.update("new")
+        (before,) = group.members()
+        LOSSES[how](operator, f"{prefix}/members/one", before.session)
+        until(lambda: len(told.seen(Joined)) == 2, "joined again")
+        (after,) = group.members()
+        assert after.text == "new"
+        assert group.joined
+        assert len(told.seen(Lost)) == 1
+        last = told.seen(Joined)[-1]
+        assert isinstance(last, Joined)
+        assert (last.again, last.session) == (True, after.session)
+        assert group.problem is None
+
+
+def test_a_value_given_while_lost_counts_from_the_next_join(make_client: MakeClient, prefix: str) -> None:
+    told = Told()
+    group = Group(make_client(observer=told), prefix, id="one")
+    operator, key = make_client(), f"{prefix}/members/one"
+    with group:
+        taking = TxnOp.lock(key, operator.session.create(), flags=GROUP_FLAGS)
+        operator.txn(TxnOp.delete(key), taking)
+        until(lambda: not group.joined, "the loss is noticed")
+        with pytest.raises(LockLost):
+            group.update("new")
+        operator.kv.delete(key)
+        until(lambda: group.joined, "it has joined again")
+        assert [member.text for member in group.members()] == ["new"]
+
+
+def test_a_key_that_is_used_for_something_else_is_a_conflict(client: Client, prefix: str) -> None:
+    client.kv.put(f"{prefix}/members/one", b"mine")
+    with pytest.raises(KeyConflict):
+        Group(client, prefix, id="one").join(timeout=5)
+    assert Group(client, prefix).members() == ()
+
+
+def test_any_number_of_groups_of_a_client_share_one_session(client: Client, prefix: str) -> None:
+    groups = [Group(client, f"{prefix}/{number}", id="one") for number in range(20)]
+    for group in groups:
+        group.join()
+    assert len({group.members()[0].session for group in groups}) == 1
+    assert client.stats().sessions_created == 1
