@@ -51,6 +51,8 @@ class Request:
     """How long the agent may hold the reply back, in seconds: the ``wait`` of a blocking query."""
     urgent: bool = False
     """Whether it may not wait for others' turns: a lease depends on it."""
+    keep: float | None = None
+    """How long its connection is kept for the next request, in seconds; None is the transport's choice."""
 
 
 @dataclass(frozen=True, slots=True)

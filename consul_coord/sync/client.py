@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from consul_coord.config import Settings
 from consul_coord.errors import ConfigError
 from consul_coord.http.transport.build import async_transport, sync_transport
+from consul_coord.http.transport.pool import Pool
 from consul_coord.sync.endpoints import Endpoints
 from consul_coord.sync.runner import Runner
 
@@ -69,11 +70,12 @@ class Client(Endpoints):
             tls=tls,
             timeout=timeout,
         )
+        pool = Pool()
         super().__init__(
             Runner(
                 settings,
-                sync_transport(settings, http_client=http_client),
-                partial(async_transport, settings, http_client=background_http_client),
+                sync_transport(settings, pool=pool, http_client=http_client),
+                partial(async_transport, settings, pool=pool, http_client=background_http_client),
                 kind=type(self).__name__,
                 session=session,
                 observer=observer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -10,14 +11,14 @@ import anyio.to_thread
 import pytest
 
 from consul_coord.config import Settings
-from consul_coord.errors import ClientClosed, RequestTimeout
+from consul_coord.errors import BrokenReply, ClientClosed, RequestTimeout
 from consul_coord.http.messages import Request, Retry
-from consul_coord.http.transport.exchange import KEEP
-from consul_coord.http.transport.streams import KEEP_URGENT, MAX_SHORT, StreamTransport
+from consul_coord.http.transport.pool import KEEP, Link
+from consul_coord.http.transport.streams import MAX_SHORT, StreamTransport
 from tests.wire.servers import OK, PATIENCE, always
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from consul_coord.http.messages import Response
     from tests.wire.conftest import Serve
@@ -113,7 +114,7 @@ def test_renewals_and_watches_wait_for_nobody(serve: Serve, backend: str) -> Non
 
     run(backend, server, scenario)
     assert desk.most == PLACES
-    assert server.connections == 4
+    assert server.connections == PLACES + 1
 
 
 def test_a_turn_that_does_not_come_in_time_leaves_nothing_unknown(serve: Serve, backend: str) -> None:
@@ -200,23 +201,160 @@ def test_no_turn_is_lost_to_a_request_that_is_cancelled(serve: Serve, backend: s
     run(backend, server, scenario)
 
 
-def test_idle_connections_are_closed_and_that_of_renewals_later(serve: Serve, backend: str) -> None:
+def let_pass(links: Iterable[Link], seconds: float) -> None:
+    for link in links:
+        link.kept_until -= seconds
+
+
+def test_requests_that_follow_each_other_share_one_connection(serve: Serve, backend: str) -> None:
     server = serve(always(OK))
 
     async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
         for request in (WRITE, RENEW, WATCH):
             await transport.send(request, timeout=PATIENCE)
         assert 0 < await transport.sweep() <= KEEP
-        assert len(transport._open) == 3
-        for link in transport._open:
-            link.idle_since -= KEEP
-        await transport.sweep()
-        assert len(transport._open) == 1
-        await transport.send(RENEW, timeout=PATIENCE)
-        assert server.connections == 3
-        for link in transport._open:
-            link.idle_since -= KEEP_URGENT
+        assert len(transport.pool.idle) == 1
+        let_pass(transport.pool.idle, KEEP)
         assert await transport.sweep() == KEEP
-        assert not transport._open
+        assert not transport.pool.idle
+
+    run(backend, server, scenario)
+    assert server.connections == 1
+
+
+def test_a_request_says_how_long_its_connection_is_kept(serve: Serve, backend: str) -> None:
+    server = serve(always(OK))
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await transport.send(replace(RENEW, keep=0.0), timeout=PATIENCE)
+        assert not transport.pool.idle
+        await transport.send(replace(RENEW, keep=2 * KEEP), timeout=PATIENCE)
+        await transport.send(WRITE, timeout=PATIENCE)
+        await transport.send(replace(RENEW, keep=0.0), timeout=PATIENCE)
+        let_pass(transport.pool.idle, KEEP)
+        await transport.sweep()
+        assert len(transport.pool.idle) == 1
+        assert server.connections == 2
+        let_pass(transport.pool.idle, KEEP)
+        await transport.sweep()
+        assert not transport.pool.idle
+
+    run(backend, server, scenario)
+
+
+class Holding:
+    """An agent that holds queries open until it is told to answer them."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.opened = threading.Event()
+
+    def handle(self, peer: Peer) -> None:
+        while (request := peer.request()) is not None:
+            if request.startswith(b"GET "):
+                self.asked.set()
+                assert self.opened.wait(PATIENCE)
+            peer.send(OK)
+
+
+async def ask_for_a_moment(transport: StreamTransport, agent: Holding) -> None:
+    """Have a blocking query asked and cancelled."""
+    async with anyio.create_task_group() as group:
+
+        async def ask() -> None:
+            await transport.send(WATCH, timeout=PATIENCE)
+
+        group.start_soon(ask)
+        await anyio.to_thread.run_sync(agent.asked.wait, PATIENCE)
+        group.cancel_scope.cancel()
+
+
+def test_a_cancelled_querys_connection_is_used_once_it_is_answered(serve: Serve, backend: str) -> None:
+    agent = Holding()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await ask_for_a_moment(transport, agent)
+        (parked,) = transport.pool.parked
+        assert not parked.has_answered()
+        agent.opened.set()
+        with anyio.fail_after(PATIENCE):
+            await anyio.wait_readable(parked.sock)
+        await transport.send(WRITE, timeout=PATIENCE)
+        assert server.connections == 1
+        assert not transport.pool.parked
+
+    run(backend, server, scenario)
+
+
+def test_a_cancelled_querys_connection_is_closed_when_it_is_not_needed(serve: Serve, backend: str) -> None:
+    agent = Holding()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await ask_for_a_moment(transport, agent)
+        assert 0 < await transport.sweep() <= KEEP
+        let_pass(transport.pool.parked, KEEP)
+        await transport.sweep()
+        assert not transport.pool.parked
+        agent.opened.set()
+
+    run(backend, server, scenario)
+    server.wait_until_idle()
+
+
+def test_a_renewal_waits_for_the_query_that_is_about_to_return(serve: Serve, backend: str) -> None:
+    agent = Holding()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        async def ask() -> None:
+            await transport.send(replace(WATCH, hold_open=0.01), timeout=PATIENCE)
+
+        group.start_soon(ask)
+        await anyio.to_thread.run_sync(agent.asked.wait, PATIENCE)
+        group.start_soon(anyio.to_thread.run_sync, agent.opened.set)
+        await transport.send(RENEW, timeout=PATIENCE)
+        assert server.connections == 1
+
+    run(backend, server, scenario)
+
+
+def test_a_query_that_is_overdue_is_cut_off_before_a_renewal_connects(serve: Serve, backend: str) -> None:
+    agent = Holding()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        cut_off = anyio.Event()
+
+        async def ask() -> None:
+            with pytest.raises(BrokenReply):
+                await transport.send(replace(WATCH, hold_open=0.01), timeout=PATIENCE)
+            cut_off.set()
+
+        group.start_soon(ask)
+        await anyio.to_thread.run_sync(agent.asked.wait, PATIENCE)
+        await transport.send(RENEW, timeout=PATIENCE)
+        assert server.connections == 2
+        with anyio.fail_after(PATIENCE):
+            await cut_off.wait()
+        agent.opened.set()
+
+    run(backend, server, scenario)
+
+
+def test_a_renewal_does_not_wait_for_a_query_that_lasts(serve: Serve, backend: str) -> None:
+    agent = Holding()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        async def ask() -> None:
+            await transport.send(WATCH, timeout=PATIENCE)
+
+        group.start_soon(ask)
+        await anyio.to_thread.run_sync(agent.asked.wait, PATIENCE)
+        await transport.send(RENEW, timeout=PATIENCE)
+        assert server.connections == 2
+        agent.opened.set()
 
     run(backend, server, scenario)

@@ -33,7 +33,10 @@ CANCEL_CHECK = 0.02
 Not every system lets a connecting socket be shut down.
 """
 
-_Place = tuple[int, Any]
+UNDER_WAY = {errno.EINPROGRESS, errno.EWOULDBLOCK}
+"""What a socket that never waits says when it begins to connect."""
+
+Place = tuple[int, Any]
 """Address family and socket address."""
 
 
@@ -46,20 +49,41 @@ def dial(settings: Settings, attempt: Attempt, context: ssl.SSLContext | None) -
     return sock if context is None else _start_tls(sock, tls_name(settings), context, attempt)
 
 
-def _places(settings: Settings, attempt: Attempt) -> list[_Place]:
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def places_of(settings: Settings) -> list[Place]:
+    """Return where the agent is. Looking up a name may take long."""
     if settings.uds is not None:
         return [(socket.AF_UNIX, settings.uds)]
-    look_up = functools.partial(socket.getaddrinfo, settings.host, settings.port, type=socket.SOCK_STREAM)
-    try:
-        ipaddress.ip_address(settings.host)
-    except ValueError:
-        found = call_bounded(look_up, timeout=attempt.remaining(), cancel=attempt.cancellation)
-    else:
-        found = look_up()
+    found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     return [(family, address) for family, _, _, _, address in found]
 
 
-def _connect_any(places: list[_Place], attempt: Attempt) -> socket.socket:
+def made(family: int) -> socket.socket:
+    """Return a socket that never waits."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    if family != getattr(socket, "AF_UNIX", None):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.settimeout(0)
+    return sock
+
+
+def _places(settings: Settings, attempt: Attempt) -> list[Place]:
+    if settings.uds is not None or is_address(settings.host):
+        return places_of(settings)
+    look_up = functools.partial(places_of, settings)
+    return call_bounded(look_up, timeout=attempt.remaining(), cancel=attempt.cancellation)
+
+
+def _connect_any(places: list[Place], attempt: Attempt) -> socket.socket:
     last_error: OSError | None = None
     for tried, place in enumerate(places):
         share = attempt.remaining() / (len(places) - tried)
@@ -70,19 +94,15 @@ def _connect_any(places: list[_Place], attempt: Attempt) -> socket.socket:
     raise last_error or OSError("the name has no address")
 
 
-def _connect(place: _Place, deadline: float, attempt: Attempt) -> socket.socket:
+def _connect(place: Place, deadline: float, attempt: Attempt) -> socket.socket:
     family, address = place
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock = made(family)
     is_local = family == getattr(socket, "AF_UNIX", None)
     try:
-        if not is_local:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.settimeout(0)
         while (code := sock.connect_ex(address)) == errno.EAGAIN and is_local:
             # Too many wait to be accepted. Unlike over TCP, nothing is under way: it has to be tried anew.
             _pause(None, deadline, attempt)
-        if code in {errno.EINPROGRESS, errno.EWOULDBLOCK}:
+        if code in UNDER_WAY:
             while not _pause(sock, deadline, attempt):
                 pass
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

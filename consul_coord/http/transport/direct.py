@@ -8,34 +8,54 @@ Rules
 
 from __future__ import annotations
 
-import os
-import weakref
+import time
 from typing import TYPE_CHECKING
 
-from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.dial import dial
-from consul_coord.http.transport.exchange import READ_SIZE, Engine, Lane, Link
+from consul_coord.http.transport.exchange import LOST, Engine
+from consul_coord.http.transport.pool import READ_SIZE
 from consul_coord.io import run
 
 if TYPE_CHECKING:
-    from consul_coord.config import Settings
+    import socket
+
     from consul_coord.http.messages import Request, Response
-    from consul_coord.http.transport.base import Cancellation, Limits
+    from consul_coord.http.transport.base import Cancellation
     from consul_coord.http.transport.outgoing import Attempt
 
 
-class SocketLink(Link):
-    """A connection on a blocking socket."""
+class DirectTransport(Engine):
+    """Blocks the caller for its request; see ``Transport``."""
 
-    __slots__ = ()
+    def send(self, request: Request, *, timeout: float, cancel: Cancellation | None = None) -> Response:
+        """Return the whole reply; see ``Transport.send``."""
+        attempt = self._begin(request, timeout, cancel)
+        unsubscribe = None if cancel is None else cancel.subscribe(attempt.cancel)
+        try:
+            return run(self._exchange(attempt))
+        except LOST as error:
+            raise attempt.failed(error) from error
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
 
-    async def write(self, attempt: Attempt) -> bool:
-        """See ``Link.write``."""
+    def sweep(self) -> float:
+        """Close what lies idle too long; see ``Transport.sweep``."""
+        return self._sweep()
+
+    def close(self) -> None:
+        """Close what is idle now and what is in use when it comes back."""
+        self._close()
+
+    async def _connect(self, attempt: Attempt) -> socket.socket:
+        return dial(self._settings, attempt, self._tls_context())
+
+    async def _write(self, sock: socket.socket, attempt: Attempt) -> bool:
         rest = memoryview(attempt.data)
         while rest:
-            self.sock.settimeout(attempt.remaining())
+            sock.settimeout(attempt.remaining())
             try:
-                count = self.sock.send(rest)
+                count = sock.send(rest)
             except TimeoutError:
                 raise
             except OSError:
@@ -46,55 +66,9 @@ class SocketLink(Link):
             rest = rest[count:]
         return True
 
-    async def read(self, attempt: Attempt) -> bytes:
-        """See ``Link.read``."""
-        self.sock.settimeout(attempt.remaining())
-        return self.sock.recv(READ_SIZE)
+    async def _read(self, sock: socket.socket, attempt: Attempt) -> bytes:
+        sock.settimeout(attempt.remaining())
+        return sock.recv(READ_SIZE)
 
-    async def close(self) -> None:
-        """See ``Link.close``."""
-        self.sock.close()
-
-
-class DirectTransport(Engine[SocketLink]):
-    """Blocks the caller for its request; see ``Transport``."""
-
-    def __init__(self, settings: Settings, *, limits: Limits = DEFAULT_LIMITS) -> None:
-        super().__init__(settings, limits=limits)
-        self._lane: Lane[SocketLink] = Lane()
-        self._lanes = (self._lane,)
-        self._process = os.getpid()
-
-    def send(self, request: Request, *, timeout: float, cancel: Cancellation | None = None) -> Response:
-        """Return the whole reply; see ``Transport.send``."""
-        attempt = self._begin(request, timeout, cancel)
-        if self._process != os.getpid():
-            self.forget()
-        unsubscribe = None if cancel is None else cancel.subscribe(attempt.cancel)
-        try:
-            return run(self._exchange(self._lane, attempt))
-        except self.lost as error:
-            raise attempt.failed(error) from error
-        finally:
-            if unsubscribe is not None:
-                unsubscribe()
-
-    def sweep(self) -> float:
-        """Close what lies idle too long; see ``Transport.sweep``."""
-        return run(self._sweep())
-
-    def close(self) -> None:
-        """Close what is idle now and what is in use when it comes back."""
-        self._closed = True
-        run(self._sweep())
-
-    def forget(self) -> None:
-        """In a forked child: let go of the parent's sockets. Closing a descriptor says nothing."""
-        self._process = os.getpid()
-        links, self._open = list(self._open), weakref.WeakSet()
-        for link in links:
-            link.sock.close()
-        self._lane.idle.clear()
-
-    async def _connect(self, attempt: Attempt) -> SocketLink:
-        return SocketLink(dial(self._settings, attempt, self._tls_context()))
+    async def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - this engine blocks its caller

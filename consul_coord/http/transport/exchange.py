@@ -1,195 +1,174 @@
 """Exchange a request for its reply over a connection that is kept or new: what both engines have in common.
 
 Rules
-- One connection carries one exchange at a time. It is kept only after a whole reply; after anything else it
-  is closed.
-- Kept connections lie in a deque whose ends are popped and pushed atomically: there is no lock, and the last
-  used one is used first. One on which there is something to read has ended, or gone mad: it is not used.
-- Connections are scarce: an agent takes 200 from one address. A kept one is closed within seconds of its last
-  use, by ``sweep``, which a client's background calls, or at the latest when the next request looks for one.
-- Over blocking connections nothing here ever suspends.
+- A connection is kept only after a whole reply, or parked while the reply of a blocking query is due; after
+  anything else it is closed.
+- Nothing suspends here but what the engines do: the blocking one never does.
 """
 
 from __future__ import annotations
 
 import math
-import select
+import os
 import time
-import weakref
 from abc import ABC, abstractmethod
-from collections import deque
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from consul_coord.errors import ClientClosed
 from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.http.transport.outgoing import Attempt, Outgoing
+from consul_coord.http.transport.pool import KEEP, MAX_IDLE, PATIENCE, PATIENCE_PART, Link, Pool
 
 if TYPE_CHECKING:
     import socket
     import ssl
 
-    import anyio
-
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
     from consul_coord.http.transport.base import Cancellation, Limits
 
-MAX_IDLE = 16
-"""How many connections are kept, of each kind."""
-KEEP = 4.0
-"""How long one is kept after its last use, in seconds."""
-READ_SIZE = 64 * 1024
+LOST = (OSError, Garbled)
+"""What ends a connection before its reply is whole."""
+LONGEST_HOLD = 17 / 16
+"""A blocking query may take this part of its wait: the agent adds up to a sixteenth."""
 
 
-class Link(ABC):
-    """One open connection."""
+class Engine(ABC):
+    """Sends each request over a connection that nobody else uses meanwhile."""
 
-    __slots__ = ("__weakref__", "has_input", "home", "idle_since", "sock")
+    parks: ClassVar[bool] = False
+    """Whether a request may end before its reply with the connection still whole."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.idle_since = 0.0
-        self.home: object = None
-        """The set of open connections that it is one of: another one when it was let go of."""
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
-        self.has_input = poll.poll
-        """Called with 0: whether there is something to read, an end or an error included."""
-
-    @abstractmethod
-    async def write(self, attempt: Attempt) -> bool:
-        """Send it all; False when the agent stopped listening midway: it may have answered already."""
-
-    @abstractmethod
-    async def read(self, attempt: Attempt) -> bytes:
-        """Return the next bytes, or ``b""`` at the end."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Close without a goodbye."""
-
-
-L = TypeVar("L", bound=Link)
-
-
-class Lane(Generic[L]):
-    """The kept connections of one kind of requests, which may have to take turns."""
-
-    __slots__ = ("idle", "keep", "turns")
-
-    def __init__(self, keep: float = KEEP, turns: anyio.Semaphore | None = None) -> None:
-        self.keep = keep
-        self.turns = turns
-        self.idle: deque[L] = deque()
-
-    def pop_superfluous(self, now: float, most: int) -> L | float:
-        """Take out a connection that is too much or was kept too long, or return when there may be one."""
-        try:
-            oldest = self.idle.popleft()
-        except IndexError:
-            return KEEP
-        left = oldest.idle_since + self.keep - now
-        crowded = self.turns is not None and self.turns.statistics().tasks_waiting > 0
-        if left <= 0 or (len(self.idle) >= most and not crowded):
-            return oldest
-        self.idle.appendleft(oldest)
-        return left
-
-
-class Engine(ABC, Generic[L]):
-    """Sends each request over a connection of its own, and keeps a few for the next ones."""
-
-    lost: ClassVar[tuple[type[Exception], ...]] = (OSError, Garbled)
-    """What ends a connection before its reply is whole."""
-
-    def __init__(self, settings: Settings, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, settings: Settings, *, pool: Pool | None = None, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         self._settings = settings
         self._limits = limits
         self._outgoing = Outgoing(settings)
         self._context: ssl.SSLContext | None = None
-        self._open: weakref.WeakSet[L] = weakref.WeakSet()
-        """All of them, to be let go of in a forked child."""
-        self._lanes: tuple[Lane[L], ...] = ()
+        self.pool = pool or Pool()
+        self._mark = object()
+        self.pool.engines[self._mark] = None
         self._closed = False
+        self._process = os.getpid()
 
     @abstractmethod
-    async def _connect(self, attempt: Attempt) -> L:
+    async def _connect(self, attempt: Attempt) -> socket.socket:
         """Open a connection, within the attempt's time."""
+
+    @abstractmethod
+    async def _write(self, sock: socket.socket, attempt: Attempt) -> bool:
+        """Send it all; False when the agent stopped listening midway: it may have answered already."""
+
+    @abstractmethod
+    async def _read(self, sock: socket.socket, attempt: Attempt) -> bytes:
+        """Return the next bytes, or ``b""`` at the end."""
+
+    @abstractmethod
+    async def _pause(self, seconds: float) -> None:
+        """Let time pass."""
 
     def _begin(self, request: Request, timeout: float, cancellation: Cancellation | None = None) -> Attempt:
         if self._closed:
             raise ClientClosed("the client is closed")
+        if self._process != os.getpid():
+            self.forget()
         address = self._settings.address
         attempt = Attempt(request, address=address, timeout=timeout, cancellation=cancellation)
         attempt.data = self._outgoing.encode(request, attempt.began)
         return attempt
 
-    async def _exchange(self, lane: Lane[L], attempt: Attempt) -> Response:
-        while lane.idle:
-            try:
-                link = lane.idle.pop()
-            except IndexError:  # another thread was quicker
-                break
-            if attempt.began - link.idle_since >= lane.keep or link.has_input(0):
-                await link.close()
+    async def _exchange(self, attempt: Attempt) -> Response:
+        pool, patience = self.pool, self._patience(attempt)
+        while True:
+            now = time.monotonic()
+            link = pool.take(now)
+            if link is None and attempt.request.urgent and (pause := pool.wait_for_one(now, patience)):
+                await self._pause(pause)
                 continue
+            if link is None:
+                return await self._use(await self._open_link(attempt), attempt)
             try:
-                return await self._use(lane, link, attempt)
-            except self.lost as error:
+                return await self._use(link, attempt)
+            except LOST as error:
                 if not attempt.may_repeat(error):
                     raise
-                break
-        return await self._use(lane, await self._open_link(attempt), attempt)
+                # The others may have ended as well.
+                return await self._use(await self._open_link(attempt), attempt)
 
-    async def _open_link(self, attempt: Attempt) -> L:
+    def _patience(self, attempt: Attempt) -> float:
+        return attempt.began + min(PATIENCE, PATIENCE_PART * (attempt.deadline - attempt.began))
+
+    async def _open_link(self, attempt: Attempt) -> Link:
+        home = self.pool.open
         try:
-            link = await self._connect(attempt)
+            link = Link(await self._connect(attempt))
         except TimeoutError:
             raise
-        except self.lost as error:
+        except LOST as error:
             if attempt.cancelled:
                 raise
-            # When every address fails, anyio keeps the reason in the cause.
-            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            raise attempt.unreachable(cause) from error
-        link.home = self._open
-        self._open.add(link)
+            raise attempt.unreachable(error) from error
+        link.home = home
+        home.add(link)
         return link
 
-    async def _use(self, lane: Lane[L], link: L, attempt: Attempt) -> Response:
-        reader, done = ReplyReader(attempt.request.method, self._limits), False
+    async def _use(self, link: Link, attempt: Attempt) -> Response:
+        request, whole, done = attempt.request, False, False
+        reader = ReplyReader(request.method, self._limits)
+        link.is_query = request.hold_open > 0
+        link.back_by = time.monotonic() + request.hold_open * LONGEST_HOLD
+        link.in_use = True
         try:
             attempt.hold(link.sock)
-            whole = await link.write(attempt)
+            whole = await self._write(link.sock, attempt)
             while not done:
-                received = await link.read(attempt)
+                received = await self._read(link.sock, attempt)
                 attempt.answered = attempt.answered or received != b""
                 done = reader.feed(received)
-            link.idle_since = time.monotonic()
-            fit = attempt.let_go() and whole and reader.reusable and link.home is self._open
-        except BaseException:
-            attempt.let_go()
-            await link.close()
+            now = time.monotonic()
+            link.kept_until = max(link.kept_until, now + (KEEP if request.keep is None else request.keep))
+            fit = attempt.let_go() and whole and reader.reusable and link.home is self.pool.open
+            fit = fit and now < link.kept_until
+            link.in_use = False
+        except BaseException as error:
+            now = time.monotonic()
+            intact = attempt.let_go() and whole and self.parks and not isinstance(error, Exception)
+            if intact and link.is_query and now < link.back_by and not self._closed:
+                self.pool.park(link, reader, now)
+            else:
+                link.close()
             raise
-        # With nothing called in between, no signal handler comes before the lane has it.
+        # With nothing called in between, no signal handler comes before the pool has it.
         if not fit:
-            await link.close()
+            link.close()
             return reader.response
-        lane.idle.append(link)
-        if self._closed or len(lane.idle) > MAX_IDLE:
-            await self._trim(lane)
+        self.pool.idle.append(link)
+        if len(self.pool.idle) > self._most or not self.pool.engines:
+            self._sweep()
         return reader.response
 
-    async def _trim(self, lane: Lane[L]) -> float:
+    def _sweep(self) -> float:
         """Close what is superfluous; return the seconds until there may be more."""
-        now = math.inf if self._closed else time.monotonic()
-        while isinstance(found := lane.pop_superfluous(now, MAX_IDLE), Link):
-            await found.close()
-        return found
+        now = time.monotonic() if self.pool.engines else math.inf
+        return self.pool.sweep(now, most=self._most)
 
-    async def _sweep(self) -> float:
-        return min([KEEP, *[await self._trim(lane) for lane in self._lanes]])
+    @property
+    def _most(self) -> int:
+        """How many connections are kept."""
+        return MAX_IDLE
+
+    def _close(self) -> None:
+        """Send no more; close what is idle, now or when it comes back, if nobody else sends over it."""
+        self._closed = True
+        self.pool.engines.pop(self._mark, None)
+        self._sweep()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the parent's sockets without a word on them."""
+        self._process = os.getpid()
+        self.pool.forget(self._mark)
 
     def _tls_context(self) -> ssl.SSLContext | None:
         if self._context is None and self._settings.scheme == "https":

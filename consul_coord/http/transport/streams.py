@@ -1,145 +1,192 @@
 """The engine on an event loop, asyncio's or trio's, through anyio. Import it late: anyio is heavy.
 
 Rules
-- Requests of each kind have connections of their own: blocking queries, as many as there are watches; urgent
-  ones, which wait for nothing; and all others, which take turns on a few connections.
-- Connections belong to the loop that opened them. Another loop starts with none.
+- Short requests take turns, so that a crowd of tasks opens no crowd of connections; renewals and blocking
+  queries wait for no turn.
 - The whole exchange runs in one cancel scope with the attempt's deadline.
+- A cancelled blocking query leaves its connection parked: the pool reads the reply when it comes.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import weakref
-from contextlib import nullcontext, suppress
+import socket
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.abc
 from anyio.lowlevel import RunVar
 
 from consul_coord.errors import ClientClosed
-from consul_coord.http.transport.exchange import READ_SIZE, Engine, Lane, Link
+from consul_coord.http.transport.dial import UNDER_WAY, Place, is_address, made, places_of
+from consul_coord.http.transport.exchange import LOST, Engine
 from consul_coord.http.transport.outgoing import tls_name
+from consul_coord.http.transport.pool import MAX_IDLE, READ_SIZE, would_block
 
 if TYPE_CHECKING:
+    import ssl
+
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
     from consul_coord.http.transport.outgoing import Attempt
+    from consul_coord.http.transport.pool import Pool
 
 MAX_SHORT = 48
 """How many short requests go on at one time; the next wait for their turn, within their own timeout."""
-KEEP_URGENT = 10.0
-"""How long that of urgent requests is kept: the next renewal of a TTL of up to 30 s still finds it."""
+FULL_PAUSE = 0.02
+"""Seconds until a unix socket is tried again on which too many wait to be accepted."""
 
 _loop_mark: RunVar[object] = RunVar("consul_coord_loop")
 
 
-class StreamLink(Link):
-    """A connection on a stream of anyio's."""
-
-    __slots__ = ("_stream",)
-
-    def __init__(self, stream: anyio.abc.ByteStream) -> None:
-        self._stream = stream
-        super().__init__(stream.extra(anyio.abc.SocketAttribute.raw_socket))  # noqa: S610 - this is no Django
-
-    async def write(self, attempt: Attempt) -> bool:
-        """See ``Link.write``."""
-        attempt.sent = True
-        try:
-            await self._stream.send(attempt.data)
-        except (OSError, anyio.BrokenResourceError):
-            return False
-        return True
-
-    async def read(self, attempt: Attempt) -> bytes:  # noqa: ARG002 - its time is the scope's
-        """See ``Link.read``."""
-        with suppress(anyio.EndOfStream):
-            return await self._stream.receive(READ_SIZE)
-        return b""
-
-    async def close(self) -> None:
-        """See ``Link.close``. Works also when the task is being cancelled."""
-        await anyio.aclose_forcefully(self._stream)
-
-    def disconnect(self) -> None:
-        """Put nothing in the descriptor's place, so that its owners, alive or not, can still close it."""
-        descriptor = self.sock.fileno()
-        if descriptor >= 0:
-            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            os.dup2(nothing, descriptor, inheritable=False)
-            os.close(nothing)
-
-
-class StreamTransport(Engine[StreamLink]):
+class StreamTransport(Engine):
     """Suspends the calling task for its request; see ``AsyncTransport``."""
 
-    lost = (*Engine.lost, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
+    parks = True
 
-    def __init__(self, settings: Settings, *, max_short: int = MAX_SHORT) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, *, pool: Pool | None = None, max_short: int = MAX_SHORT) -> None:
+        super().__init__(settings, pool=pool)
         self._max_short = max_short
-        self._owner: tuple[int, object] | None = None
+        self._loop: object = None
+        self._turns: anyio.Semaphore | None = None
 
     async def send(self, request: Request, *, timeout: float) -> Response:
         """Return the whole reply; see ``AsyncTransport.send``."""
         attempt = self._begin(request, timeout)
-        owner = (os.getpid(), _current_loop())
-        if owner != self._owner:
-            self.forget()
-            self._owner = owner
-            turns = anyio.Semaphore(self._max_short, fast_acquire=True)
-            self._short: Lane[StreamLink] = Lane(turns=turns)
-            self._urgent: Lane[StreamLink] = Lane(KEEP_URGENT)
-            self._held_open: Lane[StreamLink] = Lane()
-            self._lanes = (self._short, self._urgent, self._held_open)
-        lane = self._held_open if request.hold_open else self._urgent if request.urgent else self._short
+        if (loop := _current_loop()) is not self._loop:
+            self._loop, self._turns = loop, anyio.Semaphore(self._max_short, fast_acquire=True)
+        turns = None if request.hold_open or request.urgent else self._turns
         with anyio.move_on_after(timeout):
             try:
-                async with lane.turns or nullcontext():
+                async with turns or nullcontext():
                     if self._closed:
                         raise ClientClosed("the client was closed meanwhile")
-                    return await self._exchange(lane, attempt)
-            except self.lost as error:
+                    return await self._exchange(attempt)
+            except (*LOST, anyio.ClosedResourceError) as error:
                 raise attempt.failed(error) from error
         raise attempt.failed(TimeoutError())
 
+    @property
+    def _most(self) -> int:
+        """While tasks wait for a turn, the connections of those that have one are kept for them."""
+        crowded = self._turns is not None and self._turns.statistics().tasks_waiting > 0
+        return self._max_short if crowded else MAX_IDLE
+
     async def sweep(self) -> float:
         """Close what lies idle too long; see ``AsyncTransport.sweep``."""
-        return await self._sweep()
+        return self._sweep()
 
     async def aclose(self) -> None:
         """Close what is idle now and what is in use when it comes back."""
-        self._closed = True
-        await self._sweep()
+        self._close()
 
-    def forget(self) -> None:
-        """Let go of the sockets of a parent process or of a loop that is gone, without a word on them."""
-        self._lanes = ()
-        self._owner = None
-        links, self._open = self._open, weakref.WeakSet()
-        for link in list(links):
-            link.disconnect()
-
-    async def _connect(self, attempt: Attempt) -> StreamLink:  # noqa: ARG002 - its time is the scope's
-        settings, context = self._settings, self._tls_context()
-        if settings.uds is not None:
-            plain: anyio.abc.SocketStream = await anyio.connect_unix(settings.uds)
-        else:
-            plain = await anyio.connect_tcp(settings.host, settings.port)
+    async def _connect(self, attempt: Attempt) -> socket.socket:
+        context = self._tls_context()
+        sock = await self._connect_any(attempt)
         if context is None:
-            return StreamLink(plain)
-        from anyio.streams.tls import TLSStream
-
+            return sock
         try:
-            speaking = await TLSStream.wrap(
-                plain, hostname=tls_name(settings), ssl_context=context, standard_compatible=False
+            speaking = context.wrap_socket(
+                sock, server_hostname=tls_name(self._settings), do_handshake_on_connect=False
             )
         except BaseException:
-            await anyio.aclose_forcefully(plain)
+            sock.close()
             raise
-        return StreamLink(speaking)
+        try:
+            await _shake_hands(speaking)
+        except BaseException:
+            speaking.close()
+            raise
+        return speaking
+
+    async def _connect_any(self, attempt: Attempt) -> socket.socket:
+        """Try every address that the name has, in the resolver's order, each with its share of the time."""
+        places, last_error = await self._places(), OSError("the name has no address")
+        for tried, place in enumerate(places):
+            try:
+                with anyio.move_on_after(attempt.remaining() / (len(places) - tried)):
+                    return await _connect_to(place)
+                last_error = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            except OSError as error:
+                last_error = error
+        raise last_error
+
+    async def _places(self) -> list[Place]:
+        settings = self._settings
+        if settings.uds is not None or is_address(settings.host):
+            return places_of(settings)
+        found = await anyio.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        return [(family, address) for family, _, _, _, address in found]
+
+    async def _write(self, sock: socket.socket, attempt: Attempt) -> bool:
+        sock.settimeout(0)
+        rest = memoryview(attempt.data)
+        while rest:
+            try:
+                count = sock.send(rest)
+            except OSError as error:
+                if would_block(error):
+                    await _wait_for(sock, error)
+                elif not attempt.sent:
+                    raise
+                else:
+                    return False
+            else:
+                attempt.sent = True
+                rest = rest[count:]
+        return True
+
+    async def _read(self, sock: socket.socket, attempt: Attempt) -> bytes:  # noqa: ARG002 - its time is the scope's
+        while True:
+            try:
+                return sock.recv(READ_SIZE)
+            except OSError as error:
+                if not would_block(error):
+                    raise
+            await anyio.wait_readable(sock)
+
+    async def _pause(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+
+async def _connect_to(place: Place) -> socket.socket:
+    family, address = place
+    sock = made(family)
+    try:
+        code = sock.connect_ex(address)
+        while code == errno.EAGAIN:  # too many wait to be accepted at a unix socket: it has to be tried anew
+            await anyio.sleep(FULL_PAUSE)
+            code = sock.connect_ex(address)
+        if code in UNDER_WAY:
+            await anyio.wait_writable(sock)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _shake_hands(sock: ssl.SSLSocket) -> None:
+    while True:
+        try:
+            sock.do_handshake()
+        except OSError as error:
+            if not would_block(error):
+                raise
+            await _wait_for(sock, error)
+        else:
+            return
+
+
+async def _wait_for(sock: socket.socket, error: OSError) -> None:
+    """Wait until a socket can go on where it would have blocked. TLS may have to read before it writes."""
+    if type(error).__name__ == "SSLWantReadError":
+        await anyio.wait_readable(sock)
+    else:
+        await anyio.wait_writable(sock)
 
 
 def _current_loop() -> object:

@@ -22,9 +22,9 @@ from consul_coord.errors import ClientClosed, TransportError
 from consul_coord.http.messages import Response
 from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.bounded import call_bounded
-from consul_coord.http.transport.exchange import READ_SIZE
 from consul_coord.http.transport.incoming import Garbled, kept_of, refuse_compression
 from consul_coord.http.transport.outgoing import Abandoned, Attempt, Outgoing
+from consul_coord.http.transport.pool import READ_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -1,0 +1,214 @@
+"""The connections of one client to one agent: which one a request gets, and how long one is kept.
+
+Rules
+- A connection is a socket, and belongs to no thread and no loop: callers and the background share one pool.
+- One connection carries one exchange at a time. Kept ones lie in a deque whose ends are popped and pushed
+  atomically: there is no lock, and the last used one is used first. One on which there is something to read
+  has ended, or gone mad: it is not used.
+- Connections are scarce: an agent takes 200 from one address. A kept one is closed within seconds of its last
+  use, by ``sweep``, which a client's background calls, or at the latest when the next request looks for one.
+  A request may ask for its connection to be kept for longer, or not at all: a renewal has that of the next
+  one kept, which finds it open then.
+- The agent goes on with a blocking query that nobody waits for any more, and counts its connection until it
+  has answered. So such a connection is *parked*: once its reply has come, it is used again.
+- A renewal waits a moment for a connection that is about to come back; then it cuts off a blocking query that
+  is overdue. Only after that does it open a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import weakref
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from consul_coord.http.transport.incoming import Garbled
+
+if TYPE_CHECKING:
+    from consul_coord.http.transport.incoming import ReplyReader
+
+MAX_IDLE = 16
+"""How many connections are kept."""
+KEEP = 4.0
+"""How long one is kept after its last use, in seconds."""
+READ_SIZE = 64 * 1024
+PATIENCE = 0.5
+"""How long a renewal waits for a connection that is about to come back, in seconds at most."""
+PATIENCE_PART = 1 / 8
+"""The part of its time for which it does so at most."""
+
+
+class Link:
+    """One open connection. Times are ``time.monotonic``'s."""
+
+    __slots__ = (
+        "__weakref__",
+        "back_by",
+        "has_input",
+        "home",
+        "in_use",
+        "is_query",
+        "kept_until",
+        "reader",
+        "sock",
+    )
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.kept_until = 0.0
+        """When it is closed unless it was used again."""
+        self.in_use = False
+        """Whether there is an exchange under way that somebody waits for."""
+        self.back_by = 0.0
+        """When its reply is due at the latest."""
+        self.is_query = False
+        """Whether it is a blocking query."""
+        self.reader: ReplyReader | None = None
+        """What reads the reply that is still due, while it is parked."""
+        self.home: weakref.WeakSet[Link] | None = None
+        """The set of open connections that it is one of: another one when it was let go of."""
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        self.has_input = poll.poll
+        """Called with 0: whether there is something to read, an end or an error included."""
+
+    def close(self) -> None:
+        """Close without a goodbye."""
+        self.sock.close()
+        if self.home is not None:
+            self.home.discard(self)
+
+    def cut_off(self) -> None:
+        """End the present exchange; who waits for its reply is woken, which closing would not do."""
+        # A TLS socket's own shutdown() drops the TLS layer, which the waiting task is using.
+        with suppress(OSError):
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+    def disconnect(self) -> None:
+        """Put nothing in the descriptor's place, so that its owners, alive or not, can still close it."""
+        descriptor = self.sock.fileno()
+        if descriptor >= 0:
+            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(nothing, descriptor, inheritable=False)
+            os.close(nothing)
+
+    def has_answered(self) -> bool:
+        """Read what has come of a parked reply; return whether it is whole.
+
+        Raises ``OSError`` or ``Garbled`` when the connection is of no more use.
+        """
+        reader = self.reader
+        if reader is not None and self.has_input(0):
+            self.sock.settimeout(0)
+            try:
+                while not reader.feed(self.sock.recv(READ_SIZE)):
+                    pass
+            except OSError as error:
+                if not would_block(error):
+                    raise
+            else:
+                self.reader = None
+                if not reader.reusable:
+                    raise ConnectionError("closed after this reply")
+        return self.reader is None
+
+
+def would_block(error: OSError) -> bool:
+    """Return whether a socket that never waits has told that it would have to."""
+    if isinstance(error, BlockingIOError):
+        return True
+    ssl = sys.modules.get("ssl")  # not loaded where nobody speaks TLS
+    return ssl is not None and isinstance(error, (ssl.SSLWantReadError, ssl.SSLWantWriteError))
+
+
+class Pool:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.idle: deque[Link] = deque()
+        self.parked: deque[Link] = deque()
+        self.open: weakref.WeakSet[Link] = weakref.WeakSet()
+        """All of them, to be let go of in a forked child."""
+        self.engines: dict[object, None] = {}
+        """Those that send over it: it is closed when none is left."""
+
+    def take(self, now: float) -> Link | None:
+        """Take out a connection that can be used at once."""
+        while True:
+            try:
+                link = self.idle.pop()
+            except IndexError:  # none, or another thread was quicker
+                return self._take_parked()
+            if now < link.kept_until and not link.has_input(0):
+                return link
+            link.close()
+
+    def _take_parked(self) -> Link | None:
+        for _ in range(len(self.parked)):
+            try:
+                link = self.parked.popleft()
+            except IndexError:
+                break
+            try:
+                if link.has_answered():
+                    return link
+            except (OSError, Garbled):
+                link.close()
+            else:
+                self.parked.append(link)
+        return None
+
+    def park(self, link: Link, reader: ReplyReader, now: float) -> None:
+        """Keep a connection on which a reply is still due."""
+        link.reader, link.in_use = reader, False
+        link.kept_until = max(link.kept_until, now + KEEP)
+        self.parked.append(link)
+
+    def wait_for_one(self, now: float, until: float) -> float:
+        """Return how long a renewal waits before it looks for a connection again, 0 to open one."""
+        coming = [link for link in self._all() if link.in_use and link.back_by <= until]
+        if not coming:
+            return 0.0
+        if now < until:
+            return min(until - now, 0.01)
+        for link in coming:
+            if link.is_query:
+                link.cut_off()
+        return 0.0
+
+    def _all(self) -> list[Link]:
+        while True:
+            with suppress(RuntimeError):  # another thread has opened one just now
+                return list(self.open)
+
+    def sweep(self, now: float, *, most: int = MAX_IDLE) -> float:
+        """Close what was kept too long, or is too much; return the seconds until there may be more."""
+        next_at = now + KEEP
+        for links, limit in ((self.idle, most), (self.parked, MAX_IDLE)):
+            for _ in range(len(links)):
+                try:
+                    link = links.popleft()
+                except IndexError:  # in use, once more
+                    break
+                if link.kept_until <= now or len(links) >= limit:
+                    link.close()
+                else:
+                    links.append(link)
+                    next_at = min(next_at, link.kept_until)
+        return next_at - now
+
+    def forget(self, engine: object) -> None:
+        """Let go of a parent process's sockets without a word on them; ``engine`` goes on in the child."""
+        links, self.open = self._all(), weakref.WeakSet()
+        for link in links:
+            link.disconnect()
+            if not link.in_use:
+                link.sock.close()
+        self.idle.clear()
+        self.parked.clear()
+        self.engines.clear()
+        self.engines[engine] = None
