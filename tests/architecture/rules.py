@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -154,6 +155,12 @@ def impure_recipes(sources: Mapping[str, str]) -> list[str]:
         for each in imports_of(module, text)
         if each.target.split(".")[0] in BANNED_IN_RECIPES
     ]
+
+
+def finalizers(sources: Mapping[str, str]) -> list[str]:
+    """Return where recipes have the garbage collector call something."""
+    wrong = re.compile(r"weakref\.finalize|weakref\.ref\([^()]*,|__del__")
+    return [name for name, text in sources.items() if ".recipes." in name and wrong.search(text)]
 
 
 def importers_of(sources: Mapping[str, str], library: str) -> set[str]:

@@ -89,6 +89,16 @@ def test_an_impure_recipe_is_caught(library: str) -> None:
     )
 
 
+def test_recipes_have_no_finalizers() -> None:
+    # The garbage collector runs them in any thread, also in one that is no event loop's.
+    assert rules.finalizers(SOURCES) == []
+
+
+@pytest.mark.parametrize("line", ["weakref.finalize(f, f)", "weakref.ref(f, f)", "def __del__(self): pass"])
+def test_a_finalizer_is_caught(line: str) -> None:
+    assert rules.finalizers(with_planted("consul_coord.recipes.hold.grant", line))
+
+
 def test_httpx_and_tenacity_are_each_imported_in_one_place() -> None:
     assert rules.importers_of(SOURCES, "httpx") == {"consul_coord.http.transport.user_clients"}
     assert rules.importers_of(SOURCES, "h11") == {"consul_coord.http.transport.incoming"}

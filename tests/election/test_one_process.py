@@ -156,6 +156,48 @@ def test_a_forked_child_does_not_lead_and_may_stand_itself(reference_address: st
     assert done.returncode == 0, done.stderr
 
 
+STARTING = """
+import os, sys, threading, time, warnings
+from consul_coord import Client, LeaderElection
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, which is what this is about
+client = Client(address=sys.argv[1])
+begun, over = threading.Event(), threading.Event()
+def slow(*_, **__):  # what another thread is in the midst of at the fork
+    begun.set()
+    over.wait(20)
+client._runner.call = slow
+election = LeaderElection(client, sys.argv[2])
+starting = threading.Thread(target=election.start)
+starting.start()
+assert begun.wait(10)
+child = os.fork()
+if child == 0:
+    del client._runner.call
+    election.start()
+    election.wait_for_leadership(timeout=20)
+    election.stop()
+    client.close()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+over.set()
+starting.join()
+assert status == 0, status
+client.close()
+"""
+
+
+def test_a_fork_while_another_thread_starts_an_election(reference_address: str, key: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", STARTING, reference_address, key],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_dropped_election_stands_for_as_long_as_the_process_runs(reference_address: str, key: str) -> None:
     def begin() -> weakref.ref[Runner]:
         client = Client(address=reference_address, session=SPEC)

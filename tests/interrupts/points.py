@@ -1,8 +1,9 @@
-"""Raise an exception in the main thread at any place where CPython may run a signal handler.
+"""Have something done in the main thread at any place where CPython may run a signal handler.
 
 The interpreter looks for signals when a function is entered, after a call into C, and at a jump backward. It
 looks for *pending calls* at the same places, in the same breath. So a pending call that asks to be called
-again, each time, is called at every such place, and by raising it raises what a signal handler would.
+again, each time, is called at every such place, and what it does there a signal handler could do: raise an
+exception, or call the client.
 
 Rules
 - Places in the tests' own code do not count: what an application does there is its own affair. Nor do those
@@ -55,13 +56,13 @@ class Strike:
 class _Pending:
     """Is called at every place, as long as it is armed."""
 
-    def __init__(self, at: int | None, kind: type[BaseException]) -> None:
+    def __init__(self, at: int | None, handler: Callable[[], object]) -> None:
         self.armed = True
         self.active = False
         self.calls = 0
         self.struck = ""
         self._left = -1 if at is None else at * _CALLS_PER_PLACE
-        self._kind = kind
+        self._handler = handler
 
     def ask(self) -> None:
         _add(_IS_TRUE, id(self))
@@ -75,7 +76,8 @@ class _Pending:
             if self.calls > self._left >= 0:
                 self.armed = False
                 self.struck = _told(frame)
-                raise self._kind
+                self._handler()
+                return False
         self.ask()
         return False
 
@@ -90,9 +92,14 @@ def _told(frame: FrameType | None) -> str:
     return " < ".join(lines)
 
 
-def strike(act: Callable[[], object], at: int | None, *, kind: type[BaseException] = Struck) -> Strike:
-    """Run ``act`` and raise at its ``at``-th place, counted from 0; never for None."""
-    pending = _Pending(at, kind)
+def raises(kind: type[BaseException] = Struck) -> None:
+    """Do what most signal handlers do."""
+    raise kind
+
+
+def strike(act: Callable[[], object], at: int | None, *, handler: Callable[[], object] = raises) -> Strike:
+    """Run ``act``, and the handler at its ``at``-th place, counted from 0; never for None."""
+    pending = _Pending(at, handler)
     raised = False
     collects = gc.isenabled()
     gc.disable()  # whose finalizers would run at other places each time

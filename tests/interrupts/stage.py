@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from consul_coord.recipes.hold.grant import Grant
 from consul_coord.recipes.hold.view import grant_of
 from consul_coord.recipes.lock.keys import Keys
 from consul_coord.recipes.session.pool import PooledSession
-from tests.interrupts.points import Struck, strike
+from tests.interrupts.points import Struck, raises, strike
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -179,7 +180,7 @@ def _batch(  # noqa: PLR0917 - one step of the one above
                 MAKE[kind](client, f"{site.unique}/warm").acquire(timeout=10).release()
         scene = Scene(kind, client, f"{site.unique}/{place:05}", rival)
         case.prepare(scene)
-        struck = strike(lambda scene=scene: case.act(scene), place, kind=exception)  # type: ignore[misc]
+        struck = strike(lambda scene=scene: case.act(scene), place, handler=partial(raises, exception))  # type: ignore[misc]
         scene.over = True
         if scene.beside is not None:
             scene.beside.join()

@@ -132,6 +132,7 @@ class Grant:
         "over",
         "overwritten_at",
         "refused_again",
+        "released_by",
         "session",
         "settled",
         "told",
@@ -175,6 +176,8 @@ class Grant:
         self.settled = Signal()
         """Raised when the release has an outcome."""
         self.outcome: Once[ReleaseOutcome] = Once()
+        self.released_by: Once[object] = Once()
+        """The thread or task that was first to release it."""
         self._end: Once[tuple[HoldState, LossReason | None]] = Once()
         self.over = Signal()
         """Raised at the end, whichever it is."""

@@ -34,12 +34,17 @@ async def release(io: IO, holds: Holds, hold: Grant) -> ReleaseOutcome:
 
     Idempotent: later calls return the first outcome. Raises nothing of the server's or the network's.
     """
+    owner = io.owner()
+    if hold.released and hold.released_by.value == owner:
+        # By a signal handler perhaps, in the midst of that release: it can't wait for its own thread.
+        return hold.outcome.value or ReleaseOutcome.UNKNOWN
     if hold.depth > 1 and hold.is_held(io.now()):
         hold.depth -= 1
         return ReleaseOutcome.RELEASED
     if hold.is_held(io.now()):
         this_call = Signal()
         holds.register.enter(hold, this_call)
+        hold.released_by.settle(owner)
         if hold.begin_release():
             return await give_back(io, holds, hold, budget=BUDGET)
     if not hold.released:

@@ -1,0 +1,112 @@
+"""Signal handlers that call the client they have interrupted: nothing waits for itself."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import AlreadyHeld, Client, Lock, ReleaseOutcome, Semaphore
+from tests.interrupts.points import strike
+from tests.interrupts.stage import SPEC, left_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tests.support.sites import Site
+
+LONGEST = 600
+SOON = 2.0
+"""Seconds: well below what a release waits for an answer."""
+
+
+def each_place(act: Callable[[int], bool], places: Iterable[int]) -> None:
+    for place in places:
+        if not act(place):
+            break
+
+
+def drawn(number: int, seed: object) -> list[int]:
+    return sorted(random.Random(f"{seed}").sample(range(LONGEST), number))
+
+
+def releases_it_too(client: Client, key: str, place: int) -> bool:
+    """Release a hold in the midst of its release."""
+    hold = Lock(client, key).acquire(timeout=5)
+    outcomes: list[ReleaseOutcome] = []
+    began = time.monotonic()
+    struck = strike(hold.release, place, handler=lambda: outcomes.append(hold.release()))
+    assert time.monotonic() < began + SOON, struck.at
+    assert set(outcomes) <= {ReleaseOutcome.RELEASED, ReleaseOutcome.UNKNOWN}
+    assert not hold.is_held
+    assert hold.release() is ReleaseOutcome.RELEASED
+    return bool(struck.at)
+
+
+def takes_it_again(client: Client, key: str, place: int) -> bool:
+    """Try to take a lock in the midst of its acquire or release, while another thread waits for it."""
+    lock = Lock(client, key)
+    told = threading.Event()
+
+    def wait_for_it() -> None:
+        with Lock(client, key).hold(timeout=10):
+            told.set()
+
+    waiter = threading.Thread(target=wait_for_it)
+
+    def act() -> None:
+        with lock.hold(timeout=10):
+            pass
+
+    def handler() -> None:
+        waiter.start()
+        try:
+            hold = Lock(client, key).try_acquire()
+        except AlreadyHeld:
+            return
+        if hold is not None:
+            hold.release()
+
+    struck = strike(act, place, handler=handler)
+    if struck.at:
+        assert told.wait(SOON), struck.at
+        waiter.join()
+    return bool(struck.at)
+
+
+def releases_another(client: Client, key: str, place: int) -> bool:
+    """Release another permit of the same semaphore in the midst of an acquire."""
+    semaphore = Semaphore(client, key, 2)
+    earlier = semaphore.acquire(timeout=5)
+    taken: list[object] = []
+    struck = strike(lambda: taken.append(semaphore.acquire(timeout=5)), place, handler=earlier.release)
+    assert earlier.release() is ReleaseOutcome.RELEASED
+    assert semaphore.release() is ReleaseOutcome.RELEASED
+    return bool(struck.at)
+
+
+HANDLERS = [releases_it_too, takes_it_again, releases_another]
+
+
+def check(site: Site, handler: Callable[[Client, str, int], bool], places: Iterable[int]) -> None:
+    with Client(address=site.address, session=SPEC) as client:
+        each_place(lambda place: handler(client, f"{site.unique}/{place}", place), places)
+        assert left_in(client) == []
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_a_handler_may_call_the_client_it_has_interrupted(
+    site: Site, handler: Callable[[Client, str, int], bool]
+) -> None:
+    check(site, handler, drawn(12, handler.__name__))
+
+
+@pytest.mark.search
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_a_handler_may_do_so_at_many_places(
+    site: Site, handler: Callable[[Client, str, int], bool], search_seed: int
+) -> None:
+    check(site, handler, drawn(300, f"{handler.__name__} {search_seed}"))

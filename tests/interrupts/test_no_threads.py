@@ -1,0 +1,45 @@
+"""A process that gets no thread: the call says so, leaves nothing behind, and the next one may succeed."""
+
+from __future__ import annotations
+
+import _thread
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import BackgroundFailed, Client, LeaderElection, Lock, ReadWriteLock, Semaphore
+from tests.interrupts.stage import SPEC, left_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.sites import Site
+
+CALLS: dict[str, Callable[[Client, str], object]] = {
+    "lock": lambda client, key: Lock(client, key).acquire(timeout=10),
+    "semaphore": lambda client, key: Semaphore(client, key, 1).acquire(timeout=10),
+    "write": lambda client, key: ReadWriteLock(client, key).write.acquire(timeout=10),
+    "election": lambda client, key: LeaderElection(client, key).start(),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_no_thread_is_an_error_of_our_own_and_leaves_nothing(
+    site: Site, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    spec = replace(SPEC, name=site.unique)
+    with Client(address=site.address, session=spec) as client:
+        with monkeypatch.context() as refused:
+            refused.setattr(_thread, "start_new_thread", refuse)
+            with pytest.raises(BackgroundFailed, match="ulimit -u"):
+                CALLS[kind](client, site.key)
+            with pytest.raises(BackgroundFailed):
+                CALLS[kind](client, site.key)
+        CALLS[kind](client, site.key)
+    assert left_in(client) == []
+    assert site.left_behind() == []
