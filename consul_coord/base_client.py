@@ -6,13 +6,15 @@ A client is what users see of it; its runner does the work, and lives as long as
 from __future__ import annotations
 
 import os
-import platform
+import socket
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from consul_coord.clock import SystemClock
 from consul_coord.errors import InvalidArgument
 from consul_coord.models import SessionSpec, WriteOptions
+from consul_coord.models._validate import bytes_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,8 +45,11 @@ class BaseRunner:
         session: SessionSpec | None,
         observer: Observer | None,
         clock: Clock | None,
+        name: str | None = None,
     ) -> None:
         self._settings = settings
+        # Bound to no runner: what the client's recipes share must not keep it alive.
+        self._name = partial(own_name, bytes_or_none(name, "client_name"))
         self._kind = kind
         self._spec = session or SessionSpec()
         self._observer = observer
@@ -69,6 +74,11 @@ class BaseRunner:
 
     def __repr__(self) -> str:
         return f"<{self._kind} of {self._settings.address}>"
+
+
+def own_name(given: bytes | None = None) -> bytes:
+    """Return what a client's keys show by default: ``given`` or, for None, host and process as of now."""
+    return f"{socket.gethostname()}:{os.getpid()}".encode() if given is None else given
 
 
 R = TypeVar("R", bound=BaseRunner)
@@ -129,7 +139,7 @@ def require(client: object, kind: type[BaseClient[R]], user: str) -> R:
 
 def default_member(host: Host) -> str:
     """Return a name that no other member of a group has: host, process and a random part."""
-    return f"{platform.node()}:{os.getpid()}:{int(host.random() * 16**8):08x}"
+    return f"{socket.gethostname()}:{os.getpid()}:{int(host.random() * 16**8):08x}"
 
 
 def _a(kind: type) -> str:

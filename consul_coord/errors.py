@@ -241,11 +241,18 @@ class CoordinationError(ConsulCoordError):
 
 
 class AcquireTimeout(CoordinationError, TimeoutError):
-    """It could not be acquired in time; ``blocker`` says what stood in the way."""
+    """The lock, slot or leadership was not acquired in time.
 
-    def __init__(self, message: str, *, key: str, session: str = "", blocker: Blocker) -> None:
+    ``blocker`` says why: its ``holders`` are those that the caller last read while it waited. ``waited`` is
+    the time since the call began, in seconds.
+    """
+
+    def __init__(
+        self, message: str, *, key: str, session: str = "", blocker: Blocker, waited: float = 0.0
+    ) -> None:
         super().__init__(message, key=key, session=session)
         self.blocker = blocker
+        self.waited = waited
 
 
 class AcquireCancelled(CoordinationError):

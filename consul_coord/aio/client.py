@@ -30,8 +30,8 @@ class AsyncClient(AsyncEndpoints):
 
     def __init__(
         self,
-        *,
         address: str | None = None,
+        *,
         token: str | None = None,
         token_file: PathLike[str] | str | None = None,
         http_auth: tuple[str, str] | None = None,
@@ -41,6 +41,7 @@ class AsyncClient(AsyncEndpoints):
         tls: TLSConfig | None = None,
         timeout: float = 10.0,
         session: SessionSpec | None = None,
+        client_name: str | None = None,
         observer: Observer | None = None,
         clock: Clock | None = None,
         http_client: httpx.AsyncClient | None = None,
@@ -70,5 +71,6 @@ class AsyncClient(AsyncEndpoints):
                 session=session,
                 observer=observer,
                 clock=clock,
+                name=client_name,
             )
         )

@@ -14,7 +14,7 @@ from consul_coord.aio.leadership import AsyncLeadership
 from consul_coord.aio.watch import AsyncWatch
 from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
-from consul_coord.models._validate import as_bytes
+from consul_coord.models._validate import as_bytes, bytes_or_none
 from consul_coord.recipes.election import election as recipe
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.election.leader import leader as read_leader
@@ -51,7 +51,7 @@ class AsyncLeaderElection:
         client: AsyncClient,
         key: str,
         *,
-        value: bytes | str = b"",
+        value: bytes | str | None = None,
         session: SessionSpec | str | None = None,
         on_elected: Callable[[AsyncLeadership], object] | None = None,
         on_lost: Callable[[LossReason], object] | None = None,
@@ -81,7 +81,7 @@ class AsyncLeaderElection:
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._lock = recipe.lock_of(
             key=key,
-            value=as_bytes(value),
+            value=bytes_or_none(value),
             session=session,
             accept_flags=accept_flags,
         )

@@ -30,7 +30,7 @@ class AsyncMultiLock(AsyncLock):
         client: AsyncClient,
         keys: Sequence[str],
         *,
-        value: bytes | str = b"",
+        value: bytes | str | None = None,
         session: SessionSpec | str | None = None,
         flags: int = LOCK_FLAGS,
         accept_flags: Collection[int] = (),

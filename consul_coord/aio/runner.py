@@ -122,8 +122,9 @@ class AsyncRunner(BaseRunner):
         session: SessionSpec | None,
         observer: Observer | None,
         clock: Clock | None,
+        name: str | None = None,
     ) -> None:
-        super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock)
+        super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock, name=name)
         self._make_transport = transport
         self._begin()
         _runners.add(self)
@@ -138,6 +139,7 @@ class AsyncRunner(BaseRunner):
             spec=self._spec,
             timeout=self._settings.timeout,
             datacenter=self._settings.datacenter,
+            name=self._name,
         )
 
     def forked(self) -> None:

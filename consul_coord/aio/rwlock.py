@@ -8,7 +8,7 @@ from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.lock import AsyncLock
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
-from consul_coord.models._validate import as_bytes
+from consul_coord.models._validate import bytes_or_none
 from consul_coord.recipes.rwlock import lock as recipe
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class AsyncReadWriteLock:
         client: AsyncClient,
         key: str,
         *,
-        value: bytes | str = b"",
+        value: bytes | str | None = None,
         session: SessionSpec | None = None,
         flags: int = LOCK_FLAGS,
     ) -> None:
@@ -40,7 +40,7 @@ class AsyncReadWriteLock:
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._key = key
-        read, write = recipe.sides(key, value=as_bytes(value), flags=flags, session=session)
+        read, write = recipe.sides(key, value=bytes_or_none(value), flags=flags, session=session)
         self._side = read
         self._read = AsyncRwSide(client, key, read)
         self._write = AsyncRwSide(client, key, write)

@@ -9,7 +9,7 @@ from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
-from consul_coord.models._validate import as_bytes
+from consul_coord.models._validate import bytes_or_none
 from consul_coord.recipes.contend.recipe import release_own
 from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
@@ -55,7 +55,7 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         prefix: str,
         limit: int,
         *,
-        value: bytes | str = b"",
+        value: bytes | str | None = None,
         fair: bool = False,
         session: SessionSpec | None = None,
         grace: float | None = None,
@@ -76,7 +76,7 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         self._recipe = self._semaphore = recipe.SemaphoreObject(
             SemaphorePlan(
                 prefix=prefix,
-                value=as_bytes(value),
+                value=bytes_or_none(value),
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
                 fair=fair,

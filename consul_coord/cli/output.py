@@ -26,34 +26,18 @@ from typing import TYPE_CHECKING, Any
 from consul_coord import ConsulCoordError, events
 from consul_coord.cli.codes import ExitCode, code_of
 from consul_coord.http.failures import printable
+from consul_coord.recipes.contend.refusals import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-
-    from consul_coord.models import Blocker
 
 _CLEAR = "\r\x1b[K"
 """Goes back to the beginning of a terminal's line and empties it."""
 
 
-def _queued(blocker: Blocker) -> str:
-    if not blocker.position:
-        return "others wait before this one"
-    return f"place {blocker.position + 1} in the queue"
-
-
-_BLOCKED: dict[str, Callable[[Blocker], str]] = {
-    "held": lambda blocker: f"session {blocker.session or '(unknown)'} holds it",
-    "queued": _queued,
-    "lock_delay": lambda _: (
-        "the session of the last holder has ended; Consul keeps it locked for the lock-delay"
-    ),
-    "unreachable": lambda _: "no connection to Consul, or Consul can't serve; still trying",
-}
-
-
 def _waiting(event: events.Waiting) -> str:
-    return f"waiting for {event.key}: {_BLOCKED[event.blocker.kind](event.blocker)}"
+    trying = "; still trying" if event.blocker.kind == "unreachable" else ""
+    return f"waiting for {event.key}: {in_words(event.blocker)}{trying}"
 
 
 def _acquired(event: events.Acquired) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import TYPE_CHECKING
 
+from consul_coord.base_client import own_name
 from consul_coord.models._validate import as_bytes
 
 if TYPE_CHECKING:
@@ -24,4 +23,4 @@ def environ_of(hold: Hold) -> dict[str, str]:
 
 def shown_value(value: str | None) -> bytes:
     """Return what a key shows: what was asked for or, for None, host and process. Raises InvalidArgument."""
-    return as_bytes(f"{socket.gethostname()}:{os.getpid()}" if value is None else value)
+    return own_name() if value is None else as_bytes(value)

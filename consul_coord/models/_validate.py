@@ -79,11 +79,16 @@ def texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     return tuple(text(name, each) for each in values)
 
 
-def as_bytes(value: object) -> bytes:
+def as_bytes(value: object, name: str = "value") -> bytes:
     """Return a value as bytes; a string as UTF-8."""
     if isinstance(value, str):
-        return text("value", value).encode()
+        return text(name, value).encode()
     if isinstance(value, bytes | bytearray):
         return bytes(value)
-    message = f"value must be bytes or a string, not {type(value).__name__}"
+    message = f"{name} must be bytes or a string, not {type(value).__name__}"
     raise InvalidArgument(message)
+
+
+def bytes_or_none(value: object, name: str = "value") -> bytes | None:
+    """Return a value as bytes; None as it is."""
+    return None if value is None else as_bytes(value, name)

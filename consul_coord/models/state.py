@@ -61,19 +61,8 @@ BlockerKind: TypeAlias = Literal["held", "queued", "lock_delay", "unreachable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Blocker:
-    """What stood in the way of an acquisition."""
-
-    kind: BlockerKind
-    session: str | None = None
-    """The session in the way, where one is known."""
-    position: int | None = None
-    """The place in the queue, counted from 0, where there is one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock or a slot."""
+    """The holder of a lock or a slot."""
 
     session: str
     """Empty when nobody holds it, and a lock-delay keeps everybody from it."""
@@ -88,12 +77,25 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocker:
+    """The reason why an acquisition had to wait, or failed."""
+
+    kind: BlockerKind
+    session: str | None = None
+    """The session that the caller waited for, if it is known: of the holder, or of the waiter ahead."""
+    position: int | None = None
+    """The caller's place in the queue, counted from 1; None outside a queue."""
+    holders: tuple[Holder, ...] = ()
+    """The holders as the caller last read them while it waited; empty if it could not read any."""
+
+
+@dataclass(frozen=True, slots=True)
 class Contender:
-    """Who waits for a lock or a slot."""
+    """A waiter for a lock or a slot."""
 
     session: str
     position: int
-    """The place in the queue, counted from 0."""
+    """The place in the queue, counted from 1."""
     node: str | None = None
     value: bytes = b""
     create_index: int = 0

@@ -35,6 +35,8 @@ from consul_coord.recipes.session.pool import SessionPools
 from consul_coord.recipes.watch.engine import Watches
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consul_coord.io import IO, Host
     from consul_coord.recipes.contend.owners import Owners
     from consul_coord.recipes.hold.grant import Grant
@@ -55,9 +57,16 @@ class ClientState:
     """The state that the recipes of one client share."""
 
     def __init__(
-        self, host: Host, *, spec: SessionSpec, timeout: float, datacenter: str | None = None
+        self,
+        host: Host,
+        *,
+        spec: SessionSpec,
+        timeout: float,
+        datacenter: str | None = None,
+        name: Callable[[], bytes] = bytes,
     ) -> None:
         self.host = host
+        self._name = name
         self.timeout = timeout
         self.closing = Signal()
         """Raised when the client closes, once the holds have ended."""
@@ -82,6 +91,10 @@ class ClientState:
         """What ends each call that waits. A call that has ended takes itself out, then says so."""
         self._no_calls = Signal()
         """Raised when the client closes and no call waits any more."""
+
+    def value_of(self, given: bytes | None) -> bytes:
+        """Return the value that a key shows: the one given or, for None, the client's name as of now."""
+        return self._name() if given is None else given
 
     # -- sessions
 

@@ -31,8 +31,8 @@ class Client(Endpoints):
 
     def __init__(
         self,
-        *,
         address: str | None = None,
+        *,
         token: str | None = None,
         token_file: PathLike[str] | str | None = None,
         http_auth: tuple[str, str] | None = None,
@@ -42,6 +42,7 @@ class Client(Endpoints):
         tls: TLSConfig | None = None,
         timeout: float = 10.0,
         session: SessionSpec | None = None,
+        client_name: str | None = None,
         observer: Observer | None = None,
         clock: Clock | None = None,
         http_client: httpx.Client | None = None,
@@ -80,5 +81,6 @@ class Client(Endpoints):
                 session=session,
                 observer=observer,
                 clock=clock,
+                name=client_name,
             )
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
-from consul_coord.models._validate import as_bytes
+from consul_coord.models._validate import as_bytes, bytes_or_none
 from consul_coord.recipes.election import election as recipe
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.election.leader import leader as read_leader
@@ -52,7 +52,7 @@ class LeaderElection:
         client: Client,
         key: str,
         *,
-        value: bytes | str = b"",
+        value: bytes | str | None = None,
         session: SessionSpec | str | None = None,
         on_elected: Callable[[Leadership], object] | None = None,
         on_lost: Callable[[LossReason], object] | None = None,
@@ -82,7 +82,7 @@ class LeaderElection:
         self._runner = require(client, Client, type(self).__name__)
         self._lock = recipe.lock_of(
             key=key,
-            value=as_bytes(value),
+            value=bytes_or_none(value),
             session=session,
             accept_flags=accept_flags,
         )

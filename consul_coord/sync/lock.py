@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
-from consul_coord.models._validate import as_bytes
+from consul_coord.models._validate import bytes_or_none
 from consul_coord.recipes.contend.recipe import release_own
 from consul_coord.recipes.lock import lock as recipe
 from consul_coord.recipes.lock.plan import LockPlan
@@ -46,7 +46,7 @@ class Lock(Holdable[Hold]):
         client: Client,
         key: str,
         *,
-        value: bytes | str = b"",
+        value: bytes | str | None = None,
         session: SessionSpec | str | None = None,
         fair: bool = False,
         flags: int = LOCK_FLAGS,
@@ -67,7 +67,7 @@ class Lock(Holdable[Hold]):
         self._recipe = self._lock = recipe.LockObject(
             LockPlan(
                 keys=self._keys or (key,),
-                value=as_bytes(value),
+                value=bytes_or_none(value),
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
                 fair=fair,

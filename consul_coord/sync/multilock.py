@@ -31,7 +31,7 @@ class MultiLock(Lock):
         client: Client,
         keys: Sequence[str],
         *,
-        value: bytes | str = b"",
+        value: bytes | str | None = None,
         session: SessionSpec | str | None = None,
         flags: int = LOCK_FLAGS,
         accept_flags: Collection[int] = (),

@@ -52,9 +52,10 @@ class Runner(BaseRunner):
         session: SessionSpec | None,
         observer: Observer | None,
         clock: Clock | None,
+        name: str | None = None,
     ) -> None:
         green.refuse()
-        super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock)
+        super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock, name=name)
         self._transport = transport
         self._make_background = background
         self._begin()
@@ -73,6 +74,7 @@ class Runner(BaseRunner):
             spec=self._spec,
             timeout=self._settings.timeout,
             datacenter=self._settings.datacenter,
+            name=self._name,
         )
         self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
         self._closed_by = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
-from consul_coord.models._validate import as_bytes
+from consul_coord.models._validate import bytes_or_none
 from consul_coord.recipes.rwlock import lock as recipe
 from consul_coord.sync.client import Client
 from consul_coord.sync.lock import Lock
@@ -31,7 +31,7 @@ class ReadWriteLock:
         client: Client,
         key: str,
         *,
-        value: bytes | str = b"",
+        value: bytes | str | None = None,
         session: SessionSpec | None = None,
         flags: int = LOCK_FLAGS,
     ) -> None:
@@ -41,7 +41,7 @@ class ReadWriteLock:
         """
         self._runner = require(client, Client, type(self).__name__)
         self._key = key
-        read, write = recipe.sides(key, value=as_bytes(value), flags=flags, session=session)
+        read, write = recipe.sides(key, value=bytes_or_none(value), flags=flags, session=session)
         self._side = read
         self._read = RwSide(client, key, read)
         self._write = RwSide(client, key, write)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
-from consul_coord.models._validate import as_bytes
+from consul_coord.models._validate import bytes_or_none
 from consul_coord.recipes.contend.recipe import release_own
 from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
@@ -56,7 +56,7 @@ class Semaphore(Holdable[Permit]):
         prefix: str,
         limit: int,
         *,
-        value: bytes | str = b"",
+        value: bytes | str | None = None,
         fair: bool = False,
         session: SessionSpec | None = None,
         grace: float | None = None,
@@ -77,7 +77,7 @@ class Semaphore(Holdable[Permit]):
         self._recipe = self._semaphore = recipe.SemaphoreObject(
             SemaphorePlan(
                 prefix=prefix,
-                value=as_bytes(value),
+                value=bytes_or_none(value),
                 flags=flags,
                 accept_flags=frozenset(accept_flags),
                 fair=fair,

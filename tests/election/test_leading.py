@@ -151,9 +151,9 @@ def test_waiting_in_vain_says_so(stand: Stand) -> None:
     queued(first, 1)
     with pytest.raises(AcquireTimeout) as caught:
         waiting.wait_for_leadership(timeout=0.2)
-    blocker = caught.value.blocker
-    told = {"held": f"session {blocker.session} holds it", "queued": "others wait before this one"}
-    assert told[blocker.kind] in str(caught.value)
+    (holder,) = caught.value.blocker.holders
+    assert f"held by {holder.value.decode()} (" in str(caught.value)
+    assert " within 0." in str(caught.value)
 
 
 def test_who_is_no_candidate_at_present_is_told_so(stand: Stand) -> None:

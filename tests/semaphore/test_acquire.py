@@ -185,10 +185,10 @@ class TestWaiting:
         assert first.position() is None
         calls = [waiting(pool, first, place), waiting(pool, second, place)]
         assert [(one.position, one.value) for one in semaphore.contenders()] == [
-            (0, b"first"),
-            (1, b"second"),
+            (1, b"first"),
+            (2, b"second"),
         ]
-        assert (first.position(), second.position(), semaphore.position()) == (0, 1, None)
+        assert (first.position(), second.position(), semaphore.position()) == (1, 2, None)
         for permit in held:
             permit.release()
         for call in calls:
@@ -202,7 +202,11 @@ class TestWaiting:
         front = waiting(pool, semaphore, place)
         with lasting(least=0.3, most=3.0), pytest.raises(AcquireTimeout) as caught:
             semaphore.acquire(timeout=0.3)
-        assert (caught.value.blocker.kind, caught.value.blocker.position) == ("queued", 1)
+        assert (caught.value.blocker.kind, caught.value.blocker.position) == ("queued", 2)
+        assert {one.session for one in caught.value.blocker.holders} == {one.session for one in held}
+        assert all(
+            one.node and f"node {one.node}" in str(caught.value) for one in caught.value.blocker.holders
+        )
         semaphore.cancel()
         with pytest.raises(AcquireCancelled):
             front.result(5)

@@ -24,7 +24,7 @@ ASYNC_RECIPES: dict[str, Callable[[Any, Any], object]] = {
     "AsyncSemaphore": lambda client, value: cc.AsyncSemaphore(client, "k", 2, value=value),
     "AsyncLeaderElection": lambda client, value: cc.AsyncLeaderElection(client, "k", value=value),
 }
-BAD = {"half a character": "\udcff", "a number": 5, "nothing": None}
+BAD = {"half a character": "\udcff", "a number": 5, "a list": []}
 
 
 @pytest.mark.parametrize("bad", BAD)

@@ -5,6 +5,8 @@ Rules
   the hold, or None when something stands in the way; ``_block`` has said what.
 - A failure to serve stands in the way like a holder does: the attempt pauses and moves again.
 - A single try (``timeout=0``) never waits for a change.
+- Shortly before its deadline a waiter looks once more, and reads on which nodes the holders are. So the error
+  that it raises names them without a request after the deadline.
 - Leaving without a hold leaves nothing behind: at once if the server answers soon, otherwise by the reaper.
 - A claim is entered before anything is sent. If the call is interrupted, even while it gives up, the register
   has the rest done.
@@ -14,6 +16,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from consul_coord.errors import (
@@ -27,18 +31,19 @@ from consul_coord.errors import (
 from consul_coord.events import Acquired, TimedOut, Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
+from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints import txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.retry import send_once
 from consul_coord.models import Blocker
-from consul_coord.recipes.contend.refusals import timed_out
+from consul_coord.recipes.contend.refusals import MOST_NAMED, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from consul_coord.http.messages import Retry
     from consul_coord.io import IO
-    from consul_coord.models import BlockerKind, KVPair, Result, TxnOp, TxnResult
+    from consul_coord.models import BlockerKind, Holder, KVPair, Result, TxnOp, TxnResult
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Handle, HoldKind
     from consul_coord.recipes.session.keeping import KeptSession
@@ -48,6 +53,10 @@ T = TypeVar("T")
 FIRST_PAUSE = 0.1
 """Seconds to the second try in a lock-delay or after a failure; grows to LONGEST_PAUSE."""
 LONGEST_PAUSE = 1.0
+LAST_LOOK = 0.5
+"""Seconds before the deadline at which a waiter looks once more; a fifth of a shorter timeout."""
+NODES_BUDGET = 0.25
+"""Seconds that reading the holders' nodes may take."""
 GIVE_UP_BUDGET = 0.08
 """Seconds that giving up may take before the reaper takes over: a cancelled call ends within 100 ms."""
 SPREAD = 0.02
@@ -80,7 +89,13 @@ class Attempt(ABC):
         self.wanted = wanted
         """What is wanted, as the user named it."""
         self.once = timeout == 0
+        self.began = io.now()
         self.deadline = io.now() + client.timeout if self.once else deadline_of(io, timeout)
+        self._last_look = self.deadline - min(LAST_LOOK, (timeout or 0.0) / 5)
+        self._nodes: dict[str, str | None] | None = None
+        """The node of each session that holds, once they were read."""
+        self.holders: tuple[Holder, ...] = ()
+        """The holders as they were last read."""
         self.kept: KeptSession | None = None
         """The present session."""
         self.kind: HoldKind | None = None
@@ -124,7 +139,7 @@ class Attempt(ABC):
 
     async def run(self) -> Handle:
         """Get what is wanted, or raise why not, leaving nothing behind."""
-        io, started, failures = self.io, self.io.now(), 0
+        io, failures = self.io, 0
         handle: Handle | None = None
         try:
             await self._begin()
@@ -136,7 +151,7 @@ class Attempt(ABC):
                     self._note(error)
                 if handle is not None:
                     hold = handle.grant
-                    io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - started))
+                    io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - self.began))
                     return handle
                 failures = failures + 1 if self._must_pause else 0
                 if io.now() >= self.deadline or (self.once and failures):
@@ -146,7 +161,7 @@ class Attempt(ABC):
                     pause = delay(failures, io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
                     await io.sleep(min(pause, max(0.0, self.deadline - io.now())))
         except AcquireTimeout as error:
-            io.emit(TimedOut(error.key, error.blocker, io.now() - started))
+            io.emit(TimedOut(error.key, error.blocker, error.waited))
             raise
         finally:
             # Also after a KeyboardInterrupt or a cancellation, wherever it struck.
@@ -171,7 +186,7 @@ class Attempt(ABC):
         cause: ConsulCoordError | None = None,
     ) -> None:
         """Take note of what is in the way, and report it when it is something else than before."""
-        self.blocker = Blocker(kind, session, position)
+        self.blocker = Blocker(kind, session, position, self.holders)
         self.cause = cause
         self._must_pause = kind in _PAUSES
         if self._reported != (kind, position):
@@ -179,7 +194,15 @@ class Attempt(ABC):
             self.io.emit(Waiting(self.wanted, self.blocker))
 
     def _timeout(self) -> AcquireTimeout:
-        return timed_out(self.wanted, self.session, self.blocker, self.cause)
+        nodes = self._nodes or {}
+        holders = tuple(replace(one, node=nodes.get(one.session)) for one in self.holders)
+        return timed_out(
+            self.wanted,
+            self.session,
+            replace(self.blocker, holders=holders),
+            self.cause,
+            waited=self.io.now() - self.began,
+        )
 
     async def _give_up(self) -> None:
         settled = False
@@ -234,17 +257,33 @@ class Attempt(ABC):
             await self._before_a_watch()
             until = None if self.kept is None else self.kept.over
             seen = await self.client.watches.change(
-                self.io, key, index, until=until, deadline=deadline or self.deadline, first=first
+                self.io, key, index, until=until, deadline=deadline or self._watch_until, first=first
             )
             if seen is None or seen.value is None or seen.value.modify_index != index:
                 return seen
 
+    @property
+    def _watch_until(self) -> float:
+        """When a watch ends at the latest: for the last look, or at the deadline."""
+        return self._last_look if self._nodes is None else self.deadline
+
     async def _before_a_watch(self) -> None:
         if self.once:
             raise self._timeout()
+        if self._nodes is None and self.io.now() >= self._last_look:
+            self._nodes = {}
+            await self._read_nodes(self._nodes)
         self._pace, pause = self._pace.take(self.io.now(), self.io.random())
         if pause:
             await self.io.sleep(pause)
+
+    async def _read_nodes(self, nodes: dict[str, str | None]) -> None:
+        """Read where the holders that an error would name are; what can't be read stays unknown."""
+        until = min(self.deadline, self.io.now() + NODES_BUDGET)
+        with suppress(ConsulCoordError):
+            for holder in self.holders[:MOST_NAMED]:
+                found = await send_once(self.io, session_endpoint.info(holder.session), deadline=until)
+                nodes[holder.session] = None if found.value is None else found.value.node
 
 
 async def or_none(single_try: Awaitable[T]) -> T | None:

@@ -33,6 +33,10 @@ class Shared(Protocol):
     watches: Watches
     queue_memory: QueueMemory
 
+    def value_of(self, given: bytes | None) -> bytes:
+        """Return the value that a key shows: the one given or, for None, the client's name as of now."""
+        ...
+
     def source(self, spec: SessionSpec | str | None) -> SessionSource:
         """Return where a lock gets its session from; one of its own ends when nobody refers to its source."""
         ...

@@ -81,7 +81,7 @@ class Candidate(LockAttempt):
 
     async def _let_go_first(self, look: Look, heir: KVPair) -> None:
         """Wait until the heir is elected, does not queue any more, or has had its time."""
-        self._block("queued", session=notes.heir_of(heir), position=1)
+        self._block("queued", session=notes.heir_of(heir), position=2)
         own = next(pair for pair in look.live if pair.session == notes.heir_of(heir))
         await self._watch(own.key, own.modify_index, first=True, deadline=self._heir_until)
 

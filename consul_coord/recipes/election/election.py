@@ -52,7 +52,7 @@ from consul_coord.models import LOCK_FLAGS, Blocker, LossReason, ReadOptions, Re
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import deadline_of
-from consul_coord.recipes.contend.refusals import in_words
+from consul_coord.recipes.contend.refusals import in_words, within
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.changes import Changes
@@ -139,7 +139,7 @@ class ElectionPlan:
 
 
 def lock_of(
-    *, key: str, value: bytes, session: SessionSpec | str | None, accept_flags: Collection[int]
+    *, key: str, value: bytes | None, session: SessionSpec | str | None, accept_flags: Collection[int]
 ) -> LockObject:
     """Return the lock that an election is about. Raises InvalidKey."""
     plan = LockPlan(
@@ -464,7 +464,7 @@ async def wait_for_leadership(
 
     Raises AcquireTimeout, and AcquireCancelled when there is no candidate (any more).
     """
-    deadline = deadline_of(io, timeout)
+    began, deadline = io.now(), deadline_of(io, timeout)
     while candidacy is not None:
         with candidacy.changes.watching() as changed:
             hold = candidacy.leading(io.now())
@@ -473,12 +473,12 @@ async def wait_for_leadership(
             if candidacy.is_over:
                 break
             if not await io.wait(changed, deadline=deadline):
-                raise _timeout(candidacy)
+                raise _timeout(candidacy, waited=io.now() - began)
     key = "" if candidacy is None else candidacy.plan.key
     raise AcquireCancelled("no candidate: the election was not started, or was stopped", key=key)
 
 
-def _timeout(candidacy: Candidacy) -> AcquireTimeout:
+def _timeout(candidacy: Candidacy, *, waited: float) -> AcquireTimeout:
     key, attempt, problem = candidacy.plan.key, candidacy.attempt, candidacy.problem
     just_begun = attempt is not None and attempt.blocker.kind == "unreachable" and attempt.cause is None
     if problem is not None and (attempt is None or just_begun):
@@ -487,8 +487,8 @@ def _timeout(candidacy: Candidacy) -> AcquireTimeout:
         why = in_words(attempt.blocker, attempt.cause)
     else:
         why = "it does not contend at present (it has just begun, rests, is not healthy, or of low priority)"
-    message = f"not elected leader of {key!r} in time: {why}"
-    error = AcquireTimeout(message, key=key, blocker=candidacy.blocker)
+    message = f"not elected leader of {key!r} {within(waited)}: {why}"
+    error = AcquireTimeout(message, key=key, blocker=candidacy.blocker, waited=waited)
     error.__cause__ = problem if attempt is None or attempt.cause is None else attempt.cause
     return error
 

@@ -120,7 +120,7 @@ class Membership:
             ended, mine = self._begin_to_join()
             if not mine:
                 if not await io.wait(ended, deadline=deadline):
-                    raise timed_out(self.key, "", Blocker("queued"), None)
+                    raise timed_out(self.key, "", Blocker("queued"), None, waited=timeout or 0.0)
                 continue
             try:
                 left = None if timeout is None else max(0.0, deadline - io.now())

@@ -32,7 +32,7 @@ from consul_coord.events import FencesRestarted
 from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
-from consul_coord.models import TxnOp
+from consul_coord.models import Holder, TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.cleanup.unlock import Locked, unlock, withdraw
 from consul_coord.recipes.contend import queue as waitqueue
@@ -62,9 +62,10 @@ class LockAttempt(Attempt):
     ) -> None:
         super().__init__(io, client, plan.key, timeout=timeout)
         self.plan = plan
+        self.value = client.value_of(plan.value)
         self.key = plan.key
         self.source = source
-        remove = (plan.value,) if plan.remove else ()
+        remove = (self.value,) if plan.remove else ()
         self.keys = Keys(client, plan.keys, plan.flags, self._owner(), remove=remove)
         self.contender: KVPair | None = None
         """Our contender as last seen; None when we do not queue, or do not know."""
@@ -100,7 +101,14 @@ class LockAttempt(Attempt):
             return
         self._block("queued", position=self.client.tickets.position(ticket))
         if self.once or not await self.io.wait(ticket.ready, deadline=self.deadline):
+            self.holders = self._held_here(key)
+            self._block("queued", position=self.client.tickets.position(ticket))
             raise self._timeout()
+
+    def _held_here(self, key: str) -> tuple[Holder, ...]:
+        """Return the holder of a key if it is another thread or task of this client; no I/O."""
+        found = (hold for hold in self.client.holds.all() if hold.key == key)
+        return tuple(Holder(hold.session, value=hold.value, fence=hold.fence) for hold in found)
 
     async def _move(self) -> Handle | None:
         await self._need_session()
@@ -155,7 +163,7 @@ class LockAttempt(Attempt):
             self._block("held", session=look.pair.session)
             return False
         if look.others(self.session) and must_queue:
-            self._block("queued", session=look.live[0].session, position=len(look.live))
+            self._block("queued", session=look.live[0].session, position=len(look.live) + 1)
             return False
         return True
 
@@ -213,8 +221,7 @@ class LockAttempt(Attempt):
 
     def _read(self, results: Iterable[tuple[KVPair, ...]]) -> Look:
         look = waitqueue.read(self.key, (pair for pairs in results for pair in pairs))
-        if look.pair is not None:
-            self.plan.check_flags(look.pair)
+        self._holder(look.pair)
         for pair in look.dead:
             self.client.reaper.add(RemoveKey(pair.key, pair.modify_index))
         return look
@@ -229,14 +236,14 @@ class LockAttempt(Attempt):
         self.contender = verdict.own
         if isinstance(verdict, Follow):
             ahead = verdict.predecessor
-            self._block("queued", session=ahead.session, position=verdict.position)
+            self._block("queued", session=ahead.session, position=verdict.position + 1)
             await self._watch(ahead.key, ahead.modify_index)
             return None
         return await self._lead(verdict.held)
 
     async def _lead(self, held: KVPair | None) -> Handle | None:
         """As the head, watch the key until it is free, and take it then."""
-        if await self._wait_until_free(held, position=0):
+        if await self._wait_until_free(held, position=1):
             return await self._take()
         return None
 
@@ -251,11 +258,15 @@ class LockAttempt(Attempt):
         return True
 
     def _holder(self, pair: KVPair | None) -> KVPair | None:
-        """Return the key if somebody else holds it."""
+        """Return the key if somebody else holds it, and take note of who does."""
+        self.holders = ()
         if pair is None:
             return None
         self.plan.check_flags(pair)
-        return pair if pair.session not in {None, self.session} else None
+        if pair.session is None or pair.session == self.session:
+            return None
+        self.holders = (Holder(pair.session, value=pair.value, fence=pair.modify_index),)
+        return pair
 
     async def _take(self) -> Handle | None:
         contender = self.contender
@@ -314,7 +325,7 @@ class LockAttempt(Attempt):
     # -- asking
 
     def _lock_op(self, key: str) -> TxnOp:
-        return TxnOp.lock(key, self.session, value=self.plan.value, flags=self.plan.flags)
+        return TxnOp.lock(key, self.session, value=self.value, flags=self.plan.flags)
 
     def _unanswered(self) -> None:
         self.unanswered.add(self.session)
@@ -338,9 +349,7 @@ class LockAttempt(Attempt):
         # The same index as before: the server still has that hold, whose unlock was never applied. Different
         # ones: a late request of an earlier attempt has locked some of the keys.
         stale = any(map(eq, indexes, last)) or len({*indexes}) > 1
-        locked = [
-            Locked(pair.key, pair.modify_index, self.plan.value, remove=self.plan.remove) for pair in pairs
-        ]
+        locked = [Locked(pair.key, pair.modify_index, self.value, remove=self.plan.remove) for pair in pairs]
         if stale or not kept.lease.is_valid(self.io.now()):
             self.unanswered.add(kept.id)
             for one in locked:
@@ -357,7 +366,7 @@ class LockAttempt(Attempt):
         handle = self.client.holds.grant(
             pairs[0],
             kept=kept,
-            value=self.plan.value,
+            value=self.value,
             flags=self.plan.flags,
             kind=self.kind,
             keeps=self.source,

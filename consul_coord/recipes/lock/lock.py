@@ -40,7 +40,7 @@ class LockObject(Recipe):
         super().__init__(plan.key, one="hold", reentrant=plan.reentrant)
         for key in plan.keys:
             (check_key if plan.any_key else check_name)(key)
-        check_value(plan.keys, plan.value)
+        check_value(plan.keys, plan.value or b"")
         self.plan = plan
         self._source: tuple[Shared, SessionSource] | None = None
 
@@ -138,7 +138,7 @@ async def contenders(io: IO, client: Shared, lock: LockObject) -> tuple[Contende
             create_index=pair.create_index,
             modify_index=pair.modify_index,
         )
-        for place, pair in enumerate(live)
+        for place, pair in enumerate(live, 1)
     )
 
 

@@ -17,7 +17,8 @@ class LockPlan:
 
     keys: tuple[str, ...]
     """One, or several to be locked together, in their order."""
-    value: bytes
+    value: bytes | None
+    """What the keys show; None for the client's name."""
     flags: int
     accept_flags: frozenset[int]
     fair: bool

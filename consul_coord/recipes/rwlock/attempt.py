@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import TxnFailed
 from consul_coord.http.messages import Retry
-from consul_coord.models import TxnOp
+from consul_coord.models import Holder, TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.pooled import PooledAttempt
@@ -69,8 +69,12 @@ class RwAttempt(PooledAttempt):
             return self._granted(pooled, verdict.own)
         if isinstance(verdict, Behind):
             self.own = verdict.own
-            blocker = verdict.blocker
-            self._block("queued", session=blocker.session, position=verdict.position)
+            blocker, inside = verdict.blocker, rwqueue.inside(look)
+            self.holders = tuple(
+                Holder(waitqueue.session_of(pair), value=rwqueue.value_of(pair), fence=pair.create_index)
+                for pair in inside
+            )
+            self._block("queued", session=blocker.session, position=verdict.position + 1 - len(inside))
             await self._watch(blocker.key, blocker.modify_index, first=verdict.position == 1)
         else:
             self._drop_session()  # an operator has removed our contender: queue again, as somebody new

@@ -44,7 +44,7 @@ class RwSide(Recipe):
         key: str,
         mode: Mode,
         *,
-        value: bytes,
+        value: bytes | None,
         flags: int,
         session: SessionSpec | None,
         inside: dict[Mode, Owners],
@@ -55,7 +55,8 @@ class RwSide(Recipe):
         inside[mode] = self.owners
         self.base = check_name(rwqueue.base_of(key))
         self.mode: Mode = mode
-        self._value = check_value((self.base,), value)
+        self._value = value
+        check_value((self.base,), value or b"")
         self._flags = flags
         self._spec = session
         self._pool: tuple[Shared, SessionPool] | None = None
@@ -69,7 +70,7 @@ class RwSide(Recipe):
             self.pool(client),
             base=self.base,
             mode=self.mode,
-            value=self._value,
+            value=client.value_of(self._value),
             flags=self._flags,
             timeout=timeout,
         )
@@ -91,7 +92,9 @@ class RwSide(Recipe):
                 raise AlreadyHeld(message, key=self.name, session=handle.grant.session)
 
 
-def sides(key: str, *, value: bytes, flags: int, session: SessionSpec | str | None) -> tuple[RwSide, RwSide]:
+def sides(
+    key: str, *, value: bytes | None, flags: int, session: SessionSpec | str | None
+) -> tuple[RwSide, RwSide]:
     """Return the read and the write side of one lock object.
 
     Raises InvalidArgument for a session with checks.
@@ -134,7 +137,7 @@ async def contenders(io: IO, client: Shared, side: RwSide) -> tuple[Contender, .
             create_index=pair.create_index,
             modify_index=pair.modify_index,
         )
-        for place, pair in enumerate(waiting)
+        for place, pair in enumerate(waiting, 1)
     )
 
 

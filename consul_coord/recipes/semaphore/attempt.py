@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import PermissionDenied, SemaphoreLimitConflict, TxnFailed
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
-from consul_coord.models import ReadOptions, TxnOp
+from consul_coord.models import Holder, ReadOptions, TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend.pooled import PooledAttempt
 from consul_coord.recipes.semaphore import slots
@@ -65,6 +65,7 @@ class PermitAttempt(PooledAttempt):
     ) -> None:
         super().__init__(io, client, plan.prefix, memory.sessions, timeout=timeout)
         self.plan = plan
+        self.value = client.value_of(plan.value)
         self.memory = memory
         self.born = 0
         """CreateIndex of our contender, as the join made it."""
@@ -101,7 +102,7 @@ class PermitAttempt(PooledAttempt):
         """Queue at the end, or keep the place, and return what the semaphore looks like."""
         prefix = slots.directory(self.plan.prefix)
         try:
-            result = await self._ask(self._lock_own(slots.waiting(self.plan.value)), TxnOp.get_tree(prefix))
+            result = await self._ask(self._lock_own(slots.waiting(self.value)), TxnOp.get_tree(prefix))
         except TxnFailed as error:
             self._refused(error)
             return None
@@ -132,6 +133,11 @@ class PermitAttempt(PooledAttempt):
             )
             raise SemaphoreLimitConflict(message, key=plan.prefix, local=limit, remote=record.limit)
         self._limit_seen = record.limit
+        self.holders = tuple(
+            Holder(one, value=slots.value_of(pair), fence=pair.modify_index)
+            for one in listing.held
+            if (pair := listing.live.get(one)) is not None
+        )
         self.pool.saw(record.index, record.holders)
         for pair in listing.leftovers:
             self.client.reaper.add(RemoveKey(pair.key, pair.modify_index))
@@ -171,7 +177,7 @@ class PermitAttempt(PooledAttempt):
         return slots.judge(listing, self.session, born=self.born)
 
     async def _wait_at_the_front(self, listing: Listing) -> None:
-        self._block("held", session=next(iter(listing.held), None), position=0)
+        self._block("held", session=next(iter(listing.held), None), position=1)
         await self._before_a_watch()
         over = (self._spared_until(self.dead_since[one]) for one in listing.spared)
         found = await self.client.watches.change_below(
@@ -179,14 +185,14 @@ class PermitAttempt(PooledAttempt):
             slots.directory(self.plan.prefix),
             listing.index,
             until=None if self.kept is None else self.kept.over,
-            deadline=min([self.deadline, *over]),
+            deadline=min([self._watch_until, *over]),
         )
         if found is not None:
             self.upcoming = self._read(found.value, index=found.index)
 
     async def _wait_behind(self, verdict: Follow) -> None:
         ahead = verdict.predecessor
-        self._block("queued", session=slots.session_of(ahead), position=verdict.position)
+        self._block("queued", session=slots.session_of(ahead), position=verdict.position + 1)
         await self._watch(ahead.key, ahead.modify_index)
 
     async def _take(self, verdict: Take, *, alone: bool) -> Handle | None:
@@ -223,7 +229,7 @@ class PermitAttempt(PooledAttempt):
         key = slots.record_key(self.plan.prefix)
         return (
             TxnOp.cas(key, record.encode(), record.index, flags=record.flags),
-            self._lock_own(slots.holding(self.plan.value)),
+            self._lock_own(slots.holding(self.value)),
         )
 
     def _granted(self, record: Record, own: KVPair, *, alone: bool) -> Handle | None:
@@ -238,7 +244,7 @@ class PermitAttempt(PooledAttempt):
         handle = self.client.holds.grant(
             own,
             kept=pooled.kept,
-            value=slots.holding(self.plan.value),
+            value=slots.holding(self.value),
             flags=self.plan.flags,
             kind=self.kind,
         )

@@ -18,7 +18,8 @@ class SemaphorePlan:
     """What slots are of, and how they are to be held."""
 
     prefix: str
-    value: bytes
+    value: bytes | None
+    """What the own key shows; None for the client's name."""
     flags: int
     accept_flags: frozenset[int]
     fair: bool

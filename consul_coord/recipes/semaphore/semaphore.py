@@ -58,7 +58,7 @@ class SemaphoreObject(Recipe):
 
     def check_limit(self, limit: int) -> int:
         """Return a limit that this semaphore can have. Raises InvalidArgument, ValueTooLarge."""
-        return slots.check_limit(self.plan.prefix, limit, value=self.plan.value)
+        return slots.check_limit(self.plan.prefix, limit, value=self.plan.value or b"")
 
     def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> PermitAttempt:
         """Return one call of ``acquire``, not begun yet."""
@@ -122,12 +122,12 @@ async def contenders(io: IO, client: Shared, semaphore: SemaphoreObject) -> tupl
             create_index=pair.create_index,
             modify_index=pair.modify_index,
         )
-        for place, pair in enumerate(listing.waiters)
+        for place, pair in enumerate(listing.waiters, 1)
     )
 
 
 async def position(io: IO, client: Shared, semaphore: SemaphoreObject) -> int | None:
-    """Return the best place in the queue among this object's waiting calls, 0 for the next one; or None."""
+    """Return the best place in the queue among this object's waiting calls, counted from 1; or None."""
     ours = {attempt.session for attempt in list(semaphore.attempts)}
     if not ours:
         return None

@@ -273,7 +273,7 @@ EVERY_ERROR: list[errors.ConsulCoordError] = [
             errors.SessionCheckFailed,
         )
     ),
-    errors.AcquireTimeout("m", blocker=Blocker("queued", "t", 3), **ABOUT),
+    errors.AcquireTimeout("m", blocker=Blocker("queued", "t", 3), waited=1.5, **ABOUT),
     errors.LockLost("m", fence=3, reason=LossReason.EXPIRED, **ABOUT),
     errors.LeadershipLost("m", fence=3, reason=LossReason.EXPIRED, **ABOUT),
     errors.KeyConflict("m", flags=2**64 - 1, **ABOUT),

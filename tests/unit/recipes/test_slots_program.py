@@ -341,6 +341,9 @@ class TestGivingUp:
         bench.io.expect("PUT", "/v1/txn", lost())
         bench.joins(record(THEM, at=7), contender(US, at=10), contender(THEM, at=5, held=True))
         bench.io.expect("GET", f"/v1/kv/{P}/", pairs(), takes=99.0)
+        bench.lists(record(THEM, at=7), contender(US, at=10), contender(THEM, at=5, held=True))
+        bench.io.expect("GET", f"/v1/session/info/{THEM}", ok([]))
+        bench.io.expect("GET", f"/v1/kv/{P}/", pairs(), takes=99.0)
         with pytest.raises(AcquireTimeout):
             bench.acquire(timeout=3.0)
         assert bench.destroyed() == [US]

@@ -1,0 +1,138 @@
+"""Who has it: what keys show by default, and whom a timeout names."""
+
+from __future__ import annotations
+
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import AcquireTimeout, Client, InvalidArgument, Lock, ReadWriteLock, Semaphore, base_client
+from tests.lock.test_acquire import waiting
+from tests.support.proxy import Fault, Lose
+
+if TYPE_CHECKING:
+    from consul_coord import Hold
+    from tests.lock.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+    from tests.support.sites import Site
+
+
+def here() -> bytes:
+    return f"{socket.gethostname()}:{os.getpid()}".encode()
+
+
+def test_without_a_value_the_key_shows_host_and_process(
+    site: Site, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make_client()
+    lock = Lock(client, site.key)
+    with lock:
+        assert _value(lock) == here()
+    # As in a forked child: it is read at each acquire.
+    monkeypatch.setattr(base_client, "os", SimpleNamespace(getpid=lambda: 4711))
+    with lock:
+        assert _value(lock) == f"{socket.gethostname()}:4711".encode()
+    semaphore, shared = Semaphore(client, f"{site.key}/slots", 1), ReadWriteLock(client, f"{site.key}/rw")
+    with semaphore as permit, shared.read:
+        (holder,) = semaphore.holders()
+        assert (holder.session, holder.value) == (permit.session, b"%s:4711" % socket.gethostname().encode())
+        assert [one.value for one in shared.holders()] == [holder.value]
+
+
+@pytest.mark.parametrize(("given", "shown"), [(b"", b""), ("ü", "ü".encode()), (b"\xff", b"\xff")])
+def test_a_value_is_shown_as_it_is(
+    site: Site, make_client: MakeClient, given: bytes | str, shown: bytes
+) -> None:
+    lock = Lock(make_client(), site.key, value=given)
+    with lock:
+        assert _value(lock) == shown
+
+
+def test_a_client_may_have_a_name_of_its_own(site: Site, make_client: MakeClient) -> None:
+    lock = Lock(make_client(client_name="billing-7"), site.key)
+    with lock:
+        assert _value(lock) == b"billing-7"
+
+
+def test_a_name_is_text() -> None:
+    with pytest.raises(InvalidArgument, match="client_name must be"):
+        Client(client_name=7)  # type: ignore[arg-type]
+
+
+def _value(lock: Lock) -> bytes:
+    holder = lock.holder()
+    assert holder is not None
+    return holder.value
+
+
+def test_a_timeout_names_holder_node_and_place(site: Site, make_client: MakeClient, held: Hold) -> None:
+    node = _node(held, make_client())
+    with ThreadPoolExecutor(1) as pool:
+        first = Lock(make_client(), site.key)
+        call = waiting(first, pool, timeout=30)
+        with pytest.raises(AcquireTimeout) as late:
+            Lock(make_client(), site.key).acquire(timeout=0.3)
+        first.cancel()
+        assert call.exception(5) is not None
+    (holder,) = late.value.blocker.holders
+    assert (holder.session, holder.value, holder.node) == (held.session, here(), node)
+    assert (late.value.blocker.position, round(late.value.waited, 1)) == (2, 0.3)
+    said = str(late.value)
+    assert "not acquired within 0.3 s" in said
+    assert f"held by {here().decode()} (node {node}, session {held.session})" in said
+    assert "at place 2 in the queue" in said
+
+
+def _node(hold: Hold, client: Client) -> str:
+    session = client.session.info(hold.session).value
+    assert session is not None
+    return session.node
+
+
+def test_it_names_who_took_the_lock_while_the_call_waited_behind_others(
+    site: Site, make_client: MakeClient, held: Hold
+) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        second = Lock(make_client(), site.key, value="second")
+        call = waiting(second, pool, timeout=30)
+        late = pool.submit(Lock(make_client(), site.key).acquire, timeout=1.0)
+        held.release()
+        hold = call.result(10)
+        error = late.exception(10)
+    assert isinstance(error, AcquireTimeout)
+    assert f"held by second (node {_node(hold, make_client())}," in str(error)
+    hold.release()
+
+
+def test_what_the_token_may_not_see_is_unknown(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, held: Hold
+) -> None:
+    proxy.add(Fault(lose=Lose.AGENT, path="/v1/session/info", status=403, times=99))
+    with pytest.raises(AcquireTimeout, match=f"node unknown, session {held.session}"):
+        Lock(make_client(address=proxy.address), site.key).acquire(timeout=0.3)
+
+
+def test_nothing_is_asked_after_the_deadline(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, held: Hold
+) -> None:
+    lock = Lock(make_client(address=proxy.address), site.key)
+    with pytest.raises(AcquireTimeout):
+        lock.acquire(timeout=0.3)
+    asked = [passed.path for passed in proxy.requests]
+    last = max(number for number, path in enumerate(asked) if path.startswith("/v1/session/info"))
+    # Only the last watch, and what gives up the place in the queue.
+    after = [path for path in asked[last + 1 :] if "/.wait/" not in path]
+    assert {path.split("?")[0] for path in after} <= {f"/v1/kv/{site.key}", "/v1/txn"}
+    assert held.is_held
+
+
+def test_another_thread_of_the_same_client_is_named(client: Client, site: Site) -> None:
+    lock = Lock(client, site.key, value="the other thread")
+    with lock as hold, ThreadPoolExecutor(1) as pool:
+        error = pool.submit(lock.acquire, timeout=0.1).exception(5)
+    assert isinstance(error, AcquireTimeout)
+    assert f"held by 'the other thread' (node unknown, session {hold.session})" in str(error)
