@@ -80,7 +80,7 @@ def test_what_is_said_to_differ_exists(twins: Twins) -> None:
 def test_after_the_first_parameters_everything_is_keyword_only() -> None:
     positional = {
         ("Lock", "__init__"): ["client", "key"],
-        ("Client", "__init__"): [],
+        ("Client", "__init__"): ["address"],
         ("Lock", "acquire"): [],
         ("Lock", "hold"): [],
         ("Lock", "run"): ["fn"],
