@@ -51,6 +51,12 @@ def test_some_places(site: Site, case: Case, kind: str) -> None:
     check(site, case, kind, drawn(case, kind, 0, FEW))
 
 
+@pytest.mark.parametrize("kind", ["lock", "own session", "semaphore"])
+def test_where_a_release_takes_over_the_hold(site: Site, kind: str) -> None:
+    case = next(case for case in CASES if case.name == "hold.release")
+    check(site, case, kind, range(60))
+
+
 @pytest.mark.search
 @each_case
 def test_a_portion_of_all_places(site: Site, case: Case, kind: str, search_seed: int) -> None:

@@ -132,7 +132,7 @@ class Holds:
     def abandoned(self, hold: Grant) -> None:
         """Give back a hold that nobody refers to any more."""
         ended_by = hold.kept.lease.ended_by
-        if ended_by is not None or hold.kept.exported:
+        if not hold.released and (ended_by is not None or hold.kept.exported):
             # The server frees the key with its session, or that goes on elsewhere.
             hold.lose(ended_by or LossReason.CLIENT_CLOSED)
             return
