@@ -97,9 +97,34 @@ class BaseClient(Generic[R]):
     def healthy(self, *, slack: float = 0.0) -> bool:
         """Return False when a live hold has less than ``slack`` seconds of its lease left.
 
-        No I/O. For liveness probes.
+        No I/O. For liveness probes: without holds it is True, also while Consul does not answer.
         """
         return self._runner.core.healthy(slack)
+
+    @property
+    def connected(self) -> bool:
+        """Whether Consul answers, as far as this client knows; no I/O.
+
+        True from the first answer on, until an answer has been missing for 3 s; True again with the next one.
+        An agent that answers, but reaches no server, is no contact. While you look at this, an idle client
+        asks Consul every 10 s in the background, so that the value says something: the first look at a new
+        client gives False.
+        """
+        return self._runner.core.connected
+
+    @property
+    def last_contact(self) -> float:
+        """Seconds since Consul's last answer to this client; infinite before the first one. No I/O."""
+        return self._runner.core.host.contact.age
+
+    def ready(self) -> bool:
+        """Return whether this client can do its work now; no I/O.
+
+        True while it is ``connected``, the renewals of every hold succeed, and no started election has a
+        ``problem``. For readiness probes: it says nothing of whether a hold is still valid, which
+        ``healthy`` does.
+        """
+        return self._runner.core.ready()
 
     def stats(self) -> Stats:
         """Return the counters since the client was made."""

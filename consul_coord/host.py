@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord import events
+from consul_coord.io import Contact
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,6 +33,7 @@ class BaseHost(ABC):
     def __init__(self, *, clock: Clock, observer: Observer | None) -> None:
         self.clock = clock
         self.now = clock.now
+        self.contact = Contact(clock.now)
         self._observer = observer
         self._counts: Counter[str] = Counter()
         # Re-entrant, since the garbage collector may report a forgotten hold at any moment.
@@ -80,6 +82,11 @@ class BaseHost(ABC):
             events.logger.debug("%s failed", where, exc_info=error)
 
     @property
+    def has_background(self) -> bool:
+        """Whether programs can be spawned."""
+        return True
+
+    @property
     def is_put_off(self) -> bool:
         """Whether the background is to start a moment later than its first program."""
         return False
@@ -105,6 +112,7 @@ class HostedIO:
 
     def __init__(self, host: BaseHost) -> None:
         self.host = host
+        self.contact = host.contact
         self.now = host.now
         self.random = host.random
         self.has_ended = host.has_ended
@@ -114,6 +122,11 @@ class HostedIO:
         self.spawn = host.spawn
         self.emit = host.emit
         self.call_back = host.call_back
+
+    @property
+    def has_background(self) -> bool:
+        """Whether programs can be spawned."""
+        return self.host.has_background
 
     async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
         """Run a program in the background."""

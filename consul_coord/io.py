@@ -16,7 +16,10 @@ Rules
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from consul_coord.errors import RequestTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
 
 T = TypeVar("T")
+
+PATIENCE = 3.0
+"""Seconds for which an answer may be missing before the contact counts as lost."""
 
 
 class Signal:
@@ -114,6 +120,64 @@ class Interrupt:
                 raise error()
 
 
+class Contact:
+    """When Consul last answered, and since when an answer is missing.
+
+    The requests of a client feed it. Reading it needs no I/O, from any thread. An answer that says only that
+    the servers can't be reached, or are overloaded, is no contact. One missing answer is no loss of contact:
+    the next one has ``PATIENCE`` seconds to come.
+    """
+
+    __slots__ = ("_error", "_missing_since", "_now", "heard_at")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._missing_since: float | None = None
+        self._error = ""
+        self.heard_at = -math.inf
+        """When the last answer came."""
+
+    def asked(self) -> None:
+        """Take note that a request was sent which is to be answered soon."""
+        if self._missing_since is None:
+            self._missing_since = self._now()
+
+    def heard(self) -> None:
+        """Take note of an answer."""
+        self.heard_at = self._now()
+        self._missing_since = None
+
+    def failed(self, error: Exception) -> None:
+        """Take note that a request got no answer."""
+        self.asked()
+        self._error = str(error)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether an answer has been missing for too long."""
+        since = self._missing_since
+        return since is not None and self._now() - since >= PATIENCE
+
+    @property
+    def is_present(self) -> bool:
+        """Whether Consul has answered, and no answer has been missing for too long since."""
+        return self.heard_at > -math.inf and not self.is_missing
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last answer; infinite before the first one."""
+        return self._now() - self.heard_at
+
+    @property
+    def problem(self) -> RequestTimeout | None:
+        """What is wrong when the contact is lost; None while it is not."""
+        if not self.is_missing:
+            return None
+        began = "ever" if self.heard_at == -math.inf else f"for {self.age:.0f} s"
+        message = f"no answer from Consul {began}" + (f": {self._error}" if self._error else "")
+        return RequestTimeout(message, method="", path="", outcome_unknown=False)
+
+
 def run(program: Coroutine[Any, Any, T]) -> T:
     """Drive a program that never suspends to its end."""
     try:
@@ -140,6 +204,14 @@ class Task(Protocol):
 
 class Host(Protocol):
     """What can be done from any thread, at any moment, without waiting."""
+
+    contact: Contact
+    """When Consul last answered."""
+
+    @property
+    def has_background(self) -> bool:
+        """Whether programs can be spawned: an async client has to be entered before."""
+        ...
 
     def now(self) -> float:
         """Return the lease clock's time in seconds."""

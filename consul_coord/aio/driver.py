@@ -307,6 +307,11 @@ class Supervisor:
         self._stopping = True
         self._wake(self._notify)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it takes no more programs."""
+        return self._stopping
+
     def runs_this(self) -> bool:
         """Return whether the caller is one of its programs."""
         return _runs_this.get() is self

@@ -54,6 +54,11 @@ class AsyncHost(BaseHost):
         self._callbacks: dict[Signal, None] = {}
         """What is raised when a callback that was handed over has ended."""
 
+    @property
+    def has_background(self) -> bool:
+        """Whether the client was entered, and not closed."""
+        return self.supervisor is not None and not self.supervisor.is_stopping
+
     def has_ended(self, owner: object) -> bool:
         """Return whether a task has ended."""
         return backend.has_ended(owner)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consul_coord import Client, ConsulCoordError, LeaderElection, SessionSpec
+from consul_coord import Client, ConsulCoordError, LeaderElection, SessionSpec, TransportError
 from consul_coord.cli import options
 from consul_coord.cli.acquire import ENDING, Interrupted
 from consul_coord.cli.child import CannotStart
@@ -80,7 +80,8 @@ class _Observer(Observer):
         """Take notice of an event."""
         super().on_event(event)
         problem = None if self.election is None else self.election.problem
-        if isinstance(event, Failed) and isinstance(problem, ConsulCoordError):
+        refused = isinstance(event, Failed) and not isinstance(problem, TransportError)
+        if refused and isinstance(problem, ConsulCoordError):
             self._inbox.put(Refused(problem))
 
 

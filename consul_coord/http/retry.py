@@ -15,7 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from consul_coord.errors import ConsulCoordError, TransportError
+from consul_coord.errors import (
+    ConsulCoordError,
+    DecodeError,
+    ResponseError,
+    SessionCheckFailed,
+    TransportError,
+    TxnFailed,
+)
 from consul_coord.events import Retried
 from consul_coord.http.backoff import delay
 from consul_coord.http.failures import outcome_unknown, retryable
@@ -61,11 +68,14 @@ async def ask(io: IO, call: Call[T], *, timeout: float) -> T:
 
 async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
     """Send a call once and decode its reply. Raises whatever comes of it."""
+    io.contact.asked()
     try:
-        return call.decode(await io.send(call.request, deadline=deadline))
+        answer = call.decode(await io.send(call.request, deadline=deadline))
     except ConsulCoordError as error:
-        _count(io, error)
+        _note(io, error)
         raise
+    io.contact.heard()
+    return answer
 
 
 async def wait_once(
@@ -76,16 +86,22 @@ async def wait_once(
         response = await io.changed(call.request, until=until, deadline=deadline)
         answer = None if response is None else call.decode(response)
     except ConsulCoordError as error:
-        _count(io, error)
+        _note(io, error)
         raise
     if answer is not None:
         io.count("wakeups")
+        io.contact.heard()
     return answer
 
 
-def _count(io: IO, error: ConsulCoordError) -> None:
+def _note(io: IO, error: ConsulCoordError) -> None:
+    """Count a failure to serve. A refusal is an answer as well."""
     if retryable(error):
         io.count("failures")
+    if retryable(error) or isinstance(error, TransportError | DecodeError):
+        io.contact.failed(error)
+    elif isinstance(error, ResponseError | TxnFailed | SessionCheckFailed):
+        io.contact.heard()
 
 
 async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: ConsulCoordError) -> T:

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ClientClosed, ConsulCoordError
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.retry import perform
-from consul_coord.io import Interrupt, Once, OnDemand, Signal
+from consul_coord.http.retry import perform, send_once
+from consul_coord.io import PATIENCE, Interrupt, Once, OnDemand, Signal
 from consul_coord.models import LossReason, SessionSpec, Stats
 from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, StraySession
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO, Host
     from consul_coord.recipes.contend.owners import Owners
+    from consul_coord.recipes.contend.shared import Standing
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.recipes.session.keeping import KeptSession, SessionSource
 
@@ -49,6 +51,13 @@ They do so in a tenth of that; but one that a signal handler has interrupted to 
 """
 SETTLING = 0.05
 """Seconds that a hold must have lasted before it is watched: most are released before, and cost nothing."""
+QUIET = 10.0
+"""Seconds without an answer after which a client that is looked at asks for one."""
+AGAIN = 1.0
+"""Seconds until it looks again at whether it has to ask."""
+INTEREST = 60.0
+"""Seconds for which it goes on after the last look."""
+NO_SESSION = "00000000-0000-0000-0000-000000000000"
 LINGER = 1.0
 """Seconds for which the attending program stays at hand after the last new hold."""
 
@@ -81,6 +90,10 @@ class ClientState:
         self.holds = Holds(host, self.register, self._watch)
         self.tickets = Tickets(host.mutex())
         self.queue_memory = QueueMemory()
+        self.standing: dict[Standing, None] = {}
+        self._looked_at = -math.inf
+        """When somebody looked at the contact last."""
+        self._asking = OnDemand(host, self._keep_asking, has_work=self._is_looked_at, name="contact")
         self._fresh: deque[Grant] = deque()
         """Holds that are not watched yet."""
         self._owners: weakref.WeakSet[Owners] = weakref.WeakSet()
@@ -155,6 +168,43 @@ class ClientState:
     def healthy(self, slack: float) -> bool:
         """Return whether every live hold has at least ``slack`` seconds of its lease left."""
         return self.holds.healthy(slack)
+
+    # -- contact
+
+    @property
+    def connected(self) -> bool:
+        """Whether Consul answers; while this is looked at, a client that is idle asks now and then."""
+        self._looked_at = self.host.now()
+        if self.closing.is_set():
+            return False
+        if self.host.has_background:
+            self._asking.start()
+        return self.host.contact.is_present
+
+    def ready(self) -> bool:
+        """Return whether Consul answers, renewals succeed, and no candidate has a problem."""
+        now = self.host.now()
+        return (
+            self.connected
+            and all(hold.lease.in_contact and hold.lease.is_valid(now) for hold in self.holds.all())
+            and all(candidate.problem is None for candidate in list(self.standing))
+        )
+
+    def _is_looked_at(self) -> bool:
+        return not self.closing.is_set() and self.host.now() < self._looked_at + INTEREST
+
+    async def _keep_asking(self, io: IO) -> None:
+        while self._is_looked_at():
+            contact = io.contact
+            left = QUIET - contact.age
+            if contact.is_present and left > 0:
+                await io.wait(self.closing, deadline=io.now() + min(left, AGAIN))
+                continue
+            # About no session at all: the servers' leader answers, whatever the token may read.
+            with suppress(ConsulCoordError):
+                await send_once(io, session_endpoint.info(NO_SESSION), deadline=io.now() + PATIENCE)
+            if not contact.is_present:
+                await io.wait(self.closing, deadline=io.now() + AGAIN)
 
     def stats(self) -> Stats:
         """Return the counters."""

@@ -67,17 +67,18 @@ class LeaderElection:
 
         ``value`` is what it advertises as leader. ``session``: None for the client's shared one, a spec for
         one of its own, or the id of one made elsewhere. ``on_elected(leadership)``, ``on_lost(reason)`` (at
-        every end of a leadership; RESIGNED when it was given up) and ``on_change(leader)`` (whoever leads, or
-        None; the present state first) are called on the client's callback thread, or in its event loop, where
-        they may be coroutine functions. They should be short: what the leader does belongs into ``run``. What
-        ``on_elected`` still awaits when its leadership ends is cancelled, so that ``on_lost`` follows. A
-        callback that raises is logged and reported as ``Failed``; if it was ``on_elected``, the leader
-        resigns. ``health``: asked every ``health_interval`` seconds; while
-        it returns False, raises, or has not answered for 10 s, this is no candidate, and no leader.
-        ``priority_delay``: seconds for which the leadership must have been vacant before this candidate wants
-        it. ``retry_wait``: the least and the most seconds, drawn at random, from the end of a leadership to
-        the next attempt. ``accept_flags``: further flags that an existing key may carry, such as 0. Raises
-        InvalidKey and InvalidArgument.
+        every end of a leadership; RESIGNED when it was given up) and ``on_change(leader)`` (the present
+        leader first, then each change; None when nobody leads, or, without contact to Consul, when a leader
+        that is cut off as well must have stopped) are called on the client's callback thread, or in its
+        event loop, where they may be coroutine functions. They should be short: what the leader does
+        belongs into ``run``. What ``on_elected`` still awaits when its leadership ends is cancelled, so
+        that ``on_lost`` follows. A callback that raises is logged and reported as ``Failed``; if it was
+        ``on_elected``, the leader resigns. ``health``: asked every ``health_interval`` seconds; while it
+        returns False, raises, or has not answered for 10 s, this is no candidate, and no leader.
+        ``priority_delay``: seconds for which the leadership must have been vacant before this candidate
+        wants it. ``retry_wait``: the least and the most seconds, drawn at random, from the end of a
+        leadership to the next attempt. ``accept_flags``: further flags that an existing key may carry, such
+        as 0. Raises InvalidKey and InvalidArgument.
         """
         self._runner = require(client, Client, type(self).__name__)
         self._lock = recipe.lock_of(
@@ -143,12 +144,41 @@ class LeaderElection:
 
     @property
     def problem(self) -> Exception | None:
-        """What refused the last attempt, such as PermissionDenied or KeyConflict; None if nothing did.
+        """What is wrong with the candidacy; None if nothing is.
 
-        Attempts go on all the same. No I/O.
+        PermissionDenied or KeyConflict, for example, when the last attempt was refused; RequestTimeout when
+        Consul has not answered for 3 s or more. Attempts go on all the same. No I/O.
         """
         candidacy = self._candidacy
         return None if candidacy is None else candidacy.problem
+
+    @property
+    def leader(self) -> LeaderInfo | None:
+        """Who leads, as this candidate has seen last; None when nobody does, or nobody is known to. No I/O.
+
+        Followed from the first look on, or from the start with ``on_change``, while this is a candidate;
+        before, it is what the last attempt saw. Without contact to Consul it becomes None when a leader that
+        is cut off as well must have stopped: one TTL of its session after it was seen.
+        """
+        candidacy = self._seeing()
+        return None if candidacy is None else candidacy.leader(self._runner.now())
+
+    @property
+    def leader_age(self) -> float | None:
+        """Seconds since the leader was last seen, or that there is none; None before the first look. No I/O.
+
+        0 while this leads. While it is followed and Consul answers, at most about a third of the leader's
+        TTL.
+        """
+        candidacy = self._seeing()
+        return None if candidacy is None else candidacy.leader_age(self._runner.now())
+
+    def _seeing(self) -> Candidacy | None:
+        candidacy = self._current()
+        if candidacy is None or candidacy.is_over:
+            return None
+        candidacy.follow()
+        return candidacy
 
     # -- the leadership
 

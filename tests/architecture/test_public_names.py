@@ -83,6 +83,9 @@ def test_dir_shows_what_is_loaded_later_and_the_endpoints() -> None:
             "keep_session",
             "now",
             "pending_cleanup",
+            "connected",
+            "last_contact",
+            "ready",
             "stats",
             "txn",
         }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WATCHES = frozenset({"watch", "watch_tree"})
 PLAIN = {
-    "Client": frozenset({"now", "healthy", "stats"}),
+    "Client": frozenset({"now", "healthy", "ready", "stats"}),
     "Group": frozenset({"watch"}),
     "Hold": frozenset({"deadline", "remaining", "check", "guard", "on_lost"}),
     "KeptSession": frozenset({"remaining", "export"}),

@@ -92,7 +92,8 @@ def test_the_manifest_fits_the_program(manifest: Any) -> None:
     assert {"POD_NAME", "POD_IP"} <= given & read
     (port,) = re.findall(r'"PROBE_PORT", "(\d+)"', pages.blocks(PAGE, "python")[0])
     assert container["ports"] == [{"containerPort": int(port)}]
-    assert container["livenessProbe"]["httpGet"] == {"path": "/", "port": int(port)}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/live", "port": int(port)}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/ready", "port": int(port)}
     (mount,) = container["volumeMounts"]
     assert {volume["name"] for volume in spec["volumes"]} == {mount["name"]}
     values = {variable["name"]: variable.get("value", "") for variable in container["env"]}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Response
-from consul_coord.io import Signal
+from consul_coord.io import Contact, Signal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -75,6 +75,7 @@ class FakeIO:
         self.events: list[Event] = []
         self.spawned: list[Spawned] = []
         self.counts: Counter[str] = Counter()
+        self.contact = Contact(self.now)
         self._order = itertools.count()
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
 
@@ -126,6 +127,10 @@ class FakeIO:
 
     def random(self) -> float:
         return self.randomness
+
+    @property
+    def has_background(self) -> bool:
+        return True
 
     def mutex(self) -> AbstractContextManager[object]:
         return nullcontext()

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from consul_coord.recipes.watch.engine import Watches
 
 
+class Standing(Protocol):
+    """A candidate that was started."""
+
+    @property
+    def problem(self) -> Exception | None:
+        """What is wrong with it at this moment."""
+        ...
+
+
 class Shared(Protocol):
     """What the recipes of one client share."""
 
@@ -32,6 +41,8 @@ class Shared(Protocol):
     reaper: Reaper
     watches: Watches
     queue_memory: QueueMemory
+    standing: dict[Standing, None]
+    """The candidates that were started, and not stopped."""
 
     def value_of(self, given: bytes | None) -> bytes:
         """Return the value that a key shows: the one given or, for None, the client's name as of now."""

@@ -17,14 +17,15 @@ from consul_coord.errors import ClientClosed
 from consul_coord.models import TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.election import notes
+from consul_coord.recipes.election.leader import leader_in
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.waitqueue import Adopt, Lead, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from consul_coord.io import IO
-    from consul_coord.models import KVPair
+    from consul_coord.models import KVPair, LeaderInfo
     from consul_coord.recipes.contend.queue import Look
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Handle
@@ -36,9 +37,18 @@ class Candidate(LockAttempt):
     """One attempt of one candidate."""
 
     def __init__(
-        self, io: IO, client: Shared, plan: LockPlan, source: SessionSource, *, timeout: float | None
+        self,
+        io: IO,
+        client: Shared,
+        plan: LockPlan,
+        source: SessionSource,
+        *,
+        timeout: float | None,
+        saw: Callable[[LeaderInfo | None], object],
     ) -> None:
         super().__init__(io, client, plan, source, timeout=timeout)
+        self._saw = saw
+        """Called with whom each look at the queue shows to be the leader."""
         self._heir: KVPair | None = None
         """The heir's note, as the last look found it."""
         self._heir_until = 0.0
@@ -60,7 +70,9 @@ class Candidate(LockAttempt):
         before, self._heir = self._heir, notes.find(notes.heir_key(self.key), pairs)
         if self._heir is not None and self._heir != before:
             self._heir_until = self.io.now() + notes.HONOURED
-        return super()._read(found)
+        look = super()._read(found)
+        self._saw(leader_in(look.pair, notes.find(notes.term_key(self.key), pairs)))
+        return look
 
     async def _follow_up(self, look: Look) -> Handle | None:
         verdict = judge(look, self.session)

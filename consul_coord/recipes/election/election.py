@@ -28,7 +28,7 @@ Rules
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,7 +48,15 @@ from consul_coord.http.failures import retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask, perform
 from consul_coord.io import Once, Signal
-from consul_coord.models import LOCK_FLAGS, Blocker, LossReason, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.models import (
+    LOCK_FLAGS,
+    Blocker,
+    LeaderInfo,
+    LossReason,
+    ReadOptions,
+    ReleaseOutcome,
+    TxnOp,
+)
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import deadline_of
@@ -58,6 +66,7 @@ from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.changes import Changes
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.election.leadership import check, told_as_leadership, why_over
+from consul_coord.recipes.election.sight import Sight
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.release import release
@@ -69,10 +78,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from consul_coord.io import IO, Task
-    from consul_coord.models import LeaderInfo, SessionSpec
+    from consul_coord.models import SessionSpec
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant, Handle
 
+FOLLOWING_WAIT = 10.0
+"""Seconds until the leader is looked at again without a change, at most."""
 LONGEST_PAUSE = 15.0
 """Seconds between two attempts that are refused, at most."""
 HEALTH_PATIENCE = 10.0
@@ -171,7 +182,7 @@ class Candidacy:
         self.stopping = Signal()
         self.handle: Handle | None = None
         """The latest leadership; what has become of it is its own affair."""
-        self.problem: Exception | None = None
+        self.refusal: Exception | None = None
         """Why the last attempt was refused."""
         self.attempt: Candidate | None = None
         self.task: Task | None = None
@@ -181,6 +192,11 @@ class Candidacy:
         self._healthy = plan.health is None
         self._aside_until = -math.inf
         self._refusals = 0
+        self._sight = Sight()
+        self._told: list[LeaderInfo | None] = []
+        """What ``on_change`` was told last; empty before the first time."""
+        self._follows: Once[bool] = Once()
+        """Settled when the leadership is followed."""
 
     # -- what it is at a moment
 
@@ -193,6 +209,24 @@ class Candidacy:
         """Return the leadership if it may be relied on at ``now``."""
         hold = self.hold
         return hold if hold is not None and hold.is_held(now) else None
+
+    @property
+    def problem(self) -> Exception | None:
+        """What refused the last attempt, or else that Consul does not answer; None without a problem."""
+        return self.refusal or self.client.host.contact.problem
+
+    def leader(self, now: float) -> LeaderInfo | None:
+        """Return who leads, as far as this candidacy has seen."""
+        hold, seen = self.hold, self._sight.at(now)
+        ours = seen is not None and hold is not None and (seen.session, seen.term) == _leadership(hold)
+        if hold is not None and hold.is_held(now):
+            # The key may show this leadership later than the grant does.
+            return seen if ours else LeaderInfo(hold.value, hold.session, None, hold.fence, hold.last_index)
+        return None if ours else seen
+
+    def leader_age(self, now: float) -> float | None:
+        """Return the seconds since the leader was seen; 0 for one's own leadership."""
+        return 0.0 if self.leading(now) is not None else self._sight.age(now)
 
     @property
     def is_over(self) -> bool:
@@ -237,7 +271,8 @@ class Candidacy:
         if self.plan.health is not None:
             io.spawn(self._watch_health, name=f"health of a candidate for {self.plan.key}")
         if self.plan.on_change is not None:
-            io.spawn(self._watch_leader, name=f"watch the leader of {self.plan.key}")
+            self.follow()
+        self.client.standing[self] = None
         try:
             while await self._may_contend(io):
                 handle = await self._contend(io)
@@ -245,6 +280,7 @@ class Candidacy:
                     await self._lead(io, handle)
         finally:
             unsubscribe()
+            self.client.standing.pop(self, None)
             self.stop()
 
     async def _may_contend(self, io: IO) -> bool:
@@ -284,7 +320,12 @@ class Candidacy:
                 await self._wait_for_vacancy(io)
             timeout = LOW_PRIORITY_ATTEMPT if self.plan.priority_delay else None
             self.attempt = Candidate(
-                io, self.client, self.lock.plan, self.lock.source(self.client), timeout=timeout
+                io,
+                self.client,
+                self.lock.plan,
+                self.lock.source(self.client),
+                timeout=timeout,
+                saw=self._saw_in_queue,
             )
             try:
                 return await self.attempt.run()
@@ -316,7 +357,7 @@ class Candidacy:
 
     def _refused(self, error: Exception) -> None:
         self._refusals += 1
-        before, self.problem = self.problem, error
+        before, self.refusal = self.refusal, error
         if str(error) != str(before) and not self.is_over:
             self.report("candidacy", error)
         first = max(self.plan.retry_wait[0], 0.05)
@@ -340,7 +381,7 @@ class Candidacy:
 
     def _begin(self, handle: Handle) -> None:
         hold = handle.grant
-        self.problem, self._refusals = None, 0
+        self.refusal, self._refusals = None, 0
         self.handle = handle
         self.client.host.emit(Elected(hold.key, hold.session, hold.fence))
         on_elected = self.plan.on_elected
@@ -379,18 +420,59 @@ class Candidacy:
             self._set_healthy(healthy=answer.healthy)
             await io.wait(self.stopping, deadline=io.now() + self.plan.health_interval)
 
+    def follow(self) -> None:
+        """Follow the leadership from now on, as long as this stands; from any thread."""
+        if not self.is_over and self._follows.settle(True):  # noqa: FBT003 - the value says nothing
+            for program in (self._watch_leader, self._watch_age):
+                self.client.host.spawn(program, name=f"follow the leader of {self.plan.key}")
+
     async def _watch_leader(self, io: IO) -> None:
-        on_change = self.plan.on_change
-        follower = LeaderFollower(self.plan.key)
-        while on_change is not None and not self.is_over:
+        follower = LeaderFollower(self.plan.key, wait=FOLLOWING_WAIT, confirming=True)
+        follower.bound = self.client.watches
+        while not self.is_over:
             try:
-                seen = await follower.change(io, until=self.stopping)
+                seen = await follower.next(io, until=self.stopping)
             except ConsulCoordError as error:
-                self.report("on_change", error)
+                if not retryable(error):
+                    self.report("following the leader", error)
                 await follower.pause(io, until=self.stopping)
                 continue
             if seen is not None:
-                self.calls.in_order(partial(on_change, seen.value), partial(self.report, "on_change"))
+                self._saw(seen.value, follower.ttl)
+                self._tell_change(io)
+
+    async def _watch_age(self, io: IO) -> None:
+        """Tell that nobody is known to lead any more when what was seen is too old."""
+        while not self.is_over:
+            with self.changes.watching() as changed:
+                if self._told:
+                    self._tell_change(io)
+                until = self._sight.good_until
+                await io.wait(changed, deadline=until if io.now() < until else None)
+
+    def _saw_in_queue(self, leader: LeaderInfo | None) -> None:
+        """Take note of what an attempt sees, which may be older than what was seen by following."""
+        if not self._follows.settled:
+            self._saw(leader)
+
+    def _saw(self, leader: LeaderInfo | None, ttl: float | None = None) -> None:
+        """Take note of whom a look has shown to lead."""
+        known = self._sight.leader
+        same = (
+            leader is not None
+            and known is not None
+            and replace(known, node=None) == replace(leader, node=None)
+        )
+        if same and (leader is None or leader.node is None):
+            leader, ttl = known, ttl or self._sight.ttl
+        self._sight = Sight(leader, self.client.host.now(), ttl or self.client.sessions.spec.ttl)
+        self.changes.tell()
+
+    def _tell_change(self, io: IO) -> None:
+        leader, on_change = self.leader(io.now()), self.plan.on_change
+        if on_change is not None and self._told != [leader]:
+            self._told = [leader]
+            self.calls.in_order(partial(on_change, leader), partial(self.report, "on_change"))
 
     def report(self, where: str, error: BaseException) -> None:
         """Report what a user's function, or an attempt, has raised."""
@@ -421,6 +503,11 @@ class Candidacy:
             return  # not permitted, or not the leader any more, which the write of the value will find
         self._note_index = result[1][0].modify_index
         self.noted_term = hold.fence
+
+
+def _leadership(hold: Grant) -> tuple[str, int]:
+    """Return what tells a leadership from all others."""
+    return hold.session, hold.fence
 
 
 class _Answer:
@@ -479,7 +566,7 @@ async def wait_for_leadership(
 
 
 def _timeout(candidacy: Candidacy, *, waited: float) -> AcquireTimeout:
-    key, attempt, problem = candidacy.plan.key, candidacy.attempt, candidacy.problem
+    key, attempt, problem = candidacy.plan.key, candidacy.attempt, candidacy.refusal
     just_begun = attempt is not None and attempt.blocker.kind == "unreachable" and attempt.cause is None
     if problem is not None and (attempt is None or just_begun):
         why = f"its last attempt was refused: {problem}"

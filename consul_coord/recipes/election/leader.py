@@ -20,18 +20,18 @@ from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key
 from consul_coord.http.messages import Call
-from consul_coord.http.retry import perform
+from consul_coord.http.retry import perform, wait_once
 from consul_coord.models import LeaderInfo, ReadOptions, Result, TxnOp
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.watch.follow import WAIT, Follower
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
     from typing import Protocol, TypeVar
 
     from consul_coord.http.messages import Response
     from consul_coord.io import IO, Signal
-    from consul_coord.models import KVPair
+    from consul_coord.models import KVPair, Session
     from consul_coord.recipes.contend.shared import Shared
 
     T = TypeVar("T")
@@ -57,7 +57,8 @@ async def leader(io: IO, client: Shared, key: str) -> LeaderInfo | None:
     return await _read(ask, key)
 
 
-async def _read(ask: Ask, key: str) -> LeaderInfo | None:
+async def _read(ask: Ask, key: str, told: Callable[[Session], object] = lambda _: None) -> LeaderInfo | None:
+    """Return who leads; ``told`` is called with the leader's session, where the token may read it."""
     try:
         result = await ask(txn.txn(TxnOp.get(key), TxnOp.get_tree(notes.term_key(key)), options=_CONSISTENT))
     except TxnFailed as error:
@@ -67,18 +68,15 @@ async def _read(ask: Ask, key: str) -> LeaderInfo | None:
     if not result[0]:
         # Left out for want of permission, which only a plain read says.
         return _provisional((await ask(kv.get(key, options=_CONSISTENT))).value)
-    info = _provisional(result[0][0])
+    info = leader_in(result[0][0], notes.find(notes.term_key(key), result[1]))
     if info is None:
         return None
-    term = notes.term_of(result[0][0], notes.find(notes.term_key(key), result[1]))
-    return replace(info, term=term, node=await _node(ask, info.session))
-
-
-async def _node(ask: Ask, session: str) -> str | None:
     with suppress(PermissionDenied):
-        found = (await ask(session_endpoint.info(session, options=_CONSISTENT))).value
-        return None if found is None else found.node
-    return None
+        session = (await ask(session_endpoint.info(info.session, options=_CONSISTENT))).value
+        if session is not None:
+            told(session)
+            return replace(info, node=session.node)
+    return info
 
 
 def _provisional(pair: KVPair | None) -> LeaderInfo | None:
@@ -88,25 +86,48 @@ def _provisional(pair: KVPair | None) -> LeaderInfo | None:
     return LeaderInfo(pair.value, pair.session, term=pair.modify_index, since_index=pair.modify_index)
 
 
+def leader_in(pair: KVPair | None, note: KVPair | None) -> LeaderInfo | None:
+    """Return what the key and the note of the leader's term tell."""
+    info = _provisional(pair)
+    return None if info is None or pair is None else replace(info, term=notes.term_of(pair, note))
+
+
 class _Closed(Exception):
     """Whoever follows has ended that."""
 
 
 class LeaderFollower(Follower[LeaderInfo | None]):
-    """Follows the leadership of a key: the present state first, then each change once."""
+    """Follows the leadership of a key: the present state first, then each change once.
 
-    def __init__(self, key: str, *, wait: float = WAIT) -> None:
+    ``confirming``: each leader is confirmed three times within its session's TTL, also without a change.
+    """
+
+    def __init__(self, key: str, *, wait: float = WAIT, confirming: bool = False) -> None:
         super().__init__(partial(_watch, check_key(key)), wait=wait)
+        self._confirming = confirming
         self._key = key
+        self._known: tuple[LeaderInfo, LeaderInfo | None] | None = None
+        """What the key alone told last, and what a read made of it."""
+        self.ttl: float | None = None
+        """The TTL of the session of the latest leader, where the token may read it."""
 
     async def _ask(self, io: IO, until: Signal | None) -> Result[LeaderInfo | None] | None:
         answer = await super()._ask(io, until)
         if answer is None or answer.value is None:
             return answer
-        try:
-            return replace(answer, value=await _read(partial(_ask_until, io, until), self._key))
-        except _Closed:
-            return None
+        if self._known is None or self._known[0] != answer.value:
+            self.ttl = None
+            try:
+                read = await _read(partial(_ask_until, io, until), self._key, self._take_session)
+            except _Closed:
+                return None
+            self._known = (answer.value, read)
+        return replace(answer, value=self._known[1])
+
+    def _take_session(self, session: Session) -> None:
+        self.ttl = session.ttl
+        if self._confirming and session.ttl is not None:
+            self._wait = min(self._wait, session.ttl / 3)
 
 
 def _watch(key: str, *, index: int, wait: float) -> Call[Result[LeaderInfo | None]]:
@@ -120,7 +141,7 @@ def _watch(key: str, *, index: int, wait: float) -> Call[Result[LeaderInfo | Non
 
 
 async def _ask_until(io: IO, until: Signal | None, call: Call[T], /) -> T:
-    response = await io.changed(call.request, until=until)
-    if response is None:
+    answer = await wait_once(io, call, until=until)
+    if answer is None:
         raise _Closed
-    return call.decode(response)
+    return answer
