@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from consul_coord.clock import SystemClock
-from consul_coord.errors import InvalidArgument
+from consul_coord.errors import AcquireTimeout, InvalidArgument, TransportError
 from consul_coord.models import SessionSpec, WriteOptions
 from consul_coord.models._validate import bytes_or_none
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from consul_coord.clock import Clock
     from consul_coord.config import Settings
+    from consul_coord.errors import ConsulCoordError
     from consul_coord.events import Observer
     from consul_coord.io import IO, Host
     from consul_coord.models import Stats
@@ -79,6 +80,20 @@ class BaseRunner:
 def own_name(given: bytes | None = None) -> bytes:
     """Return what a client's keys show by default: ``given`` or, for None, host and process as of now."""
     return f"{socket.gethostname()}:{os.getpid()}".encode() if given is None else given
+
+
+OUTAGES = (TransportError, AcquireTimeout)
+"""What a caller gets when there is no contact: its message says all."""
+
+
+def brief(error: ConsulCoordError) -> ConsulCoordError:
+    """Return an error that will be raised without the frames that carried the request."""
+    inner: BaseException | None = error
+    while inner is not None:
+        inner = inner.with_traceback(None).__cause__
+    if isinstance(error, AcquireTimeout) and isinstance(error.__cause__, TransportError):
+        error.__cause__.__cause__ = None  # its words are in both messages already
+    return error
 
 
 R = TypeVar("R", bound=BaseRunner)

@@ -2,8 +2,10 @@
 
 Rules
 - An event is a frozen fact with seconds as float and no token in it.
-- Levels: a loss or a failing agent is a warning, a bug an error, everything else is for debugging. Of an
-  outage the first failed renewal is a warning, and the end an information: not each try in between.
+- ``describe`` returns a sentence that names the key. It says what happened, since when, and what to do if
+  something has to be done. The log and the command line show it.
+- The log has a loss or a failing agent as a warning, a bug as an error, and everything else for debugging. An
+  outage is one warning at its first failed renewal and one line at its end.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from consul_coord.models import Blocker, LossReason, ReleaseOutcome
 
 logger = logging.getLogger("consul_coord")
+MOST_NAMED = 3
+"""How many keys a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +35,9 @@ class Event:
         return self.level
 
     def describe(self) -> str:
-        """Return one line of text, e.g. for a log; seconds are rounded to milliseconds."""
-        parts = (f"{f.name}={_told(getattr(self, f.name))}" for f in fields(self))
-        return f"{type(self).__name__.lower()} " + " ".join(parts)
-
-
-def _told(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+        """Return one sentence for people: the log and the command line show it."""
+        parts = (f"{f.name}={getattr(self, f.name)}" for f in fields(self))
+        return f"{type(self).__name__} " + " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,10 @@ class Waiting(Event):
 
     key: str
     blocker: Blocker
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"waiting for {self.key}: {self.blocker.describe()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,10 @@ class Acquired(Event):
     fence: int
     waited: float
 
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"acquired {self.key} after {self.waited:.2f} s (fence {self.fence}, session {self.session})"
+
 
 @dataclass(frozen=True, slots=True)
 class TimedOut(Event):
@@ -65,6 +73,10 @@ class TimedOut(Event):
     key: str
     blocker: Blocker
     waited: float
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"gave up waiting for {self.key} after {self.waited:.2f} s: {self.blocker.describe()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +89,20 @@ class Renewed(Event):
     session: str
     remaining: float
     recovered: bool = False
+    keys: tuple[str, ...] = ()
+    """The keys that the session holds for this client."""
 
     @property
     def rank(self) -> int:
         """INFO at the end of an outage."""
         return logging.INFO if self.recovered else self.level
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        if not self.recovered:
+            return f"renewed session {self.session}: its lease lasts another {self.remaining:.1f} s"
+        held = _held(self.keys, self.session)
+        return f"contact with Consul is back: {held} for another {self.remaining:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +117,22 @@ class Jeopardy(Event):
     remaining: float
     error: str
     repeated: bool = False
+    keys: tuple[str, ...] = ()
+    """The keys that the session holds for this client."""
+    silent: float = 0.0
+    """Seconds since the last successful renewal was sent."""
 
     @property
     def rank(self) -> int:
         """DEBUG when the outage was told before."""
         return logging.DEBUG if self.repeated else self.level
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return (
+            f"no contact with Consul for {self.silent:.1f} s ({self.error}): "
+            f"{_held(self.keys, self.session)} for another {self.remaining:.1f} s unless contact comes back"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +145,11 @@ class Lost(Event):
     fence: int
     reason: LossReason
 
+    def describe(self) -> str:
+        """Return one sentence."""
+        reason = self.reason.replace("_", " ")
+        return f"lost {self.key} (fence {self.fence}, session {self.session}): {reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Released(Event):
@@ -123,6 +160,15 @@ class Released(Event):
     fence: int
     outcome: ReleaseOutcome
 
+    def describe(self) -> str:
+        """Return one sentence."""
+        outcome = {
+            "released": "released",
+            "already_lost": "released too late, as it was lost before:",
+            "unknown": "sent no answered release yet, and goes on trying, for",
+        }[self.outcome]
+        return f"{outcome} {self.key} (fence {self.fence}, session {self.session})"
+
 
 @dataclass(frozen=True, slots=True)
 class HandedOver(Event):
@@ -131,6 +177,10 @@ class HandedOver(Event):
     key: str
     session: str
     fence: int
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"left {self.key} (fence {self.fence}) to the client that resumes session {self.session}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +192,13 @@ class FencesRestarted(Event):
     last: int
     fence: int
 
+    def describe(self) -> str:
+        """Return one sentence."""
+        return (
+            f"the fence of {self.key} fell from {self.last} to {self.fence}: the servers' data were restored "
+            "or rebuilt, so reset the highest fence that your resource remembers"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Elected(Event):
@@ -151,6 +208,10 @@ class Elected(Event):
     session: str
     term: int
 
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"elected leader of {self.key} (term {self.term}, session {self.session})"
+
 
 @dataclass(frozen=True, slots=True)
 class Resigned(Event):
@@ -159,6 +220,10 @@ class Resigned(Event):
     key: str
     session: str
     term: int
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"resigned as leader of {self.key} (term {self.term}, session {self.session})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +240,11 @@ class Joined(Event):
         """INFO when it had been lost, which was a warning."""
         return logging.INFO if self.again else self.level
 
+    def describe(self) -> str:
+        """Return one sentence."""
+        verb = "joined again as" if self.again else "joined as"
+        return f"{verb} {self.key} (session {self.session})"
+
 
 @dataclass(frozen=True, slots=True)
 class Forgotten(Event):
@@ -186,8 +256,11 @@ class Forgotten(Event):
     fence: int
 
     def describe(self) -> str:
-        """Return the line with the way out."""
-        return f"{Event.describe(self)}: this hold was dropped; use `with`, or call its release()"
+        """Return one sentence."""
+        return (
+            f"the hold of {self.key} (fence {self.fence}) was dropped without a release: "
+            "use `with`, or call its release()"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +272,10 @@ class Overwritten(Event):
     session: str
     modify_index: int
 
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"another client wrote the value of {self.key}, which is still held here"
+
 
 @dataclass(frozen=True, slots=True)
 class SessionDiffers(Event):
@@ -209,6 +286,10 @@ class SessionDiffers(Event):
     setting: str
     asked: str
     got: str
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"Consul gave session {self.session} the {self.setting} {self.got} instead of {self.asked}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +303,13 @@ class ShortHorizon(Event):
     session: str
     horizon: float
 
+    def describe(self) -> str:
+        """Return one sentence."""
+        return (
+            f"the TTL or lock-delay of session {self.session} is only {self.horizon:g} s: a stall that long "
+            "loses what it holds"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Retried(Event):
@@ -230,6 +318,10 @@ class Retried(Event):
     method: str
     path: str
     error: str
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"retrying {self.method} {self.path}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +335,11 @@ class Cleaned(Event):
     session: str
     found: bool
 
+    def describe(self) -> str:
+        """Return one sentence."""
+        what = self.key or "a session without an owner"
+        return f"cleaned up {what}" if self.found else f"found nothing to clean up at {what}"
+
 
 @dataclass(frozen=True, slots=True)
 class Failed(Event):
@@ -251,6 +348,19 @@ class Failed(Event):
     level: ClassVar[int] = logging.ERROR
     where: str
     error: str
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"{self.where} raised {self.error}"
+
+
+def _held(keys: tuple[str, ...], session: str) -> str:
+    """Return what a session holds, with its verb."""
+    if not keys:
+        return f"session {session} stays valid"
+    more = len(keys) - MOST_NAMED
+    names = ", ".join(keys[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{names} {'stays' if len(keys) == 1 else 'stay'} held"
 
 
 class Observer(Protocol):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from consul_coord.aio.body import Body, misused
 from consul_coord.aio.driver import current_owner
+from consul_coord.base_client import OUTAGES, brief
 from consul_coord.recipes.contend.recipe import acquire, try_acquire
 from consul_coord.recipes.hold.view import handle_of
 
@@ -97,10 +98,6 @@ class AsyncHoldable(Generic[H]):
         self._name = key
         self._view = view
 
-    async def acquire(self, *, timeout: float | None = None) -> H:
-        """Take it."""
-        raise NotImplementedError
-
     def hold(self, *, timeout: float | None = None) -> AsyncHeld[H]:
         """Return a context manager that acquires within ``timeout`` seconds, and releases at the end.
 
@@ -121,15 +118,21 @@ class AsyncHoldable(Generic[H]):
     async def _taken(self, timeout: float | None) -> H:
         """Take it, for a caller or a block that is to keep it."""
         core = self._runner.core
-        with self._recipe.waiting() as interrupt:
-            handle = await self._runner.run(interrupt, acquire, core, self._recipe, timeout=timeout)
+        try:
+            with self._recipe.waiting() as interrupt:
+                handle = await self._runner.run(interrupt, acquire, core, self._recipe, timeout=timeout)
+        except OUTAGES as error:
+            raise brief(error) from error.__cause__
         return self._view(self._runner, core, handle.grant, handle)
 
     async def _tried(self) -> H | None:
         """Take it if that can be done at once."""
         core = self._runner.core
-        with self._recipe.waiting() as interrupt:
-            handle = await self._runner.run(interrupt, try_acquire, core, self._recipe)
+        try:
+            with self._recipe.waiting() as interrupt:
+                handle = await self._runner.run(interrupt, try_acquire, core, self._recipe)
+        except OUTAGES as error:
+            raise brief(error) from error.__cause__
         return None if handle is None else self._view(self._runner, core, handle.grant, handle)
 
     def _kept(self, hold: H) -> H:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from consul_coord.aio import backend
 from consul_coord.aio.driver import AsyncIO, Supervisor
-from consul_coord.base_client import BaseRunner
+from consul_coord.base_client import OUTAGES, BaseRunner, brief
 from consul_coord.host import BaseHost
 from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, Signal
@@ -172,7 +172,10 @@ class AsyncRunner(BaseRunner):
 
     async def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, in this task."""
-        return await self.run(Interrupt(), program, *args, **kwargs)
+        try:
+            return await self.run(Interrupt(), program, *args, **kwargs)
+        except OUTAGES as error:
+            raise brief(error) from error.__cause__
 
     async def finish(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that gives something back, or only waits: also when the client is closed."""
@@ -180,7 +183,10 @@ class AsyncRunner(BaseRunner):
 
     async def perform(self, call: Call[T], /) -> T:
         """Carry out one endpoint's call; needs no background."""
-        return await self.alone(ask, call, timeout=self._settings.timeout)
+        try:
+            return await self.alone(ask, call, timeout=self._settings.timeout)
+        except OUTAGES as error:
+            raise brief(error) from error.__cause__
 
     async def alone(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that needs no background, in this task."""

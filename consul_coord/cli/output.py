@@ -21,12 +21,11 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from consul_coord import ConsulCoordError, events
 from consul_coord.cli.codes import ExitCode, code_of
 from consul_coord.http.failures import printable
-from consul_coord.recipes.contend.refusals import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -35,57 +34,18 @@ _CLEAR = "\r\x1b[K"
 """Goes back to the beginning of a terminal's line and empties it."""
 
 
-def _waiting(event: events.Waiting) -> str:
-    trying = "; still trying" if event.blocker.kind == "unreachable" else ""
-    return f"waiting for {event.key}: {in_words(event.blocker)}{trying}"
-
-
-def _acquired(event: events.Acquired) -> str:
-    return f"acquired {event.key} after {event.waited:.2f} s (fence {event.fence}, session {event.session})"
-
-
-def _jeopardy(event: events.Jeopardy) -> str:
-    return f"a renewal failed, the lease ends in {event.remaining:.1f} s: {event.error}"
-
-
-def _renewed(event: events.Renewed) -> str:
-    return f"renewals work again, the lease ends in {event.remaining:.1f} s"
-
-
-def _lost(event: events.Lost) -> str:
-    return f"lost {event.key} (fence {event.fence}): {event.reason}"
-
-
-def _overwritten(event: events.Overwritten) -> str:
-    return f"another client wrote to {event.key}, which is still held here"
-
-
-def _differs(event: events.SessionDiffers) -> str:
-    return f"Consul gave the session {event.setting} {event.got} instead of {event.asked}"
-
-
-def _short(event: events.ShortHorizon) -> str:
-    return (
-        f"the session's TTL or lock-delay is only {event.horizon:g} s: it is renewed each third of that, and "
-        "a stall that long loses what it holds"
-    )
-
-
-def _retried(event: events.Retried) -> str:
-    return f"trying again: {event.error}"
-
-
-_TEXTS: dict[type[events.Event], Callable[[Any], str]] = {
-    events.Waiting: _waiting,
-    events.Acquired: _acquired,
-    events.Jeopardy: _jeopardy,
-    events.Renewed: _renewed,
-    events.Lost: _lost,
-    events.Overwritten: _overwritten,
-    events.SessionDiffers: _differs,
-    events.ShortHorizon: _short,
-    events.Retried: _retried,
-}
+_SHOWN = (
+    events.Waiting,
+    events.Acquired,
+    events.Jeopardy,
+    events.Renewed,
+    events.Lost,
+    events.Overwritten,
+    events.SessionDiffers,
+    events.ShortHorizon,
+    events.Retried,
+)
+"""The events that people read of; JSON has all."""
 RETRY_SPACING = 10.0
 """Seconds between two lines about requests that are sent again."""
 
@@ -109,9 +69,8 @@ class Reporter:
         if self._as_json:
             self._write_json(type(event).__name__.lower(), dataclasses.asdict(event))
             return
-        text = _TEXTS.get(type(event))
-        if text is not None and self._is_news(event):
-            self._write_text(text(event), stays=not isinstance(event, events.Waiting))
+        if isinstance(event, _SHOWN) and self._is_news(event):
+            self._write_text(event.describe(), stays=not isinstance(event, events.Waiting))
 
     def _is_news(self, event: events.Event) -> bool:
         """Return whether people want to read of an event, and take notice that they will."""

@@ -57,6 +57,10 @@ class ReleaseOutcome(StrEnum):
     """No answer in time; clean-up goes on in the background."""
 
 
+MOST_NAMED = 3
+"""How many holders a message names."""
+LONGEST_NAME = 60
+"""How many characters of a holder's value a message shows."""
 BlockerKind: TypeAlias = Literal["held", "queued", "lock_delay", "unreachable"]
 
 
@@ -75,6 +79,15 @@ class Holder:
     lock_delay_active: bool = False
     """Whether its last holder's session ended so short a time ago that nobody can have it yet."""
 
+    def describe(self, *, node: bool = False) -> str:
+        """Return the holder's name for people; with ``node``, a node that is not known is said to be."""
+        value = self.value.decode(errors="replace")
+        shown = value if value.isprintable() and " " not in value else repr(value)
+        if len(shown) > LONGEST_NAME:
+            shown = shown[:LONGEST_NAME] + "…"
+        where = f"node {self.node or 'unknown'}, " if node or self.node else ""
+        return f"{shown or 'an unnamed client'} ({where}session {self.session})"
+
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
@@ -87,6 +100,26 @@ class Blocker:
     """The caller's place in the queue, counted from 1; None outside a queue."""
     holders: tuple[Holder, ...] = ()
     """The holders as the caller last read them while it waited; empty if it could not read any."""
+
+    def describe(self, cause: object = None, *, nodes: bool = False) -> str:
+        """Return the reason as a clause for people.
+
+        ``cause`` is what the server or the network said. ``nodes``: the holders' nodes were looked for, so a
+        missing one is unknown.
+        """
+        more = len(self.holders) - MOST_NAMED
+        names = [holder.describe(node=nodes) for holder in self.holders[:MOST_NAMED]]
+        holders = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        place = "" if self.position is None else f"; this caller was at place {self.position} in the queue"
+        if self.kind == "held":
+            return f"held by {holders or 'another client (unknown)'}{place}"
+        if self.kind == "queued":
+            return (f"held by {holders}" if holders else "other waiters are first") + place
+        if self.kind == "lock_delay":
+            return "its last holder's session ended, and the lock-delay is still in force"
+        said = "" if cause is None else f": {cause}"
+        seen = f"; last seen held by {holders}" if holders else ""
+        return f"Consul could not be reached, or could not serve{said}{seen}"
 
 
 @dataclass(frozen=True, slots=True)

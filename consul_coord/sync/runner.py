@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from consul_coord.base_client import BaseRunner
+from consul_coord.base_client import OUTAGES, BaseRunner, brief
 from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, run
 from consul_coord.recipes import client as coordinator
@@ -103,7 +103,10 @@ class Runner(BaseRunner):
 
     def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, on this thread."""
-        return self.run(Interrupt(), program, *args, **kwargs)
+        try:
+            return self.run(Interrupt(), program, *args, **kwargs)
+        except OUTAGES as error:
+            raise brief(error) from error.__cause__
 
     def finish(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that gives something back, or only waits: also when the client is closed."""
@@ -111,7 +114,10 @@ class Runner(BaseRunner):
 
     def perform(self, call: Call[T], /) -> T:
         """Carry out one endpoint's call."""
-        return self.alone(ask, call, timeout=self._settings.timeout)
+        try:
+            return self.alone(ask, call, timeout=self._settings.timeout)
+        except OUTAGES as error:
+            raise brief(error) from error.__cause__
 
     def alone(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that needs no background, on this thread."""

@@ -23,7 +23,7 @@ def test_an_outage_is_told_once_for_each_session_and_so_is_its_end(
         events.Renewed(FIRST, 15.0),
         *(failing(FIRST, remaining) for remaining in (9.0, 8.0, 7.0)),
         failing(SECOND, 6.0),
-        events.Renewed(FIRST, 14.0),
+        events.Renewed(FIRST, 14.0, recovered=True),
         events.Renewed(FIRST, 15.0),
         failing(FIRST, 5.0),
         events.Renewed(FIRST, 0.0),  # the answer came when the session had been given up
@@ -32,13 +32,11 @@ def test_an_outage_is_told_once_for_each_session_and_so_is_its_end(
         reporter.on_event(event)
     prefix = "consul-coord: "
     lines = capsys.readouterr().err.splitlines()
-    assert [
-        line.removeprefix(prefix).partition(" s")[0].replace(", the lease ends in", "") for line in lines
-    ] == [
-        "a renewal failed 9.0",
-        "a renewal failed 6.0",
-        "renewals work again 14.0",
-        "a renewal failed 5.0",
+    assert [line.removeprefix(prefix).partition(" s unless")[0] for line in lines] == [
+        f"no contact with Consul for 0.0 s (no answer): session {FIRST} stays valid for another 9.0",
+        f"no contact with Consul for 0.0 s (no answer): session {SECOND} stays valid for another 6.0",
+        f"contact with Consul is back: session {FIRST} stays valid for another 14.0 s",
+        f"no contact with Consul for 0.0 s (no answer): session {FIRST} stays valid for another 5.0",
     ]
 
 

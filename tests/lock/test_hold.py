@@ -255,8 +255,8 @@ def test_a_forgotten_hold_is_given_back(
     client = make_client()
     assert Lock(client, site.key).acquire(timeout=5).is_held
     assert eventually(lambda: site.operator.holder(site.key) is None)
-    (warning,) = (each.getMessage() for each in caplog.records if "forgotten" in each.getMessage())
-    assert f"key={site.key} " in warning
+    (warning,) = (each.getMessage() for each in caplog.records if "dropped" in each.getMessage())
+    assert f"the hold of {site.key} (fence " in warning
     assert warning.endswith("use `with`, or call its release()")
     assert Lock(client, site.key).acquire(timeout=5).is_held
 

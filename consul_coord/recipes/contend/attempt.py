@@ -36,7 +36,8 @@ from consul_coord.http.endpoints import txn
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.retry import send_once
 from consul_coord.models import Blocker
-from consul_coord.recipes.contend.refusals import MOST_NAMED, timed_out
+from consul_coord.models.state import MOST_NAMED
+from consul_coord.recipes.contend.refusals import timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

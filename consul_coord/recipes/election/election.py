@@ -60,7 +60,7 @@ from consul_coord.models import (
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import deadline_of
-from consul_coord.recipes.contend.refusals import in_words, within
+from consul_coord.recipes.contend.refusals import within
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.changes import Changes
@@ -571,7 +571,7 @@ def _timeout(candidacy: Candidacy, *, waited: float) -> AcquireTimeout:
     if problem is not None and (attempt is None or just_begun):
         why = f"its last attempt was refused: {problem}"
     elif attempt is not None:
-        why = in_words(attempt.blocker, attempt.cause)
+        why = attempt.blocker.describe(attempt.cause)
     else:
         why = "it does not contend at present (it has just begun, rests, is not healthy, or of low priority)"
     message = f"not elected leader of {key!r} {within(waited)}: {why}"

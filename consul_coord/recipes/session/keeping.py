@@ -77,6 +77,8 @@ The keeper is late, e.g. after a suspend.
 class Dependent(Protocol):
     """A hold, as far as its session is concerned."""
 
+    key: str
+
     def settle_loss(self, reason: LossReason, /) -> bool:
         """End it as lost; returns whether this call did it."""
         ...
@@ -117,6 +119,10 @@ class KeptSession:
         """Raised at its end."""
         self.checked = False
         """Whether the server's idea of the session has been compared with ours."""
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys of its holds."""
+        return tuple(sorted({each.key for each in list(self.dependents)}))
 
     @property
     def ours_to_destroy(self) -> bool:
@@ -416,7 +422,7 @@ async def renew(
     _confirm(io, sessions, kept, sent_at=sent_at, horizon=_horizon(kept, session))
     if kept.lease.ended_by is None:
         _compare(io, kept, session)
-        io.emit(Renewed(kept.id, kept.lease.remaining(io.now()), recovered))
+        io.emit(Renewed(kept.id, kept.lease.remaining(io.now()), recovered, kept.keys() if recovered else ()))
     return session
 
 
@@ -509,11 +515,13 @@ async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
 
 
 def _report_failure(io: IO, kept: KeptSession, error: Exception) -> None:
-    text = f"{type(error).__name__}: {error}"
+    text = str(error)
     if not isinstance(error, ConsulCoordError):
+        text = f"{type(error).__name__}: {error}"
         io.emit(Failed("renewal", text))
     if kept.lease.ended_by is not None:
         return  # given up while the request was under way
     repeated = not kept.lease.in_contact
     kept.lease.in_contact = False
-    io.emit(Jeopardy(kept.id, kept.lease.remaining(io.now()), text, repeated))
+    now, sent_at = io.now(), kept.lease.sent_at
+    io.emit(Jeopardy(kept.id, kept.lease.remaining(now), text, repeated, kept.keys(), now - sent_at))

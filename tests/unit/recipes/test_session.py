@@ -151,10 +151,10 @@ def test_an_outage_is_logged_by_its_beginning_and_its_end(
     for event in bench.io.seen(Jeopardy) + bench.io.seen(Renewed):
         log(event)
     assert [(entry.levelname, entry.message.split()[0]) for entry in caplog.records] == [
-        ("WARNING", "jeopardy"),
-        ("INFO", "renewed"),
+        ("WARNING", "no"),
+        ("INFO", "contact"),
     ]
-    assert "remaining=9.250" in caplog.records[0].message
+    assert "stays valid for another 9.2 s unless contact comes back" in caplog.records[0].message
 
 
 @pytest.mark.parametrize("answer", [renewed(), unreachable()], ids=repr)

@@ -1,0 +1,58 @@
+"""A failure to connect is told in a few lines: what happened, on which call, and where in the user's code."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from consul_coord import AcquireTimeout, AsyncClient, AsyncLock, Client, ConnectFailed, Lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_LINES = 15
+NOBODY = "127.0.0.1:1"
+
+
+def _lines(error: BaseException) -> list[str]:
+    """Return what a program that made the call in one line would print."""
+    trace = error.__traceback__
+    assert trace is not None
+    shown = traceback.format_exception(error.with_traceback(trace.tb_next))
+    return "".join(shown).splitlines()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda client: client.kv.get("k"),
+        lambda client: Lock(client, "k").acquire(timeout=0.1),
+        lambda client: Lock(client, "k").try_acquire(),
+        lambda client: Lock(client, "k").holder(),
+    ],
+)
+def test_blocking(work: Callable[[Client], object]) -> None:
+    with Client(NOBODY, timeout=0.2) as client:
+        with pytest.raises((ConnectFailed, AcquireTimeout)) as refused:
+            work(client)
+        told = _lines(refused.value)
+    assert len(told) <= MOST_LINES, "\n".join(told)
+    assert "refused" in told[-1]
+    assert refused.value.__cause__ is not None or isinstance(refused.value, ConnectFailed)
+
+
+def test_in_coroutines() -> None:
+    async def work() -> list[list[str]]:
+        told = []
+        async with AsyncClient(NOBODY, timeout=0.2) as client:
+            for call in (lambda: client.kv.get("k"), lambda: AsyncLock(client, "k").acquire(timeout=0.1)):
+                with pytest.raises((ConnectFailed, AcquireTimeout)) as refused:
+                    await call()
+                told.append(_lines(refused.value))
+        return told
+
+    for told in anyio.run(work):
+        assert len(told) <= MOST_LINES, "\n".join(told)
