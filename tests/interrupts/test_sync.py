@@ -51,10 +51,18 @@ def test_some_places(site: Site, case: Case, kind: str) -> None:
     check(site, case, kind, drawn(case, kind, 0, FEW))
 
 
-@pytest.mark.parametrize("kind", ["lock", "own session", "semaphore"])
-def test_where_a_release_takes_over_the_hold(site: Site, kind: str) -> None:
-    case = next(case for case in CASES if case.name == "hold.release")
-    check(site, case, kind, range(60))
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("hold.release", "lock"),
+        ("hold.release", "own session"),
+        ("hold.release", "semaphore"),
+        ("close", "lock"),
+    ],
+)
+def test_where_a_call_takes_over_a_hold(site: Site, name: str, kind: str) -> None:
+    case = next(case for case in CASES if case.name == name)
+    check(site, case, kind, range(0, 90, 2))
 
 
 @pytest.mark.search

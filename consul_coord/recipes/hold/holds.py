@@ -176,6 +176,7 @@ class Holds:
         self._closing = True
         for hold in list(self.all()):
             hold.lose(LossReason.CLIENT_CLOSED)
+        self.announce_losses()  # also those that an interrupted call has ended and not announced
 
     def given_up(self) -> list[Grant]:
         """Return the holds that closing is to give back, until each is ``given_back``."""
