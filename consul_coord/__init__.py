@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from consul_coord.aio.leadership import AsyncLeadership
     from consul_coord.aio.lock import AsyncLock, AsyncReentrantLock
     from consul_coord.aio.multilock import AsyncMultiLock
+    from consul_coord.aio.once import AsyncOnce, async_every
     from consul_coord.aio.rwlock import AsyncReadWriteLock
     from consul_coord.aio.semaphore import AsyncPermit, AsyncSemaphore
     from consul_coord.aio.session import AsyncKeptSession
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
         WriteOptions,
         failover_bound,
     )
+    from consul_coord.models.once import OnceResult, period_slot
     from consul_coord.sync.client import Client
     from consul_coord.sync.election import LeaderElection, leader, observe
     from consul_coord.sync.group import Group
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     from consul_coord.sync.leadership import Leadership
     from consul_coord.sync.lock import Lock, ReentrantLock
     from consul_coord.sync.multilock import MultiLock
+    from consul_coord.sync.once import Once, every
     from consul_coord.sync.rwlock import ReadWriteLock
     from consul_coord.sync.semaphore import Permit, Semaphore
     from consul_coord.sync.session import KeptSession
@@ -131,6 +134,7 @@ else:  # type checkers know the names above, and report every other one
             "aio.leadership": "AsyncLeadership",
             "aio.lock": "AsyncLock AsyncReentrantLock",
             "aio.multilock": "AsyncMultiLock",
+            "aio.once": "AsyncOnce async_every",
             "aio.rwlock": "AsyncReadWriteLock",
             "aio.semaphore": "AsyncPermit AsyncSemaphore",
             "aio.session": "AsyncKeptSession",
@@ -155,6 +159,7 @@ else:  # type checkers know the names above, and report every other one
                 SessionSettings SessionSpec Stats TxnFailure TxnOp TxnResult Verb WriteOptions
                 failover_bound
             """,
+            "models.once": "OnceResult period_slot",
             "sync.client": "Client",
             "sync.election": "LeaderElection leader observe",
             "sync.group": "Group",
@@ -162,6 +167,7 @@ else:  # type checkers know the names above, and report every other one
             "sync.leadership": "Leadership",
             "sync.lock": "Lock ReentrantLock",
             "sync.multilock": "MultiLock",
+            "sync.once": "Once every",
             "sync.rwlock": "ReadWriteLock",
             "sync.semaphore": "Permit Semaphore",
             "sync.session": "KeptSession",
@@ -187,6 +193,7 @@ __all__ = [
     "AsyncLock",
     "AsyncLossEvent",
     "AsyncMultiLock",
+    "AsyncOnce",
     "AsyncPermit",
     "AsyncReadWriteLock",
     "AsyncReentrantLock",
@@ -242,6 +249,8 @@ __all__ = [
     "NotFound",
     "NotHeld",
     "Observer",
+    "Once",
+    "OnceResult",
     "PayloadTooLarge",
     "PermissionDenied",
     "Permit",
@@ -281,9 +290,12 @@ __all__ = [
     "Watch",
     "WriteOptions",
     "__version__",
+    "async_every",
     "async_leader",
     "async_observe",
+    "every",
     "failover_bound",
     "leader",
     "observe",
+    "period_slot",
 ]

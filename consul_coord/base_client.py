@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -67,6 +68,11 @@ class BaseRunner:
             f"{self._kind} can't be pickled: make one in each process, and locks from it; that costs no I/O"
         )
         raise TypeError(message)
+
+    def wall(self) -> float:
+        """Return the time of day in seconds since 1970: the machine's, or that of a clock made for tests."""
+        wall: Callable[[], float] = getattr(self._clock, "wall", time.time)
+        return wall()
 
     def placed(self, options: WriteOptions | None) -> WriteOptions:
         """Return options that name the datacenter, for calls whose body has to say it."""

@@ -2,7 +2,8 @@
 
 Rules
 - Leases are measured on a clock that never steps and that counts the time a machine is suspended: a laptop
-  that slept through its lease must not wake up believing in it. Wall-clock time is used for nothing.
+  that slept through its lease must not wake up believing in it. Wall-clock time names the periods
+  of jobs, and no promise rests on it.
 - A ``Clock`` only tells the time; waiting for it is then done by real timers. A ``SteppedClock`` also owns
   the passing of time: who waits on it sets an alarm, and is woken when somebody advances the clock, not by a
   timer.
@@ -71,6 +72,10 @@ class SystemClock:
         return "SystemClock()"
 
 
+WALL_AT_ZERO = 1_800_000_000.0
+"""The time of day at which virtual clocks show 0: 2027-01-15, 08:00 in UTC."""
+
+
 class VirtualClock:
     """A clock for tests: it stands still until ``advance`` moves it, for everybody bound to it at once.
 
@@ -88,6 +93,10 @@ class VirtualClock:
     def now(self) -> float:
         """Return the virtual time in seconds."""
         return self._now
+
+    def wall(self) -> float:
+        """Return the time of day that goes with it, in seconds since 1970; another one than today's."""
+        return WALL_AT_ZERO + self._now
 
     def alarm(self, when: float, callback: Callable[[], object]) -> Alarm:
         """Call ``callback`` once when the clock reaches ``when``; at once if it already has."""

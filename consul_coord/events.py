@@ -312,6 +312,28 @@ class ShortHorizon(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SlotAhead(Event):
+    """A job did not run because its record names a slot in the future: a clock is wrong, here or there."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    key: str
+    slot: str
+    by: str
+    """Who ran that slot."""
+    seconds: float
+    """How far ahead of this machine's clock the slot begins."""
+
+    def describe(self) -> str:
+        """Return one line of text, with the way out."""
+        return (
+            f"the job {self.key!r} did not run: {self.by} has already run its slot {self.slot}, which begins "
+            f"in {self.seconds:.0f} s by this machine's clock. Set the clock that is wrong. If it was that "
+            f"of {self.by}, delete the key {self.key}/.once"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Retried(Event):
     """A request is sent again."""
 

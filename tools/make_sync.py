@@ -26,6 +26,7 @@ NAMES = (
     "leadership",
     "lock",
     "multilock",
+    "once",
     "rwlock",
     "semaphore",
     "session",
@@ -42,11 +43,11 @@ TABLE = (
     # types
     (r"\bbool \| Awaitable\[bool\]", "bool"),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
-    (r"\bCoroutine\[Any, Any, (\w+)\]", r"\1"),
+    (r"\bCoroutine\[Any, Any, (\w+(\[\w+\])?)\]", r"\1"),
     # names
     (r"\ban (`*)Async(?=[A-Z])", r"a \1"),
     (r"\bAsync(?=[A-Z])", ""),
-    (r"\basync_(?=leader\b|observe\b)", ""),
+    (r"\basync_(?=every\b|leader\b|observe\b)", ""),
     (r"\bconsul_coord\.aio\b", "consul_coord.sync"),
     # words
     (r"\bcode on an event loop\b", "blocking code"),

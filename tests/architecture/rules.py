@@ -223,6 +223,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
     "group": frozenset({"lock", "contend", "hold", "watch", "cleanup", "session"}),
     "semaphore": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
     "election": frozenset({"lock", "contend", "hold", "watch", "cleanup", "session"}),
+    "once": frozenset({"lock", "contend", "hold"}),
     "client": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
 }
 """By room: the rooms that it may import, types included. ``client`` wires them for one client."""

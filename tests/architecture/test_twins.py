@@ -27,6 +27,7 @@ PLAIN = {
     "LossEvent": frozenset({"is_set"}),
     "Semaphore": frozenset({"cancel", "hold", "wrap"}),
     "KV": WATCHES,
+    "Once": frozenset({"cancel"}),
     "Sessions": frozenset({"watch"}),
 }
 """Methods without I/O, by class; they hold for its subclasses too."""
@@ -35,6 +36,7 @@ OWN_DOCS = {
     "Lock": frozenset({"run"}),  # calls here, awaits there
     "Semaphore": frozenset({"run"}),
     "KeptSession": frozenset({""}),
+    "Once": frozenset({"run", "run_every"}),
 }
 OWN_PARAMETERS = {"Client": {"__init__": frozenset({"background_http_client"})}}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from consul_coord import (
     LeaderElection,
     Lock,
     MultiLock,
+    Once,
     PermissionDenied,
     ReadWriteLock,
     Semaphore,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from tests.integrations.policies import Guarded
 
+SLOTS = itertools.count(2)
 IN_VAIN = 2.0
 """Seconds that are waited for what is held."""
 
@@ -58,7 +61,7 @@ def a_lock(client: Client, other: Client, root: Client) -> object:
         assert hold.verify()
         with pytest.raises(AcquireTimeout) as waited:
             Lock(other, "jobs/nightly").acquire(timeout=IN_VAIN)
-    return waited.value.blocker.position == 0
+    return waited.value.blocker.position == 1
 
 
 def an_election(client: Client, other: Client, root: Client) -> object:
@@ -90,6 +93,15 @@ def a_semaphore(client: Client, other: Client, root: Client) -> object:
         return permit.verify()
 
 
+def once(client: Client, other: Client, root: Client) -> object:
+    job = Once(client, "jobs/report")
+    if job.run(lambda _: None, slot=str(next(SLOTS)), timeout=PATIENCE).ran:
+        assert not Once(other, "jobs/report").run(lambda _: None, slot="1").ran
+    with Lock(root, "jobs/report").hold(timeout=PATIENCE), pytest.raises(AcquireTimeout) as waited:
+        job.run(lambda _: None, slot=str(next(SLOTS)), timeout=IN_VAIN)
+    return waited.value.blocker.position == 1
+
+
 def several(client: Client, other: Client, root: Client) -> object:
     with MultiLock(client, ["accounts/17", "accounts/4"]).hold(timeout=PATIENCE) as hold:
         return hold.verify()
@@ -114,6 +126,7 @@ USES: dict[str, Callable[[Client, Client, Client], object]] = {
     "An election": an_election,
     "Following an election": following,
     "A semaphore": a_semaphore,
+    "A job that runs once": once,
     "Several locks as one": several,
     "A read-write lock": read_write,
     "A guarded write": guarded,

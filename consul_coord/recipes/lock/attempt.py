@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from consul_coord.io import IO
-    from consul_coord.models import KVPair
+    from consul_coord.models import KVPair, TxnResult
     from consul_coord.recipes.contend.queue import Look
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Handle
@@ -71,6 +71,10 @@ class LockAttempt(Attempt):
         """Our contender as last seen; None when we do not queue, or do not know."""
         self._missed: KVPair | None = None
         """Our contender, which the last look did not show: gone, or not to be seen without permission."""
+        self._seen: Look | None = None
+        """What the caller saw of the key and its queue just before."""
+        self.read: tuple[KVPair, ...] = ()
+        """What the granting transaction read, where the plan asks for that."""
         self.may_barge = not plan.fair
         self.unanswered: set[str] = set()
         """Sessions for which a request that could lock something has got no answer."""
@@ -79,6 +83,10 @@ class LockAttempt(Attempt):
         return self.io.owner()
 
     # -- the whole attempt
+
+    def begin_from(self, pairs: Iterable[KVPair]) -> None:
+        """Take a reading of the key and its queue, made just now, for the first look."""
+        self._seen = self._read([tuple(pairs)])
 
     async def _begin(self) -> None:
         self.client.holds.register.enter(self.keys, self)
@@ -139,9 +147,9 @@ class LockAttempt(Attempt):
 
     async def _barge_if_allowed(self) -> Handle | None:
         allowed, self.may_barge = self.may_barge and not self._must_queue, False
-        if self.client.holds.fences.last(self.key) is None:
+        if self._seen is not None or self.client.holds.fences.last(self.key) is None:
             # Never held by this client, or long ago: what else might the key be?
-            look = await self._look()
+            look = await self._first_look()
             if judge(look, self.session) == Adopt():
                 return await self._adopt()
             allowed = allowed and (look.pair is None or look.pair.session is None)
@@ -156,9 +164,10 @@ class LockAttempt(Attempt):
 
     async def _may_take_at_once(self) -> bool:
         must_queue = self.plan.fair or self._must_queue
-        if self._without_queue or not (must_queue or self.client.holds.fences.last(self.key) is None):
+        known = self._seen is None and self.client.holds.fences.last(self.key) is not None
+        if self._without_queue or (known and not must_queue):
             return True
-        look = await self._look()
+        look = await self._first_look()
         if look.pair is not None and look.pair.session not in {None, self.session}:
             self._block("held", session=look.pair.session)
             return False
@@ -171,13 +180,15 @@ class LockAttempt(Attempt):
         own = waitqueue.contender_key(self.key, self.session)
         check = () if self._without_queue else (TxnOp.check_not_exists(own),)
         try:
-            result = await self._ask(*check, self._lock_op(self.key), retry=Retry.IDEMPOTENT)
+            ops = (*check, self._lock_op(self.key), *self._reads())
+            result = await self._ask(*ops, retry=Retry.IDEMPOTENT)
         except TxnFailed as error:
             if check and _denied_at(error, 0):
                 self._may_not_queue()
                 return await self._barge()
             self._refused(error)
             return None
+        self._note_read(result)
         return await self._granted(result[len(check)])
 
     # -- the queue
@@ -204,6 +215,10 @@ class LockAttempt(Attempt):
             await self._withdraw(self.limit)
             return None
         return look
+
+    async def _first_look(self) -> Look:
+        look, self._seen = self._seen, None
+        return look or await self._look()
 
     async def _look(self) -> Look:
         """Read the key and its queue as they are at one moment."""
@@ -272,13 +287,20 @@ class LockAttempt(Attempt):
         contender = self.contender
         if contender is None:
             return None
-        ops = self._taking(contender)
+        ops = (*self._taking(contender), *self._reads())
         try:
             result = await self._ask(*ops)
         except TxnFailed as error:
             self._refused(error)
             return None
+        self._note_read(result)
         return await self._granted(result[ops.index(self._lock_op(self.key))])
+
+    def _reads(self) -> tuple[TxnOp, ...]:
+        return (TxnOp.get_tree(self.plan.reads),) if self.plan.reads else ()
+
+    def _note_read(self, result: TxnResult) -> None:
+        self.read = result[-1] if self.plan.reads else ()
 
     def _taking(self, contender: KVPair) -> tuple[TxnOp, ...]:
         return (
@@ -291,9 +313,11 @@ class LockAttempt(Attempt):
         """Make a hold of what a lost reply had granted."""
         own = waitqueue.contender_key(self.key, self.session)
         try:
-            result = await self._ask(TxnOp.check_session(self.key, self.session), TxnOp.delete(own))
+            ops = (TxnOp.check_session(self.key, self.session), TxnOp.delete(own), *self._reads())
+            result = await self._ask(*ops)
         except TxnFailed:
             return None
+        self._note_read(result)
         return await self._granted(result[0])
 
     # -- without a queue

@@ -24,6 +24,8 @@ class LockPlan:
     fair: bool
     reentrant: bool
     session: SessionSpec | str | None
+    reads: str = ""
+    """A prefix that is read in each transaction which grants the lock; empty for none."""
     remove: bool = False
     """Whether the keys are deleted when they are given back."""
     any_key: bool = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from consul_coord.clock import WALL_AT_ZERO
+
 if TYPE_CHECKING:
     from consul_coord.testing.simulation.scheduler import Scheduler
 
@@ -22,6 +24,10 @@ class LocalClock:
     def now(self) -> float:
         """Return the process's time."""
         return self._offset + self._rate * self._scheduler.now
+
+    def wall(self) -> float:
+        """Return the process's time of day."""
+        return WALL_AT_ZERO + self.now()
 
     def true(self, local: float) -> float:
         """Return the true time at which this clock shows ``local``, or just has."""

@@ -1,0 +1,186 @@
+"""Jobs that run once in each slot, for event loops; the logic is in ``recipes.once``."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from consul_coord.aio.blocks import AsyncHeld
+from consul_coord.aio.client import AsyncClient
+from consul_coord.aio.hold import AsyncHold
+from consul_coord.base_client import require
+from consul_coord.errors import ConsulCoordError, LockLost
+from consul_coord.models._validate import bytes_or_none
+from consul_coord.models.once import OnceResult, check_period, check_slot, period_slot
+from consul_coord.recipes.once import once as recipe
+from consul_coord.recipes.once.record import Ask, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from datetime import timedelta
+
+    from consul_coord.models import SessionSpec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncOnce:
+    """A job that runs once in each slot, however many processes try.
+
+    Guarantees: at most one run of a slot succeeds, over all processes; a run has succeeded when its record is
+    written, which only the holder of the lock can do. A run whose process crashed is taken over by the next
+    caller, after at most ``failover_bound(spec)`` seconds. A slot that is not above the recorded one never
+    runs again, whatever a clock says. One record is kept for each job.
+
+    Does not guarantee: that the function is *begun* only once in a slot. A process may crash after the work
+    and before the record, or be paused until another one has taken over. Give the hold's ``fence`` to what
+    the work changes, or write in a transaction with ``hold.guard()``.
+
+    The lock is the one of ``AsyncLock(client, key)``; the record is the value of ``KEY/.once``.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        key: str,
+        *,
+        value: bytes | str | None = None,
+        retry_failed: bool = True,
+        session: SessionSpec | str | None = None,
+    ) -> None:
+        """Describe the job; no I/O.
+
+        ``value``: who runs it, for others to see; None for the client's name, which is host and process id.
+        ``retry_failed``: whether the next caller runs a slot again whose run raised. ``session``: as for
+        ``AsyncLock``. Raises InvalidKey, and InvalidArgument for a client of the other kind.
+        """
+        self._runner = require(client, AsyncClient, type(self).__name__)
+        self._once = recipe.OnceObject(key, value=bytes_or_none(value), session=session)
+        self._retry_failed = retry_failed
+
+    @property
+    def key(self) -> str:
+        """The key of the job's lock."""
+        return self._once.key
+
+    async def run(
+        self, fn: Callable[[AsyncHold], Awaitable[T]], *, slot: str, timeout: float | None = None
+    ) -> OnceResult[T]:
+        """Await ``fn(hold)`` if no run of this slot, or of a later one, has succeeded yet.
+
+        ``slot`` names what is to be done once: a date, ``period_slot(3600)``, a version. Slots rise: numbers
+        in their names compare by value, the rest by its characters. ``timeout``: seconds to wait while
+        another process runs the job; None waits for its end, 0 tries once.
+
+        Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. What ``fn`` raises is
+        recorded as a failure and goes on; a KeyboardInterrupt, SystemExit or cancellation counts as a crash.
+        Raises LockLost when the lock was lost before the run was recorded, also what ``AsyncLock.acquire``
+        raises, KeyConflict and DecodeError when ``KEY/.once`` is no record. When an error says that the
+        outcome of a request is unknown, call again: the record then tells.
+        """
+        ask = Ask(slot=check_slot(slot), now=self._runner.wall(), retry_failed=self._retry_failed)
+        return await self._run(fn, ask, timeout)
+
+    async def run_every(
+        self,
+        fn: Callable[[AsyncHold], Awaitable[T]],
+        *,
+        period: float | timedelta,
+        align: bool = True,
+        timeout: float | None = None,
+    ) -> OnceResult[T]:
+        """Await ``fn(hold)`` if no run of the present period has succeeded yet; see ``run``.
+
+        ``period``: whole seconds, or a timedelta. Periods are counted from 1970 in UTC, so that an hour
+        begins with the clock's hour. With ``align=False`` a period begins with the last recorded run.
+        """
+        seconds, now = check_period(period), self._runner.wall()
+        slot = period_slot(seconds, at=now) if align else None
+        ask = Ask(slot=slot, now=now, period=seconds, retry_failed=self._retry_failed)
+        return await self._run(fn, ask, timeout)
+
+    async def last(self) -> OnceResult[Any] | None:
+        """Return what is recorded of the last run, or None before the first; a consistent read."""
+        record = await self._runner.call(recipe.last, self._runner.core, self._once)
+        return None if record is None else record.result()
+
+    async def forget(self) -> bool:
+        """Delete the record, so that every slot may run again; returns whether there was one.
+
+        For operators, after a clock far ahead has run a slot of the future. Does not stop a run that goes on.
+        """
+        return await self._runner.call(recipe.forget, self._runner.core, self._once)
+
+    def cancel(self) -> None:
+        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
+        self._once.cancel()
+
+    async def _run(
+        self, fn: Callable[[AsyncHold], Awaitable[T]], ask: Ask, timeout: float | None
+    ) -> OnceResult[T]:
+        core = self._runner.core
+        with self._once.waiting() as interrupt:
+            turn = await self._runner.run(interrupt, recipe.begin, core, self._once, ask, timeout=timeout)
+        if isinstance(turn, Record):
+            return turn.result()
+
+        async def taken() -> AsyncHold:
+            return AsyncHold(self._runner, core, turn.handle.grant, turn.handle)
+
+        result: OnceResult[T] | None = None
+        try:
+            async with AsyncHeld(self.key, taken) as hold:
+                try:
+                    value = await fn(hold)
+                except Exception:
+                    with suppress(ConsulCoordError):
+                        await self._record(turn, failed=True)
+                    raise
+                record = await self._record(turn, failed=False)
+                result = record.result(ran=True, value=value)
+        except LockLost:
+            if result is None:  # else it was recorded before: nobody runs that slot again
+                raise
+        return result
+
+    async def _record(self, turn: recipe.Turn, *, failed: bool) -> Record:
+        at, core = self._runner.wall(), self._runner.core
+        return await self._runner.call(recipe.finish, core, self._once, turn, at=at, failed=failed)
+
+    def __repr__(self) -> str:
+        return f"<AsyncOnce on {self.key!r} of {self._runner!r}>"
+
+
+def async_every(
+    client: AsyncClient,
+    key: str,
+    *,
+    period: float | timedelta,
+    align: bool = True,
+    value: bytes | str | None = None,
+    retry_failed: bool = True,
+    session: SessionSpec | str | None = None,
+    timeout: float | None = None,
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, OnceResult[T]]]]:
+    """Return a decorator: a call runs the function if it has not run yet in this period, anywhere.
+
+    It starts nothing by itself: call the function from a timer, a scheduler or a loop, in every process.
+    ``period`` and ``align``: see ``AsyncOnce.run_every``; the other parameters: see ``AsyncOnce``. The
+    function's own parameters are kept; it returns an ``OnceResult``. Raises InvalidArgument and InvalidKey.
+    """
+    once = AsyncOnce(client, key, value=value, retry_failed=retry_failed, session=session)
+    check_period(period)
+
+    def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, OnceResult[T]]]:
+        @functools.wraps(function)
+        async def run(*args: P.args, **kwargs: P.kwargs) -> OnceResult[T]:
+            async def call(_: AsyncHold) -> T:
+                return await function(*args, **kwargs)
+
+            return await once.run_every(call, period=period, align=align, timeout=timeout)
+
+        return run
+
+    return decorate

@@ -1,0 +1,181 @@
+"""Running something once in each slot: begun under the lock, and recorded under its guard.
+
+Rules, each with what happens without it
+- The record is read twice: before the lock, so that whoever comes too late sends one request; and in the very
+  transaction that grants the lock. Between the two readings another caller may have run the slot.
+- The record is written before the lock is released, in a transaction with the hold's guard: whoever has lost
+  the lock records nothing. Two callers can both have done the work; only one of them has run it.
+- A record whose write got no answer is written again, the same, until the hold is over. It can be applied
+  only while the hold lasts, so the next holder's reading is final.
+- Somebody else's write to the lock's key is no loss, but closes the guard. The hold writes its value again,
+  and opens it.
+- A transaction shows nothing of a key that the token may not read. So when it shows no record, the record's
+  key is read by itself, which is refused instead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ConsulCoordError, DecodeError, TxnFailed
+from consul_coord.events import SlotAhead
+from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.failures import raise_if_denied, retryable
+from consul_coord.http.retry import Failures, perform, send_once
+from consul_coord.http.retry import ask as answer
+from consul_coord.models import LOCK_FLAGS, Blocker, ReadOptions, TxnOp
+from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.refusals import timed_out
+from consul_coord.recipes.contend.waiting import WaitingCalls
+from consul_coord.recipes.hold.asking import check, put
+from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.lock.attempt import LockAttempt
+from consul_coord.recipes.lock.lock import LockObject
+from consul_coord.recipes.lock.plan import LockPlan
+from consul_coord.recipes.once.record import ONCE_FLAGS, Record, judge, key_of, read, seconds_ahead
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.models import KVPair, SessionSpec
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Handle
+    from consul_coord.recipes.once.record import Ask
+
+_CONSISTENT = ReadOptions(consistency="consistent")
+_GUARD_CLOSED = {"stale_index", "not_holder", "missing"}
+
+
+class OnceObject(WaitingCalls):
+    """One job: a lock and a record."""
+
+    def __init__(self, key: str, *, value: bytes | None, session: SessionSpec | str | None) -> None:
+        super().__init__(key)
+        self.record = key_of(key)
+        plan = LockPlan(
+            keys=(key,),
+            value=value,
+            flags=LOCK_FLAGS,
+            accept_flags=frozenset(),
+            fair=False,
+            reentrant=False,
+            session=session,
+            reads=self.record,
+        )
+        self.lock = LockObject(plan)
+
+    @property
+    def key(self) -> str:
+        """The key of the lock."""
+        return self.lock.plan.key
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The right to run a slot now."""
+
+    handle: Handle
+    slot: str
+    by: str
+
+
+async def begin(
+    io: IO, client: Shared, once: OnceObject, ask: Ask, *, timeout: float | None
+) -> Turn | Record:
+    """Get the turn to run, or return the record of the run that makes it needless.
+
+    Waits up to ``timeout`` seconds while another caller has the lock. Raises what an acquire raises.
+    """
+    attempt = LockAttempt(io, client, once.lock.plan, once.lock.source(client), timeout=timeout)
+    seen = await _look(io, client, once, deadline=attempt.deadline)
+    verdict = judge(ask, read(seen.pop(once.record, None)))
+    if isinstance(verdict, Record):
+        return _told(io, once, ask, verdict)
+    attempt.begin_from(seen.values())
+    handle = await attempt.run()
+    try:
+        verdict = judge(ask, read(attempt.read[0] if attempt.read else await _alone(io, client, once)))
+    except ConsulCoordError:
+        await release(io, client.holds, handle.grant)
+        raise
+    if isinstance(verdict, str):
+        return Turn(handle, verdict, attempt.value.decode(errors="replace"))
+    await release(io, client.holds, handle.grant)
+    return _told(io, once, ask, verdict)
+
+
+async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) -> dict[str, KVPair]:
+    """Read the record, the lock and its queue as they are at one moment."""
+    tree = TxnOp.get_tree(waitqueue.directory(once.key))
+    ops, started = [TxnOp.get(once.record), TxnOp.get(once.key), tree], io.now()
+    while True:
+        try:
+            result = await perform(io, txn.txn(*ops), deadline=deadline, attempt=client.timeout)
+        except TxnFailed as error:
+            raise_if_denied(once.record, error)
+            missing = {failure.op_index for failure in error.failures if failure.kind == "missing"}
+            if len(missing) < len(error.failures):
+                raise
+            ops = [op for at, op in enumerate(ops) if at not in missing]
+        except DecodeError:
+            await _alone(io, client, once)  # the token may not read it, which this says
+            raise
+        except ConsulCoordError as error:
+            if not retryable(error):
+                raise
+            waited = io.now() - started
+            raise timed_out(once.key, "", Blocker("unreachable"), error, waited=waited) from error
+        else:
+            return {pair.key: pair for pairs in result for pair in pairs}
+
+
+async def _alone(io: IO, client: Shared, once: OnceObject) -> KVPair | None:
+    """Read the record by itself, as the leader has it. Raises PermissionDenied."""
+    return (await answer(io, kv.get(once.record, options=_CONSISTENT), timeout=client.timeout)).value
+
+
+def _told(io: IO, once: OnceObject, ask: Ask, record: Record) -> Record:
+    ahead = seconds_ahead(ask, record)
+    if ahead:
+        io.emit(SlotAhead(once.key, record.slot, record.by, ahead))
+    return record
+
+
+async def last(io: IO, client: Shared, once: OnceObject) -> Record | None:
+    """Return the record of the last run; None before the first."""
+    return read(await _alone(io, client, once))
+
+
+async def forget(io: IO, client: Shared, once: OnceObject) -> bool:
+    """Delete the record; returns whether there was one."""
+    pair = await _alone(io, client, once)
+    if pair is not None and pair.flags != ONCE_FLAGS:
+        read(pair)
+    delete = kv.delete(once.record, cas=0 if pair is None else pair.modify_index)
+    return pair is not None and await answer(io, delete, timeout=client.timeout)
+
+
+async def finish(io: IO, client: Shared, once: OnceObject, turn: Turn, *, at: float, failed: bool) -> Record:
+    """Record how the run ended, under its hold. Raises LockLost when that was lost before."""
+    hold = turn.handle.grant
+    record = Record(turn.slot, failed, turn.by, round(at, 3), hold.fence)
+    # The work is done: nothing is worth more patience than its record. A failure may stay without one.
+    failures = Failures(io, io.now() + client.timeout if failed else math.inf)
+    write = TxnOp.set(once.record, record.encode(), flags=ONCE_FLAGS)
+    while True:
+        check(hold, io.now())
+        try:
+            await send_once(io, txn.txn(*hold.guard(), write), deadline=io.now() + client.timeout)
+        except TxnFailed as error:
+            raise_if_denied(once.record, error)
+            if not {failure.kind for failure in error.failures} <= _GUARD_CLOSED:
+                raise
+            if failures.doubt and read(await _alone(io, client, once)) == record:
+                return record  # an earlier try got through, though not its answer
+            await put(io, client.sessions, hold, hold.value)
+            await failures.moved()
+        except ConsulCoordError as error:
+            await failures.pause(error)
+        else:
+            return record

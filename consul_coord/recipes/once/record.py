@@ -1,0 +1,140 @@
+"""The record of a job's last run, as it stands in Consul, and what it means for a caller: pure rules.
+
+The record of the job ``K`` is the value of ``K/.once``. It names the slot, whether the run succeeded, who ran
+it, when, and under which fence of the lock ``K``.
+
+Rules
+- Slots only rise. A slot that is not above the recorded one has had its turn: it ran, or was passed over. So
+  one record per job is enough, and a clock that is behind never runs an old slot again.
+- A recorded success is final. A recorded failure is retried within its own slot, or left, as its caller asks.
+- A run without a record did not happen: its process crashed, or lost the lock. Whoever has the lock next
+  runs.
+- A period that is not aligned begins with the last recorded run: nothing runs before it is over.
+- A record that can't be read stops the job with an error. To take it for none would run a slot twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from consul_coord.errors import DecodeError, KeyConflict
+from consul_coord.models.once import OnceResult, beginning_of, rank, time_slot
+
+if TYPE_CHECKING:
+    from consul_coord.models import KVPair
+
+T = TypeVar("T")
+
+ONCE_FLAGS = 0x6F6E63652D6A6F62
+"""What the flags of a record are, so that nothing else is taken for one."""
+_DONE, _FAILED = "done", "failed"
+
+
+def key_of(job: str) -> str:
+    """Return the key of a job's record."""
+    return f"{job}/.once"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How the last recorded run of a job ended."""
+
+    slot: str
+    failed: bool
+    by: str
+    at: float
+    fence: int
+
+    def encode(self) -> bytes:
+        """Return it as it is kept in Consul."""
+        outcome = _FAILED if self.failed else _DONE
+        fields = {
+            "slot": self.slot,
+            "outcome": outcome,
+            "by": self.by,
+            "at": self.at,
+            "fence": self.fence,
+        }
+        return json.dumps(fields, ensure_ascii=False).encode()
+
+    def result(self, *, ran: bool = False, value: T | None = None) -> OnceResult[T]:
+        """Return what a caller is told."""
+        return OnceResult(ran, self.slot, self.by, self.at, self.fence, failed=self.failed, value=value)
+
+
+def read(pair: KVPair | None) -> Record | None:
+    """Return the record in a key; None without one. Raises KeyConflict and DecodeError."""
+    if pair is None:
+        return None
+    if pair.flags != ONCE_FLAGS:
+        message = (
+            f"{pair.key!r} is no record of a job: its flags are {pair.flags:#x}, not {ONCE_FLAGS:#x}. "
+            "Give the job another key"
+        )
+        raise KeyConflict(message, key=pair.key, flags=pair.flags)
+    record = _decode(pair.value)
+    if record is None:
+        message = (
+            f"the record in {pair.key!r} can't be read, and the job does not run: it may have run in this "
+            "slot. Delete the key to let it run"
+        )
+        raise DecodeError(message, path=pair.key, body=pair.value.decode(errors="replace"))
+    return record
+
+
+def _decode(value: bytes) -> Record | None:
+    try:
+        found: Any = json.loads(value)
+        slot, outcome, by, at, fence = (found[name] for name in ("slot", "outcome", "by", "at", "fence"))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    right = (
+        isinstance(slot, str)
+        and isinstance(outcome, str)
+        and outcome in {_DONE, _FAILED}
+        and isinstance(by, str)
+        and type(at) in {int, float}
+        and math.isfinite(at)
+        and type(fence) is int
+    )
+    return Record(slot, outcome == _FAILED, by, float(at), fence) if right else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a caller wants to run."""
+
+    slot: str | None
+    """The slot; None for a period that begins with the last run."""
+    now: float
+    """The caller's wall clock, in seconds since 1970."""
+    period: int | None = None
+    """Seconds; None where the caller has named the slot."""
+    retry_failed: bool = True
+
+
+def judge(ask: Ask, record: Record | None) -> str | Record:
+    """Return the slot that the caller is to run now, or the record that says that it is not to."""
+    if record is None:
+        return ask.slot or time_slot(ask.now)
+    again = record.failed and ask.retry_failed
+    if ask.slot is None:
+        due = again or ask.now >= record.at + (ask.period or 0)
+        return max(time_slot(ask.now), record.slot, key=rank) if due else record
+    if rank(ask.slot) > rank(record.slot) or (again and ask.slot == record.slot):
+        return ask.slot
+    return record
+
+
+def seconds_ahead(ask: Ask, record: Record) -> float:
+    """Return by how much the recorded period begins in the caller's future; 0 when that is as it may be.
+
+    More than a period says that a clock is wrong: the caller's, or that of whoever ran.
+    """
+    begins = beginning_of(record.slot)
+    if ask.period is None or begins is None or begins <= ask.now + ask.period:
+        return 0.0
+    return begins - ask.now

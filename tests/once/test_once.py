@@ -1,0 +1,502 @@
+"""``Once`` and ``every``: who runs, who does not, and what is left of that in Consul."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    AsyncClient,
+    AsyncOnce,
+    Client,
+    DecodeError,
+    KeyConflict,
+    Lock,
+    LockLost,
+    LossReason,
+    Once,
+    OnceResult,
+    TransportError,
+    TxnOp,
+    async_every,
+    every,
+    period_slot,
+)
+from consul_coord.clock import VirtualClock
+from consul_coord.recipes.once.record import ONCE_FLAGS
+from consul_coord.server import ReferenceServer
+from tests.lock.conftest import spec
+from tests.support.proxy import Fault, Lose
+from tests.support.sites import eventually
+
+if TYPE_CHECKING:
+    from consul_coord import Hold
+    from tests.lock.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+    from tests.support.sites import Site
+
+RECORDING = b'"set"'
+
+
+def recorded(site: Site) -> dict[str, Any] | None:
+    found = site.operator.entry(f"{site.key}/.once")
+    return None if found is None else json.loads(found["Value"])
+
+
+class Job:
+    """Counts its runs, and what it was given."""
+
+    def __init__(self) -> None:
+        self.fences: list[int] = []
+
+    def __call__(self, hold: Hold) -> str:
+        self.fences.append(hold.fence)
+        return f"run {len(self.fences)}"
+
+    @property
+    def runs(self) -> int:
+        return len(self.fences)
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job()
+
+
+# -- who runs
+
+
+def test_a_slot_runs_once_and_later_callers_are_told_of_it(
+    site: Site, make_client: MakeClient, job: Job
+) -> None:
+    first = Once(make_client(), site.key, value="first").run(job, slot="2026-11-22")
+    assert (first.ran, first.slot, first.by, first.value) == (True, "2026-11-22", "first", "run 1")
+    second = Once(make_client(), site.key).run(job, slot="2026-11-22")
+    assert second == OnceResult(ran=False, slot=first.slot, by="first", at=first.at, fence=first.fence)
+    assert job.fences == [first.fence]
+    assert recorded(site) == {
+        "slot": "2026-11-22",
+        "outcome": "done",
+        "by": "first",
+        "at": first.at,
+        "fence": first.fence,
+    }
+
+
+def test_slots_rise_and_never_fall_back(site: Site, client: Client, job: Job) -> None:
+    once = Once(client, site.key)
+    assert [once.run(job, slot=slot).ran for slot in ("9", "10", "9", "10", "11")] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert once.run(job, slot="2").slot == "11"
+    assert job.fences == sorted(set(job.fences))
+
+
+def test_a_thousand_slots_leave_one_record(site: Site, client: Client, job: Job) -> None:
+    once = Once(client, site.key)
+    for slot in range(30):
+        once.run(job, slot=str(slot))
+    assert site.operator.under(site.key) == [site.key, f"{site.key}/.once"]
+
+
+def test_many_callers_at_once_and_one_run(site: Site, make_client: MakeClient, job: Job) -> None:
+    clients = [make_client() for _ in range(4)]
+    with ThreadPoolExecutor(12) as pool:
+        calls = [
+            pool.submit(Once(client, site.key).run, job, slot="1", timeout=30)
+            for client in clients
+            for _ in range(3)
+        ]
+        results = [call.result(40) for call in calls]
+    assert job.runs == 1
+    assert sorted(result.ran for result in results) == [False] * 11 + [True]
+    assert {result.fence for result in results} == {job.fences[0]}
+    assert site.operator.holder(site.key) is None
+
+
+def test_what_raises_is_recorded_and_run_again_by_the_next_caller(
+    site: Site, client: Client, job: Job
+) -> None:
+    once = Once(client, site.key, value="me")
+    with pytest.raises(ZeroDivisionError):
+        once.run(lambda _: 1 / 0, slot="1")
+    found = recorded(site)
+    assert found is not None
+    assert (found["slot"], found["outcome"]) == ("1", "failed")
+    assert once.run(job, slot="1").ran
+    assert not once.run(job, slot="1").ran
+
+
+def test_or_left_alone_until_the_next_slot(site: Site, client: Client, job: Job) -> None:
+    once = Once(client, site.key, retry_failed=False)
+    with pytest.raises(ZeroDivisionError):
+        once.run(lambda _: 1 / 0, slot="1")
+    left = once.run(job, slot="1")
+    assert (left.ran, left.failed, job.runs) == (False, True, 0)
+    assert once.run(job, slot="2").ran
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_the_process_counts_as_a_crash(
+    site: Site, client: Client, job: Job, end: type[BaseException]
+) -> None:
+    def interrupted(_: Hold) -> None:
+        raise end
+
+    once = Once(client, site.key, retry_failed=False)
+    with pytest.raises(end):
+        once.run(interrupted, slot="1")
+    assert recorded(site) is None
+    assert once.run(job, slot="1").ran
+
+
+def test_a_waiting_caller_takes_over_when_the_runners_session_ends(
+    site: Site, make_client: MakeClient, job: Job
+) -> None:
+    running, go = threading.Event(), threading.Event()
+    sessions: list[str] = []
+
+    def stuck(hold: Hold) -> None:
+        sessions.append(hold.session)
+        running.set()
+        assert go.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(Once(make_client(), site.key, value="first").run, stuck, slot="1")
+        assert running.wait(30)
+        second = pool.submit(Once(make_client(), site.key, value="second").run, job, slot="1")
+        eventually(lambda: site.operator.under(f"{site.key}/.wait/"))
+        site.operator.destroy(sessions[0])
+        assert second.result(30).ran
+        go.set()  # the first has done the work as well, and it does not count
+        with pytest.raises(LockLost) as lost:
+            first.result(30)
+    assert lost.value.reason in {LossReason.SESSION_GONE, LossReason.TAKEN_OVER, LossReason.RELEASED_BY_OTHER}
+    found = recorded(site)
+    assert found is not None
+    assert (found["by"], found["fence"]) == ("second", job.fences[0])
+
+
+def test_the_guard_of_a_run_taken_over_is_closed(site: Site, make_client: MakeClient, job: Job) -> None:
+    client = make_client()
+    written = f"{site.key}/result"
+
+    def work(hold: Hold) -> None:
+        site.operator.destroy(hold.session)
+        assert Once(make_client(), site.key).run(job, slot="1", timeout=20).ran
+        client.txn(*hold.guard(), TxnOp.set(written, "too late"))
+
+    with pytest.raises(LockLost):
+        Once(client, site.key).run(work, slot="1")
+    assert site.operator.entry(written) is None
+    assert recorded(site) is not None
+
+
+def test_a_loss_after_the_record_does_not_undo_the_run(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
+) -> None:
+    unlocking = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(Once(make_client(address=proxy.address), site.key).run, job, slot="1")
+        assert unlocking.hit.wait(20)
+        session = site.operator.holder(site.key)
+        assert session
+        site.operator.destroy(session)
+        unlocking.let_go()
+        assert call.result(20).ran
+
+
+def test_an_operators_write_to_the_key_keeps_no_run_from_its_record(site: Site, client: Client) -> None:
+    def work(_: Hold) -> None:
+        site.operator.put(site.key, b"a note")
+
+    assert Once(client, site.key).run(work, slot="1").ran
+    assert recorded(site)
+
+
+# -- waiting
+
+
+def test_a_single_try_names_whoever_runs(site: Site, make_client: MakeClient, job: Job) -> None:
+    with Lock(make_client(), site.key) as hold, pytest.raises(AcquireTimeout) as told:
+        Once(make_client(), site.key).run(job, slot="1", timeout=0)
+    assert told.value.blocker.session == hold.session
+    assert job.runs == 0
+
+
+def test_cancel_ends_the_wait(site: Site, make_client: MakeClient, job: Job) -> None:
+    once = Once(make_client(), site.key)
+    with Lock(make_client(), site.key), ThreadPoolExecutor(1) as pool:
+        call = pool.submit(once.run, job, slot="1")
+        eventually(lambda: site.operator.under(f"{site.key}/.wait/"))
+        once.cancel()
+        with pytest.raises(AcquireCancelled):
+            call.result(10)
+
+
+def test_a_job_that_runs_itself_is_told(site: Site, client: Client, job: Job) -> None:
+    once = Once(client, site.key)
+    with pytest.raises(AlreadyHeld):
+        once.run(lambda _: once.run(job, slot="1"), slot="1")
+
+
+# -- what it costs
+
+
+def test_requests_and_raft_entries(site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job) -> None:
+    once = Once(make_client(address=proxy.address), site.key)
+    once.run(job, slot="1")
+    before = len(proxy.requests)
+    index = last_index(site)
+    assert once.run(job, slot="2").ran
+    assert len(proxy.requests) - before == 4
+    assert last_index(site) - index == 3
+    before = len(proxy.requests)
+    assert not once.run(job, slot="2").ran
+    assert len(proxy.requests) - before == 1
+
+
+def last_index(site: Site) -> int:
+    """Return the index of a write made now; that write itself is not counted."""
+    site.operator.put(f"{site.key}-index", str(threading.get_ident()).encode() + b"%d" % len(_WRITES))
+    _WRITES.append(None)
+    found = site.operator.entry(f"{site.key}-index")
+    assert found is not None
+    return int(found["ModifyIndex"]) - len(_WRITES)
+
+
+_WRITES: list[None] = []
+
+
+def test_a_client_that_is_new_to_the_job_sends_as_few(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
+) -> None:
+    Once(make_client(), site.key).run(job, slot="1")
+    client = make_client(address=proxy.address)
+    with Lock(client, f"{site.key}-other"):
+        pass  # a session is at hand
+    before = len(proxy.requests)
+    assert Once(client, site.key).run(job, slot="2").ran
+    assert len(proxy.requests) - before == 4
+
+
+# -- faults
+
+
+@pytest.mark.parametrize("lose", [Lose.REQUEST, Lose.REPLY, Lose.AGENT])
+def test_a_lost_record_is_written_again(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job, lose: Lose
+) -> None:
+    fault = proxy.add(Fault(lose=lose, path="/v1/txn", containing=RECORDING, times=2))
+    assert Once(make_client(address=proxy.address), site.key).run(job, slot="1").ran
+    assert fault.hits == 2
+    assert recorded(site)
+    assert job.runs == 1
+
+
+def test_a_record_that_was_written_counts_though_the_lock_is_lost_before_its_answer(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
+) -> None:
+    client = make_client(address=proxy.address)
+    lost = proxy.add(Fault(lose=Lose.REPLY, path="/v1/txn", containing=RECORDING))
+    again = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=RECORDING))
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(Once(client, site.key).run, job, slot="1")
+        assert again.hit.wait(20)
+        assert lost.hits == 1
+        # An operator's write closes the guard, so that the second try is refused.
+        site.operator.put(site.key, b"a note")
+        again.let_go()
+        assert call.result(20).ran
+    assert job.runs == 1
+
+
+@pytest.mark.parametrize("lose", [Lose.REQUEST, Lose.REPLY])
+@pytest.mark.parametrize("containing", [b'"get"', b'"check-not-exists"'], ids=["the look", "the take"])
+def test_lost_requests_before_the_run_do_no_harm(
+    proxy: FaultProxy, make_client: MakeClient, site: Site, lose: Lose, containing: bytes
+) -> None:
+    job, fault = Job(), proxy.add(Fault(lose=lose, path="/v1/txn", containing=containing))
+    assert Once(make_client(address=proxy.address), site.key).run(job, slot="1", timeout=20).ran
+    assert fault.hits == 1
+    assert job.runs == 1
+
+
+def test_a_late_record_of_a_run_that_gave_up_is_refused(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
+) -> None:
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=RECORDING))
+    client = make_client(address=proxy.address, timeout=0.5)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(Once(client, site.key, value="slow").run, job, slot="1")
+        assert late.hit.wait(20)
+        session = site.operator.holder(site.key)
+        assert session
+        site.operator.destroy(session)
+        with pytest.raises((LockLost, TransportError)):
+            call.result(30)
+    assert Once(make_client(), site.key, value="next").run(job, slot="2", timeout=20).ran
+    late.let_go()
+    assert late.passed_on.wait(10)
+    found = recorded(site)
+    assert found is not None
+    assert found["by"] == "next"
+
+
+def test_an_agent_that_cannot_be_reached_is_told_in_time(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
+) -> None:
+    once = Once(make_client(address=proxy.address), site.key)
+    proxy.go_down()
+    with pytest.raises(AcquireTimeout) as told:
+        once.run(job, slot="1", timeout=0.5)
+    assert told.value.blocker.kind == "unreachable"
+    proxy.come_up()
+    assert once.run(job, slot="1", timeout=10).ran
+
+
+# -- the record
+
+
+def test_a_record_that_cannot_be_read_stops_the_job(site: Site, client: Client, job: Job) -> None:
+    site.operator.put(f"{site.key}/.once", b"{", flags=ONCE_FLAGS)
+    with pytest.raises(DecodeError, match="can't be read, and the job does not run"):
+        Once(client, site.key).run(job, slot="1")
+    assert job.runs == 0
+
+
+def test_something_else_in_its_place_is_a_conflict(site: Site, client: Client, job: Job) -> None:
+    site.operator.put(f"{site.key}/.once", b"mine")
+    with pytest.raises(KeyConflict):
+        Once(client, site.key).run(job, slot="1")
+    with pytest.raises(KeyConflict):
+        Once(client, site.key).forget()
+
+
+def test_a_foreign_key_in_the_locks_place_is_a_conflict(site: Site, client: Client, job: Job) -> None:
+    site.operator.put(site.key, b"mine")
+    with pytest.raises(KeyConflict):
+        Once(client, site.key).run(job, slot="1")
+
+
+def test_the_last_run_can_be_asked_for_and_forgotten(site: Site, client: Client, job: Job) -> None:
+    once = Once(client, site.key)
+    assert once.last() is None
+    assert once.forget() is False
+    result = once.run(job, slot="7")
+    last = once.last()
+    assert last is not None
+    assert (last.ran, last.slot, last.fence) == (False, "7", result.fence)
+    assert once.forget() is True
+    assert once.run(job, slot="1").ran
+
+
+# -- periods
+
+
+def test_every_runs_once_in_each_period() -> None:
+    with ReferenceServer(clock=VirtualClock()) as server:
+        clients = [Client(address=server.address, clock=server.clock) for _ in range(2)]
+        runs: list[str] = []
+
+        def report(name: str) -> str:
+            """Report."""
+            runs.append(name)
+            return name
+
+        one, two = (every(each, "jobs/report", period=3600)(report) for each in clients)
+        assert one.__doc__ == "Report."
+        for hour in range(3):
+            assert [one(f"one {hour}").ran, two(f"two {hour}").ran, one("again").ran] == [True, False, False]
+            server.clock.advance(3600)
+        assert two("late").value == "late"
+        assert runs == ["one 0", "one 1", "one 2", "late"]
+        for client in clients:
+            client.close()
+
+
+def test_a_period_that_is_not_aligned_begins_with_the_last_run() -> None:
+    with (
+        ReferenceServer(clock=VirtualClock()) as server,
+        Client(address=server.address, clock=server.clock) as client,
+    ):
+        once = Once(client, "jobs/report")
+
+        def runs() -> bool:
+            return once.run_every(lambda _: None, period=3600, align=False).ran
+
+        server.clock.advance(1800)
+        assert runs()
+        server.clock.advance(3599)
+        assert not runs()
+        server.clock.advance(1)
+        assert runs()
+
+
+def test_a_clock_that_is_behind_is_told_and_runs_nothing(
+    site: Site, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    Once(client, site.key, value="host-7").run(lambda _: None, slot="2999-01-01T00:00:00Z")
+    assert not Once(client, site.key).run_every(lambda _: None, period=60).ran
+    (told,) = [each.getMessage() for each in caplog.records if "did not run" in each.getMessage()]
+    assert "host-7 has already run its slot 2999-01-01T00:00:00Z" in told
+
+
+def test_the_present_period_has_a_name(client: Client, site: Site) -> None:
+    slot = period_slot(86400)
+    once = Once(client, site.key)
+    assert once.run(lambda _: None, slot=slot).ran
+    with suppress(AssertionError):  # midnight
+        assert not once.run_every(lambda _: None, period=86400).ran
+
+
+# -- on an event loop
+
+
+@pytest.mark.anyio
+async def test_async_twins_do_the_same(site: Site) -> None:
+    runs: list[int] = []
+
+    async def job(hold: Any) -> str:
+        runs.append(hold.fence)
+        return "done"
+
+    async with AsyncClient(address=site.address, session=spec(site)) as client:
+        once = AsyncOnce(client, site.key, value="me")
+        first = await once.run(job, slot="1")
+        assert (first.ran, first.value, first.by) == (True, "done", "me")
+        assert not (await once.run(job, slot="1")).ran
+        assert (await once.last()) == OnceResult(ran=False, slot="1", by="me", at=first.at, fence=first.fence)
+        assert await once.forget()
+
+        @async_every(client, f"{site.key}/every", period=86400)
+        async def daily(number: int) -> int:
+            return number
+
+        assert (await daily(7)).value == 7
+
+
+@pytest.mark.anyio
+async def test_a_loss_cancels_the_run_and_nothing_is_recorded(site: Site) -> None:
+    import anyio
+
+    async def job(hold: Any) -> None:
+        await anyio.to_thread.run_sync(site.operator.destroy, hold.session)
+        await anyio.sleep(60)
+
+    async with AsyncClient(address=site.address, session=spec(site)) as client:
+        with pytest.raises(LockLost):
+            await AsyncOnce(client, site.key).run(job, slot="1")
+    assert recorded(site) is None
