@@ -3,8 +3,8 @@
 ``nox`` runs lint, types, docs and tests; ``nox -l`` lists all sessions.
 
 Rules
-- A session runs what a developer can run by hand in an environment with the extra ``dev``, and nothing else;
-  ``integrations`` takes the extra of that name.
+- A session runs what a developer can run by hand in an environment with the dependency group ``dev``, and
+  nothing else; ``integrations`` takes the group of that name.
 - Environments are reused; ``nox -R`` skips even the installation.
 - Needed: Python 3.11 or newer, git, and a package index.
 """
@@ -29,14 +29,15 @@ nox.options.sessions = ["lint", "types", "docs", "tests"]
 _EPOCH = "1580601600"
 
 
-def _install_dev(session: nox.Session) -> None:
-    # With --no-venv everything runs where nox does, which then has the extra.
+def _install_dev(session: nox.Session, group: str = "dev") -> None:
+    # With --no-venv everything runs where nox does, which then has the group.
     if session.venv_backend != "none":
-        session.install("--quiet", "--editable", ".[dev]")
+        session.install("--quiet", "--upgrade", "pip>=25.1")  # older ones know no groups
+        session.install("--quiet", "--editable", ".[all]", "--group", group)
 
 
 def _python(session: nox.Session) -> str:
-    """Return the interpreter to run everything with: PATH may have others, or none with the extra."""
+    """Return the interpreter to run everything with: PATH may have others, or none with the group."""
     return sys.executable if session.venv_backend == "none" else str(Path(session.bin) / "python")
 
 
@@ -100,9 +101,8 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def integrations(session: nox.Session) -> None:
-    """Run the tests of the how-to pages, also with the heavy packages that the extra ``dev`` leaves out."""
-    if session.venv_backend != "none":
-        session.install("--quiet", "--editable", ".[integrations]")
+    """Run the tests of the how-to pages, also with the heavy packages that the group ``dev`` leaves out."""
+    _install_dev(session, "integrations")
     session.run(_python(session), "-m", "pytest", "tests/integrations", *session.posargs)
 
 

@@ -18,7 +18,7 @@ class MissingExtra(ModuleNotFoundError):
 
 @contextmanager
 def needs(extra: str) -> Generator[None]:
-    """Ticket a failed import of a module that is not this package's into MissingExtra, naming the extra."""
+    """Turn a failed import of a module that is not this package's into MissingExtra, naming the extra."""
     try:
         yield
     except MissingExtra:

@@ -25,7 +25,7 @@ class PyConsul:
     def open(self, bed: Bed) -> Iterator[Pairs]:
         """Make the client and its session."""
         try:
-            # By name: it comes without types, and only with the extra ``bench``.
+            # By name: it comes without types, and only with the group ``bench``.
             consul = import_module("consul")
         except ImportError:
             message = "py-consul is not installed (extra: bench)"

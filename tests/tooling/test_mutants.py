@@ -154,7 +154,7 @@ def test_what_is_judged_harmless_is_still_there() -> None:
 @pytest.mark.search
 @pytest.mark.timeout(1_500)
 def test_a_sample_of_mutants_is_caught(tmp_path: Path, search_seed: int) -> None:
-    pytest.importorskip("coverage", reason="needs coverage, of the extra dev")
+    pytest.importorskip("coverage", reason="needs coverage, of the group dev")
     # Units and the simulator alone, for the sake of time: `python -m proof.mutants` asks all tests.
     run.measure(tmp_path, ("-m", "not search and not long", "tests/unit/recipes"), seeds=30)
     bench = run.Bench(tmp_path, seeds=150)

@@ -36,7 +36,7 @@ class Session:
 
 @pytest.fixture(scope="module")
 def noxfile() -> ModuleType:
-    pytest.importorskip("nox", reason="needs nox, of the extra dev")
+    pytest.importorskip("nox", reason="needs nox, of the group dev")
     spec = importlib.util.spec_from_file_location("noxfile_under_test", ROOT / "noxfile.py")
     assert spec is not None
     assert spec.loader is not None

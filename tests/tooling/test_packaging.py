@@ -1,0 +1,46 @@
+"""What the package index shows, and what an installation brings."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import yaml
+
+from tests.docs.blocks import ROOT
+
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = SETTINGS["project"]
+
+
+def test_only_what_users_ask_for_is_an_extra() -> None:
+    assert set(PROJECT["optional-dependencies"]) == {"all", "cli", "otel", "prometheus", "server", "testing"}
+    assert set(SETTINGS["dependency-groups"]) == {"bench", "dev", "docs", "integrations"}
+
+
+def test_links_of_the_readme_lead_somewhere_from_an_index_page() -> None:
+    (rule,) = SETTINGS["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
+    shown = re.sub(rule["pattern"], rule["replacement"], (ROOT / "README.md").read_text("utf-8"))
+    links = re.findall(r"\]\(([^)]+)\)", shown)
+    assert links
+    assert all(link.startswith(PROJECT["urls"]["Source"] + "/blob/main/") for link in links)
+
+
+def test_the_workflow_publishes_without_a_token_and_only_when_switched_on() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text("utf-8"))
+    publish = workflow["jobs"]["publish"]
+    assert publish["if"] == "vars.PUBLISH == 'on'"
+    assert publish["permissions"] == {"id-token": "write"}
+    assert "secrets." not in str(workflow)
+
+
+def test_the_plugin_imports_nothing_until_a_fixture_is_asked_for() -> None:
+    # Every pytest run of an environment with the package loads it.
+    program = (
+        "import sys, pytest; before = set(sys.modules); import pytest_consul_coord; "
+        "print(sorted(set(sys.modules) - before - {'pytest_consul_coord'}))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
