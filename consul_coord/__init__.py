@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from consul_coord.aio.lock import AsyncLock, AsyncReentrantLock
     from consul_coord.aio.multilock import AsyncMultiLock
     from consul_coord.aio.once import AsyncOnce, async_every
+    from consul_coord.aio.partition import AsyncPartitioner
     from consul_coord.aio.rwlock import AsyncReadWriteLock
     from consul_coord.aio.semaphore import AsyncPermit, AsyncSemaphore
     from consul_coord.aio.session import AsyncKeptSession
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
     from consul_coord.sync.lock import Lock, ReentrantLock
     from consul_coord.sync.multilock import MultiLock
     from consul_coord.sync.once import Once, every
+    from consul_coord.sync.partition import Partitioner
     from consul_coord.sync.rwlock import ReadWriteLock
     from consul_coord.sync.semaphore import Permit, Semaphore
     from consul_coord.sync.session import KeptSession
@@ -135,6 +137,7 @@ else:  # type checkers know the names above, and report every other one
             "aio.lock": "AsyncLock AsyncReentrantLock",
             "aio.multilock": "AsyncMultiLock",
             "aio.once": "AsyncOnce async_every",
+            "aio.partition": "AsyncPartitioner",
             "aio.rwlock": "AsyncReadWriteLock",
             "aio.semaphore": "AsyncPermit AsyncSemaphore",
             "aio.session": "AsyncKeptSession",
@@ -168,6 +171,7 @@ else:  # type checkers know the names above, and report every other one
             "sync.lock": "Lock ReentrantLock",
             "sync.multilock": "MultiLock",
             "sync.once": "Once every",
+            "sync.partition": "Partitioner",
             "sync.rwlock": "ReadWriteLock",
             "sync.semaphore": "Permit Semaphore",
             "sync.session": "KeptSession",
@@ -194,6 +198,7 @@ __all__ = [
     "AsyncLossEvent",
     "AsyncMultiLock",
     "AsyncOnce",
+    "AsyncPartitioner",
     "AsyncPermit",
     "AsyncReadWriteLock",
     "AsyncReentrantLock",
@@ -251,6 +256,7 @@ __all__ = [
     "Observer",
     "Once",
     "OnceResult",
+    "Partitioner",
     "PayloadTooLarge",
     "PermissionDenied",
     "Permit",

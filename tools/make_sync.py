@@ -27,6 +27,7 @@ NAMES = (
     "lock",
     "multilock",
     "once",
+    "partition",
     "rwlock",
     "semaphore",
     "session",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.watch import AsyncWatch
 from consul_coord.base_client import default_member, require
+from consul_coord.errors import InvalidArgument
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.group import membership as recipe
 from consul_coord.recipes.group.follow import MembersFollower
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from consul_coord.aio.runner import AsyncRunner
     from consul_coord.models import Member, Members, ReleaseOutcome
     from consul_coord.recipes.group.membership import Membership
 
@@ -133,6 +135,11 @@ class AsyncGroup:
         """
         return AsyncWatch(self._runner, MembersFollower(self._plan))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        name = type(self).__name__
+        message = f"{name} can't be pickled: make one in each process; that costs no I/O"
+        raise TypeError(message)
+
     async def __aenter__(self) -> Self:
         await self.join()
         return self
@@ -145,3 +152,13 @@ class AsyncGroup:
     def __repr__(self) -> str:
         role = f"member {self.id!r}" if self.joined else "not joined"
         return f"<AsyncGroup {self.prefix!r}: {role}>"
+
+
+def parts_of(group: object, user: str) -> tuple[AsyncRunner, GroupPlan]:
+    """Return what a group is made of, for this package's own use: the one door to it.
+
+    Raises InvalidArgument when ``user``, a public name, was given something else.
+    """
+    if not isinstance(group, AsyncGroup):
+        raise InvalidArgument(f"{user} needs a group, made with {AsyncGroup.__name__}, not {group!r}")
+    return group._runner, group._plan  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

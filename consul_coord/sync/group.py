@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.base_client import default_member, require
+from consul_coord.errors import InvalidArgument
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.group import membership as recipe
 from consul_coord.recipes.group.follow import MembersFollower
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from consul_coord.models import Member, Members, ReleaseOutcome
     from consul_coord.recipes.group.membership import Membership
+    from consul_coord.sync.runner import Runner
 
 
 class Group:
@@ -134,6 +136,11 @@ class Group:
         """
         return Watch(self._runner, MembersFollower(self._plan))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        name = type(self).__name__
+        message = f"{name} can't be pickled: make one in each process; that costs no I/O"
+        raise TypeError(message)
+
     def __enter__(self) -> Self:
         self.join()
         return self
@@ -146,3 +153,13 @@ class Group:
     def __repr__(self) -> str:
         role = f"member {self.id!r}" if self.joined else "not joined"
         return f"<Group {self.prefix!r}: {role}>"
+
+
+def parts_of(group: object, user: str) -> tuple[Runner, GroupPlan]:
+    """Return what a group is made of, for this package's own use: the one door to it.
+
+    Raises InvalidArgument when ``user``, a public name, was given something else.
+    """
+    if not isinstance(group, Group):
+        raise InvalidArgument(f"{user} needs a group, made with {Group.__name__}, not {group!r}")
+    return group._runner, group._plan  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

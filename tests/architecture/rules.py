@@ -221,6 +221,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
     "lock": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
     "rwlock": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
     "group": frozenset({"lock", "contend", "hold", "watch", "cleanup", "session"}),
+    "partition": frozenset({"group", "lock", "contend", "hold", "watch", "cleanup", "session"}),
     "semaphore": frozenset({"contend", "hold", "watch", "cleanup", "session"}),
     "election": frozenset({"lock", "contend", "hold", "watch", "cleanup", "session"}),
     "once": frozenset({"lock", "contend", "hold"}),

@@ -6,19 +6,17 @@ Rules
   passed over unseen, and is deleted by the very transaction that elects.
 - A blocking query that ends without a change is asked again, without a look at the queue: waiting costs two
   requests a minute.
-- Once the client closes no new session is made.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ClientClosed
 from consul_coord.models import TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.leader import leader_in
-from consul_coord.recipes.lock.attempt import LockAttempt
+from consul_coord.recipes.lock.unattended import UnattendedAttempt
 from consul_coord.recipes.lock.waitqueue import Adopt, Lead, judge
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session.keeping import SessionSource
 
 
-class Candidate(LockAttempt):
+class Candidate(UnattendedAttempt):
     """One attempt of one candidate."""
 
     def __init__(
@@ -54,15 +52,6 @@ class Candidate(LockAttempt):
         self._heir_until = 0.0
         self._may_delete: KVPair | None = None
         """The same, if it does not stand in our way."""
-
-    def _owner(self) -> object:
-        # Nobody's: the leadership belongs to the election, not to the background task that got it.
-        return None
-
-    async def _need_session(self) -> None:
-        if self.client.closing.is_set():
-            raise ClientClosed("the client is closed")
-        await super()._need_session()
 
     def _read(self, results: Iterable[tuple[KVPair, ...]]) -> Look:
         found = [*results]

@@ -60,10 +60,10 @@ from consul_coord.models import (
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import deadline_of
+from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.contend.refusals import within
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.candidate import Candidate
-from consul_coord.recipes.election.changes import Changes
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.election.leadership import check, told_as_leadership, why_over
 from consul_coord.recipes.election.sight import Sight

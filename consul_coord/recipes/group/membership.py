@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ClientClosed, ConsulCoordError, NotHeld
+from consul_coord.errors import ConsulCoordError, NotHeld
 from consul_coord.events import Failed, Joined
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv
@@ -29,8 +29,8 @@ from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.release import release
-from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.plan import LockPlan
+from consul_coord.recipes.lock.unattended import UnattendedAttempt
 
 if TYPE_CHECKING:
     from consul_coord.io import IO, Task
@@ -46,21 +46,12 @@ NOT_JOINED = ReleaseOutcome.ALREADY_LOST
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
-class MemberAttempt(LockAttempt):
+class MemberAttempt(UnattendedAttempt):
     """One attempt to join: a lock's, on a key for which nobody queues."""
-
-    def _owner(self) -> object:
-        # Nobody's: the membership belongs to the group, not to whoever called join.
-        return None
 
     @property
     def _without_queue(self) -> bool:
         return True
-
-    async def _need_session(self) -> None:
-        if self.client.closing.is_set():
-            raise ClientClosed("the client is closed")
-        await super()._need_session()
 
 
 class Membership:

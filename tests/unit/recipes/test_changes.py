@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consul_coord.recipes.election.changes import Changes
+from consul_coord.recipes.contend.changes import Changes
 
 
 def test_everybody_who_watches_is_told() -> None:

@@ -1,0 +1,150 @@
+"""Partitioners for event loops: names, parameters, documentation; the logic is in ``recipes.partition``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.aio.callbacks import AsyncCallbacks
+from consul_coord.aio.group import AsyncGroup, parts_of
+from consul_coord.aio.hold import AsyncHold
+from consul_coord.recipes.partition import partitioning as recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from consul_coord.models import Holder, Member
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.partition.partitioning import Partitioning
+
+
+class AsyncPartitioner:
+    """Shares partitions among the members of a group: each has one owner, which is a member.
+
+    Guarantees: never two owners of one partition that believe in it, as ``Hold`` says, and each owner's
+    ``fence`` above all earlier ones; the owner is told, and may finish, before another member has the
+    partition; a member that comes takes partitions only for itself, and one that goes leaves only its own;
+    the partitions of a member that dies have new owners within ``failover_bound(spec)`` and some seconds.
+    Does not guarantee: equal shares (see ``bound``); that a paused owner stops in time (use the fence, or
+    ``guard()``).
+
+    Owners follow from the members' ids alone, by rendezvous hashing: so all processes have to name the same
+    partitions. Each partition is a lock below ``PREFIX/partitions/``. A process that has not joined the group
+    owns nothing.
+    """
+
+    def __init__(
+        self,
+        group: AsyncGroup,
+        partitions: int | Sequence[str],
+        *,
+        on_acquired: Callable[[str, AsyncHold], object] | None = None,
+        on_released: Callable[[str, AsyncHold], object] | None = None,
+        weight: Callable[[Member], float] | None = None,
+        bound: float | None = None,
+        settle: float = 0.3,
+        handover: float = 10.0,
+    ) -> None:
+        """Describe what is shared; no I/O.
+
+        ``partitions``: how many, named ``"0"``, ``"1"`` and so on, or their names. ``on_acquired(partition,
+        hold)`` and ``on_released(partition, hold)`` are called on the client's callback thread, or in its
+        event loop, where they may be coroutine functions; for each partition in order, ``on_released`` once
+        after each ``on_acquired``. When a partition goes to another member, ``on_released`` is called while
+        ``hold.is_held``, and the other has to wait until it returns, ``handover`` seconds at most; after a
+        loss ``hold.reason`` says why. An ``on_acquired`` that is still awaited then is cancelled. One that
+        raises is reported as ``Failed``; the partition is given up, and taken again after a pause.
+
+        ``weight(member)``: how large a share a member should have, by its value; 1 each if None, and 0 for
+        one that should own nothing. All processes must come to the same weights. ``bound``: no member owns
+        more than so many times its fair share, rounded up; some more partitions move then. ``settle``:
+        seconds for which the group has to be quiet before partitions move; changes that go on are waited out
+        for four times as long. Raises InvalidArgument and InvalidKey.
+        """
+        self._group = group
+        self._runner, plan = parts_of(group, type(self).__name__)
+        self._plan = recipe.PartitionPlan(
+            group=plan,
+            partitions=recipe.names_of(partitions),
+            settle=settle,
+            handover=handover,
+            bound=bound,
+            weight=weight,
+            on_acquired=None
+            if on_acquired is None
+            else lambda name, hold: on_acquired(name, self._view(hold)),
+            on_released=None
+            if on_released is None
+            else lambda name, hold: on_released(name, self._view(hold)),
+        )
+        self._partitioning: Partitioning | None = None
+
+    @property
+    def group(self) -> AsyncGroup:
+        """The group whose members share the partitions."""
+        return self._group
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions' names."""
+        return self._plan.partitions
+
+    @property
+    def owned(self) -> dict[str, AsyncHold]:
+        """The partitions that this process owns at this moment, with their holds; no I/O."""
+        partitioning = self._current()
+        if partitioning is None:
+            return {}
+        return {
+            partition: self._view(hold) for partition, hold in partitioning.owned(self._runner.now()).items()
+        }
+
+    def _view(self, hold: Grant) -> AsyncHold:
+        return AsyncHold(self._runner, self._runner.core, hold)
+
+    def _current(self) -> Partitioning | None:
+        """Return what runs, unless it is a parent process's."""
+        partitioning = self._partitioning
+        ours = partitioning is not None and partitioning.client is self._runner.core
+        return partitioning if ours else None
+
+    async def start(self) -> None:
+        """Begin to own partitions, in the background; harmless when that was done. Raises ClientClosed."""
+        core = self._runner.core
+        with core.mutex:
+            partitioning = self._current()
+            if partitioning is None or partitioning.is_over:
+                partitioning = recipe.Partitioning(
+                    core, self._plan, lambda: self._group.id, lambda: AsyncCallbacks(core), keeps=self
+                )
+                self._partitioning = partitioning
+            await self._runner.call(recipe.start, partitioning)
+
+    async def stop(self, *, timeout: float = 15.0) -> None:
+        """Hand all partitions over, and own none any more; harmless when it does not run.
+
+        Waits up to ``timeout`` seconds; the rest is done in the background. May be started again.
+        """
+        partitioning = self._current()
+        if partitioning is not None:
+            await self._runner.finish(recipe.stop, partitioning, timeout=timeout)
+
+    async def owners(self) -> dict[str, Holder | None]:
+        """Return who owns each partition, None where nobody does; a consistent read.
+
+        The ``value`` of each is the owner's id.
+        """
+        return await self._runner.call(recipe.holders, self._runner.core, self._plan)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __repr__(self) -> str:
+        return f"<AsyncPartitioner of {self._group.prefix!r}: {len(self.owned)} of {len(self.partitions)}>"

@@ -1,0 +1,282 @@
+"""Sharing partitions among the members of a group: one process's part in it.
+
+Rules
+- Who is to own what follows from the members' names alone, so that nobody has to ask or to tell anybody. The
+  locks see to it that a partition has one owner while views differ.
+- After a change of the group it waits until nothing more has changed for a moment, or for some moments in
+  all: members that come together cause one round of moves.
+- A process that is no member is to own nothing.
+- Few locks are taken at once, so that a first member of many partitions is no storm; those that have to be
+  waited for do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ConsulCoordError, InvalidArgument
+from consul_coord.events import Failed
+from consul_coord.http.endpoints import kv
+from consul_coord.http.endpoints._keys import check_name
+from consul_coord.http.retry import ask
+from consul_coord.io import Signal
+from consul_coord.models import Holder, ReadOptions
+from consul_coord.recipes.contend.changes import Changes
+from consul_coord.recipes.group.follow import MembersFollower
+from consul_coord.recipes.partition.part import Part
+from consul_coord.recipes.partition.rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from consul_coord.io import IO, Task
+    from consul_coord.models import Member
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.group.members import GroupPlan
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.recipes.partition.part import Calls
+
+MOST_SETTLING = 4
+"""How many times ``settle`` changes that keep coming are waited out."""
+AT_ONCE = 8
+"""Locks that are being taken at the same time."""
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """What is shared, and how."""
+
+    group: GroupPlan
+    partitions: tuple[str, ...]
+    settle: float
+    handover: float
+    bound: float | None
+    weight: Callable[[Member], float] | None
+    on_acquired: Callable[[str, Grant], object] | None
+    on_released: Callable[[str, Grant], object] | None
+
+    def __post_init__(self) -> None:
+        for partition in self.partitions:
+            if not partition or "/" in partition:
+                message = f"a partition's name is a string without '/', and not empty: not {partition!r}"
+                raise InvalidArgument(message)
+            check_name(self.key(partition))
+        for name, seconds in (("settle", self.settle), ("handover", self.handover)):
+            if not 0 <= seconds < math.inf:
+                raise InvalidArgument(f"{name} is seconds, 0 or more, not {seconds!r}")
+        if self.bound is not None and not 1 <= self.bound < math.inf:
+            raise InvalidArgument(
+                f"bound is how many times its share one may own, 1 or more, not {self.bound!r}"
+            )
+
+    @property
+    def directory(self) -> str:
+        """Where the partitions' locks are."""
+        return f"{self.group.prefix}/partitions/"
+
+    def key(self, partition: str) -> str:
+        """Return the key of a partition's lock."""
+        return self.directory + partition
+
+
+def names_of(partitions: int | Sequence[str]) -> tuple[str, ...]:
+    """Return the partitions' names: those given, or the numbers from 0. Raises InvalidArgument."""
+    if isinstance(partitions, str) or (isinstance(partitions, int) and partitions < 1):
+        raise InvalidArgument(f"partitions is how many, 1 or more, or their names, not {partitions!r}")
+    if isinstance(partitions, int):
+        return tuple(map(str, range(partitions)))
+    names = tuple(partitions)
+    if not names or len(set(names)) < len(names):
+        raise InvalidArgument("partitions are different names, one at least")
+    return names
+
+
+class Partitioning:
+    """One process's part, from its start to its stop."""
+
+    def __init__(
+        self,
+        client: Shared,
+        plan: PartitionPlan,
+        member: Callable[[], str],
+        calls: Callable[[], Calls],
+        *,
+        keeps: object,
+    ) -> None:
+        self.keeps = keeps
+        """What must live as long as this runs: a client that nobody refers to closes."""
+        self.client = client
+        self.handover = plan.handover
+        self.stopping = Signal()
+        self.changes = Changes()
+        """Told whenever the program may have to look again."""
+        self.parts: dict[str, Part] = {}
+        """The partitions that this process owns, takes or hands over."""
+        self.task: Task | None = None
+        self._plan = plan
+        self._member = member
+        self._calls = calls
+        self._rendezvous = Rendezvous(plan.partitions, bound=plan.bound)
+        self._members: tuple[Member, ...] | None = None
+        """Who is there, as last seen."""
+        self._acted_on: tuple[Member, ...] | None = None
+        """Those that the present owners follow from."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was stopped, here or with its client."""
+        return self.stopping.is_set() or self.client.closing.is_set()
+
+    def owned(self, now: float) -> dict[str, Grant]:
+        """Return what is owned at ``now``."""
+        holds = {partition: part.hold for partition, part in list(self.parts.items())}
+        return {
+            partition: hold for partition, hold in holds.items() if hold is not None and hold.is_held(now)
+        }
+
+    def stop(self) -> None:
+        """End it: from any thread, returns at once."""
+        self.stopping.set()
+        self.changes.tell()
+
+    # -- the program
+
+    async def run(self, io: IO) -> None:
+        """Own what is to be owned, until told to stop."""
+        unsubscribe = self.client.closing.subscribe(self.changes.tell)
+        io.spawn(self._follow, name=f"watch the members of {self._plan.group.prefix}")
+        try:
+            while not self.is_over:
+                with self.changes.watching() as changed:
+                    if self._members is self._acted_on:
+                        await io.wait(changed)
+                        continue
+                await self._settle(io)
+                await self._share_out(io)
+        finally:
+            unsubscribe()
+            self.stop()
+            for part in list(self.parts.values()):
+                part.leave()
+        while self.parts:
+            with self.changes.watching() as changed:
+                if self.parts:
+                    await io.wait(changed)
+
+    async def _follow(self, io: IO) -> None:
+        follower = MembersFollower(self._plan.group)
+        follower.bound = self.client.watches
+        while not self.is_over:
+            try:
+                seen = await follower.change(io, until=self.stopping)
+            except ConsulCoordError as error:
+                self.report("watching the group", error)
+                await follower.pause(io, until=self.stopping)
+                continue
+            if seen is not None:
+                self._members = seen.value.all
+                self.changes.tell()
+
+    async def _settle(self, io: IO) -> None:
+        """Wait until the group has not changed for a moment."""
+        latest = io.now() + MOST_SETTLING * self._plan.settle
+        while not self.is_over and io.now() < latest:
+            with self.changes.watching() as changed:
+                if not await io.wait(changed, deadline=min(latest, io.now() + self._plan.settle)):
+                    return
+
+    async def _share_out(self, io: IO) -> None:
+        """Hand over what others are to own now, and take what this process is to."""
+        members = self._acted_on = self._members
+        weights = {member.id: self._weight(member) for member in members or ()}
+        me = self._member()
+        owners = self._rendezvous.owners(weights) if me in weights else {}
+        wanted = {partition for partition, owner in owners.items() if owner == me}
+        for partition, part in list(self.parts.items()):
+            if partition not in wanted:
+                part.leave()
+        for partition in self._plan.partitions:
+            if self.is_over or self._members is not members:
+                return
+            if partition in wanted and partition not in self.parts:
+                await self._begin(io, partition)
+
+    async def _begin(self, io: IO, partition: str) -> None:
+        """Take a partition, when no more than a few others are being taken."""
+        while len(busy := [part.tried for part in self.parts.values() if not part.tried.is_set()]) >= AT_ONCE:
+            await io.wait(busy[0])
+        key, value = self._plan.key(partition), self._member().encode()
+        part = Part(self.client, partition, key=key, value=value, told=self, calls=self._calls())
+        self.parts[partition] = part
+        task = io.spawn(part.run, name=f"partition {key}")
+        task.done.subscribe(partial(self._ended, partition, part))
+
+    def _ended(self, partition: str, part: Part) -> None:
+        if self.parts.get(partition) is part:
+            del self.parts[partition]
+        if not self.is_over:
+            self._acted_on = None  # it may be wanted again since
+        self.changes.tell()
+
+    def _weight(self, member: Member) -> float:
+        if self._plan.weight is None:
+            return 1.0
+        try:
+            weight = float(self._plan.weight(member))
+        except Exception as error:  # noqa: BLE001 - a user's bug
+            self.report(f"weight of the member {member.id!r}", error)
+            return 1.0
+        return weight if 0 <= weight < math.inf else 0.0
+
+    # -- telling
+
+    def acquired(self, partition: str, hold: Grant) -> object:
+        """Tell that a partition is owned now."""
+        return None if self._plan.on_acquired is None else self._plan.on_acquired(partition, hold)
+
+    def released(self, partition: str, hold: Grant) -> object:
+        """Tell that a partition is not owned any more, or in a moment."""
+        return None if self._plan.on_released is None else self._plan.on_released(partition, hold)
+
+    def report(self, where: str, error: BaseException) -> None:
+        """Report what a user's function, or an attempt, has raised."""
+        text = f"{type(error).__name__}: {error}"
+        self.client.host.emit(Failed(f"{where} (group {self._plan.group.prefix!r})", text))
+
+
+# -- what users ask for
+
+
+async def start(io: IO, partitioning: Partitioning) -> None:
+    """Begin in the background; harmless when that was done before."""
+    if partitioning.task is None:
+        partitioning.task = io.spawn(partitioning.run, name="partitions")
+
+
+async def stop(io: IO, partitioning: Partitioning, *, timeout: float) -> None:
+    """Hand everything over; waits up to ``timeout`` seconds for that."""
+    partitioning.stop()
+    if partitioning.task is not None:
+        async with io.shield(timeout) as deadline:
+            await io.wait(partitioning.task.done, deadline=deadline)
+
+
+async def holders(io: IO, client: Shared, plan: PartitionPlan) -> dict[str, Holder | None]:
+    """Return who owns each partition, as the leader has it."""
+    call = kv.list_pairs(plan.directory, options=_CONSISTENT)
+    pairs = {pair.key: pair for pair in (await ask(io, call, timeout=client.timeout)).value}
+    found: dict[str, Holder | None] = {}
+    for partition in plan.partitions:
+        pair = pairs.get(plan.key(partition))
+        found[partition] = (
+            None
+            if pair is None or pair.session is None
+            else Holder(
+                pair.session, value=pair.value, fence=pair.modify_index, since_index=pair.modify_index
+            )
+        )
+    return found

@@ -1,0 +1,269 @@
+"""Members that share partitions: one owner each, told in order; on the reference server and a real agent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord import (
+    AsyncGroup,
+    Client,
+    Group,
+    Hold,
+    InvalidArgument,
+    InvalidKey,
+    LossReason,
+    Member,
+    Partitioner,
+    TxnOp,
+)
+from consul_coord.recipes.partition.rendezvous import Rendezvous
+from tests.election.waiting import Told, until
+from tests.partition.conftest import SPEC
+
+if TYPE_CHECKING:
+    from tests.partition.conftest import MakeMember
+
+
+class Diary:
+    """What owners were told, in order; checked for two owners of one partition at each entry."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str, str, int]] = []
+        self.owners: dict[str, str] = {}
+        self.fences: dict[str, int] = {}
+        self.wrong: list[str] = []
+        self._lock = threading.Lock()
+
+    def of(self, name: str) -> dict[str, Any]:
+        def acquired(partition: str, hold: Hold) -> None:
+            with self._lock:
+                self.entries.append(("acquired", name, partition, hold.fence))
+                if partition in self.owners:
+                    self.wrong.append(f"{partition}: {self.owners[partition]} and {name}")
+                if hold.fence <= self.fences.get(partition, 0):
+                    self.wrong.append(f"{partition}: fence {hold.fence} after {self.fences[partition]}")
+                self.owners[partition], self.fences[partition] = name, hold.fence
+
+        def released(partition: str, hold: Hold) -> None:
+            with self._lock:
+                self.entries.append(("released", name, partition, hold.fence))
+                if self.owners.pop(partition, None) != name:
+                    self.wrong.append(f"{partition}: released by {name}, who did not own it")
+
+        return {"on_acquired": acquired, "on_released": released}
+
+
+def all_owned(*members: Partitioner) -> None:
+    """Wait until each member owns what it is to own."""
+    by_id = {one.group.id: one for one in members}
+    owners = Rendezvous(members[0].partitions).owners(dict.fromkeys(by_id, 1.0))
+    wanted = {one: {part for part, owner in owners.items() if owner == one} for one in by_id}
+    until(lambda: {one: set(by_id[one].owned) for one in by_id} == wanted, "all own what they are to own")
+
+
+def test_a_single_member_owns_all(member: MakeMember) -> None:
+    one = member("one")
+    all_owned(one)
+    assert list(one.owned) == [*map(str, range(8))] == list(one.partitions)
+    assert all(hold.is_held for hold in one.owned.values())
+    owners = one.owners()
+    told = {partition: holder and holder.value for partition, holder in owners.items()}
+    assert told == dict.fromkeys(one.partitions, b"one")
+    assert {hold.fence for hold in one.owned.values()} == {
+        holder.fence for holder in owners.values() if holder
+    }
+
+
+def test_members_share_and_are_told_in_order(member: MakeMember) -> None:
+    diary = Diary()
+    one = member("one", **diary.of("one"))
+    all_owned(one)
+    first = set(one.owned)
+    other = member("other", **diary.of("other"))
+    all_owned(one, other)
+    assert set(one.owned) | set(other.owned) == first
+    moved = set(other.owned)
+    other.stop()
+    other.group.leave()
+    all_owned(one)
+    until(lambda: len(diary.owners) == 8, "all owners were told")
+    assert diary.wrong == []
+    # Nothing moved but what the other member took, and left.
+    told = [partition for what, name, partition, _ in diary.entries if name == "one" and what == "released"]
+    assert sorted(told) == sorted(moved)
+
+
+def test_the_owner_may_finish_under_the_guard_before_another_has_the_partition(member: MakeMember) -> None:
+    finished: dict[str, int] = {}
+    taken: dict[str, float] = {}
+
+    def finish(partition: str, hold: Hold) -> None:
+        time.sleep(0.02)
+        client.txn(*hold.guard(), TxnOp.set(f"tests/offsets/{partition}", b"42"))
+        finished[partition] = hold.fence
+        ended[partition] = time.monotonic()
+
+    def begin(partition: str, hold: Hold) -> None:
+        taken[partition] = time.monotonic()
+
+    ended: dict[str, float] = {}
+    one = member("one", on_released=finish)
+    client = Client(address=address_of(one), session=SPEC)
+    with client:
+        all_owned(one)
+        fences = {partition: hold.fence for partition, hold in one.owned.items()}
+        other = member("other", on_acquired=begin)
+        all_owned(one, other)
+        until(lambda: set(taken) == set(other.owned), "the new owner was told")
+        assert finished == {partition: fences[partition] for partition in other.owned}
+        assert all(ended[partition] <= taken[partition] for partition in taken)
+        assert all(hold.fence > finished[partition] for partition, hold in other.owned.items())
+
+
+def address_of(partitioner: Partitioner) -> str:
+    address: str = partitioner._runner._settings.address
+    return address
+
+
+def test_an_owner_that_does_not_finish_is_not_waited_for_for_ever(member: MakeMember) -> None:
+    go_on = threading.Event()
+    one = member("one", on_released=lambda *_: go_on.wait(30), handover=0.05)
+    all_owned(one)
+    try:
+        other = member("other")
+        all_owned(one, other)
+    finally:
+        go_on.set()
+
+
+def test_members_that_come_together_cause_one_round_of_moves(member: MakeMember) -> None:
+    diary = Diary()
+    one = member("one", 32, settle=0.5, **diary.of("one"))
+    all_owned(one)
+    others = [member(f"other {number}", 32, settle=0.5, **diary.of(f"{number}")) for number in range(4)]
+    all_owned(one, *others)
+    until(lambda: len(diary.owners) == 32, "all owners were told")
+    released = [partition for what, _, partition, _ in diary.entries if what == "released"]
+    assert len(released) == len(set(released))
+    assert diary.wrong == []
+
+
+def test_a_lost_partition_is_told_and_taken_again(member: MakeMember) -> None:
+    diary = Diary()
+    one = member("one", **diary.of("one"))
+    all_owned(one)
+    lost = one.owned["3"]
+    with Client(address=address_of(one), session=SPEC) as operator:
+        operator.kv.delete(lost.key)
+    until(lambda: ("released", "one", "3", lost.fence) in diary.entries, "the loss was told")
+    assert lost.reason is LossReason.KEY_DELETED
+    all_owned(one)
+    assert one.owned["3"].fence > lost.fence
+    until(lambda: len(diary.owners) == 8, "the owner was told")
+    assert diary.wrong == []
+
+
+def test_a_partition_whose_owner_cannot_begin_is_given_up_and_taken_again(
+    address: str, member: MakeMember
+) -> None:
+    tries: list[int] = []
+    told = Told()
+
+    def begin(partition: str, hold: Hold) -> None:
+        if partition == "2":
+            tries.append(hold.fence)
+            if len(tries) < 3:
+                raise ValueError("made up")
+
+    with Client(address=address, session=SPEC, observer=told) as client:
+        one = member("one", client=client, on_acquired=begin)
+        until(lambda: len(tries) == 3, "tried again")
+        all_owned(one)
+        assert sorted(tries) == tries
+        assert any("made up" in str(event) for event in told.events)
+        one.stop()
+        one.group.leave()
+
+
+def test_who_is_no_member_owns_nothing(member: MakeMember, prefix: str) -> None:
+    one = member("one")
+    all_owned(one)
+    with (
+        Client(address=address_of(one), session=SPEC) as client,
+        Partitioner(Group(client, prefix, id="watcher"), 8, settle=0.1) as watcher,
+    ):
+        owners = watcher.owners()
+        assert {holder.value for holder in owners.values() if holder} == {b"one"}
+        assert watcher.owned == {}
+    assert len(one.owned) == 8
+
+
+def test_a_member_of_weight_0_hands_over_and_owns_nothing(member: MakeMember) -> None:
+
+    def weight(one: Member) -> float:
+        return 0 if one.value == b"draining" else 1
+
+    one, other = member("one", weight=weight), member("other", weight=weight)
+    all_owned(one, other)
+    one.group.update("draining")
+    until(lambda: len(other.owned) == 8, "the other has all")
+    assert one.owned == {}
+
+
+def test_it_may_be_stopped_and_started_again(member: MakeMember) -> None:
+    one = member("one")
+    for _ in range(2):
+        all_owned(one)
+        one.stop()
+        assert one.owned == {}
+        assert set(one.owners().values()) == {None}
+        one.start()
+    all_owned(one)
+
+
+def test_closing_the_client_tells_and_gives_back(address: str, prefix: str) -> None:
+    diary = Diary()
+    with Client(address=address, session=SPEC) as client:
+        Group(client, prefix, id="one").join()
+        one = Partitioner(Group(client, prefix, id="one"), 8, settle=0.1, **diary.of("one"))
+        one.start()
+        all_owned(one)
+        until(lambda: len(diary.owners) == 8, "told")
+    assert diary.owners == {}
+    with Client(address=address, session=SPEC) as client:
+        assert client.kv.keys(prefix).value == ()
+
+
+@pytest.mark.parametrize(
+    ("partitions", "settings"),
+    [
+        (0, {}),
+        ("abc", {}),
+        ([], {}),
+        (["a", "a"], {}),
+        (["a/b"], {}),
+        ([""], {}),
+        (1, {"settle": -1}),
+        (1, {"handover": float("inf")}),
+        (1, {"bound": 0.5}),
+    ],
+)
+def test_what_can_not_be_shared_is_refused(client_only: Client, partitions: Any, settings: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        Partitioner(Group(client_only, "workers"), partitions, **settings)
+
+
+def test_names_that_consul_would_refuse_are_refused(client_only: Client) -> None:
+    with pytest.raises(InvalidKey):
+        Partitioner(Group(client_only, "workers"), ["a "])
+    with pytest.raises(InvalidArgument, match="needs a group"):
+        Partitioner(AsyncGroup, 3)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def client_only() -> Client:
+    return Client(address="http://127.0.0.1:1")
