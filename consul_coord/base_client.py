@@ -155,9 +155,9 @@ class BaseClient(Generic[R]):
     def pending_cleanup(self) -> int:
         """How many things may still have to be undone on the server.
 
-        Waiting for it to answer, or for late requests.
+        Waiting for it to answer, for late requests, or for the lock-delay of a hold that lasted too long.
         """
-        return self._runner.core.reaper.pending
+        return self._runner.core.pending_cleanup
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = type(self).__name__

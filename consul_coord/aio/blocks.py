@@ -11,13 +11,14 @@ Rules
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from consul_coord.aio.body import Body, misused
+from consul_coord.aio.body import Body, misused, require_interruptible
 from consul_coord.aio.driver import current_owner
 from consul_coord.base_client import OUTAGES, brief
 from consul_coord.recipes.contend.recipe import acquire, try_acquire
-from consul_coord.recipes.hold.view import handle_of
+from consul_coord.recipes.hold.view import handle_of, host_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from consul_coord.aio.hold import AsyncHold
     from consul_coord.aio.runner import AsyncRunner
     from consul_coord.recipes.contend.recipe import Recipe
+    from consul_coord.recipes.contend.waiting import Flag
 
 H = TypeVar("H", bound="AsyncHold")
 T = TypeVar("T")
@@ -40,9 +42,11 @@ class Blocks(Generic[H]):
         self._kind = kind
         self._entered: dict[Body, None] = {}
 
-    def enter(self, hold: H) -> H:
+    def enter(self, hold: H, *, interrupt: bool = False) -> H:
         """Begin the caller's block on a hold, which keeps it from then on, and return the hold."""
         body, handle = self._kind(hold), handle_of(hold)
+        if interrupt:
+            body.interrupt_at_loss(functools.partial(_has, weakref.ref(self)), host_of(hold))
         if handle is not None:
             handle.grant.depth += handle.again
         self._entered[body] = None  # with nothing called since, nothing comes in between
@@ -67,6 +71,15 @@ class Blocks(Generic[H]):
             raise misused(self._key)
         return candidates[0]
 
+    def has(self, body: Body) -> bool:
+        """Return whether a block was entered, and is not being left."""
+        return body in self._entered
+
+
+def _has(blocks: weakref.ref[Blocks[Any]], body: Body) -> bool:
+    found = blocks()
+    return found is not None and found.has(body)
+
 
 class AsyncHeld(Generic[H]):
     """A context manager that takes something when it is entered, and gives it back when it is left.
@@ -74,12 +87,22 @@ class AsyncHeld(Generic[H]):
     ``hold`` of a lock or a semaphore returns it. It may be entered any number of times, also at once.
     """
 
-    def __init__(self, key: str, take: Callable[[], Awaitable[H]]) -> None:
+    def __init__(
+        self,
+        key: str,
+        take: Callable[[], Awaitable[H]],
+        *,
+        interrupt: bool = False,
+        kind: type[Body] | None = None,
+    ) -> None:
         self._take = take
-        self._blocks = Blocks[H](key)
+        self._interrupt = interrupt
+        self._blocks = Blocks[H](key, kind or Body)
 
     async def __aenter__(self) -> H:
-        return self._blocks.enter(await self._take())
+        if self._interrupt:
+            require_interruptible()
+        return self._blocks.enter(await self._take(), interrupt=self._interrupt)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -98,14 +121,28 @@ class AsyncHoldable(Generic[H]):
         self._name = key
         self._view = view
 
-    def hold(self, *, timeout: float | None = None) -> AsyncHeld[H]:
+    def hold(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> AsyncHeld[H]:
         """Return a context manager that acquires within ``timeout`` seconds, and releases at the end.
+
+        ``max_hold`` and ``cancel`` mean what they mean to ``acquire``. ``interrupt``: raise LockLost into the
+        body of the block at the moment of the loss. Blocking code gets it in the main thread only, by a
+        signal (SIGURG, whose handler is put back afterwards), also while it sleeps, reads or computes; a
+        long call into C code has to return first. In any other thread entering raises InvalidArgument, before
+        any I/O. Code on an event loop is cancelled at a loss in any case.
 
         Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
         hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return AsyncHeld(self._name, functools.partial(self._taken, timeout))
+        take = functools.partial(self._taken, timeout, max_hold=max_hold, cancel=cancel)
+        return AsyncHeld(self._name, take, interrupt=interrupt)
 
     async def __aenter__(self) -> H:
         return self._blocks.enter(await self._taken(None))
@@ -115,22 +152,26 @@ class AsyncHoldable(Generic[H]):
     ) -> None:
         await self._blocks.leave(kind, error, trace)
 
-    async def _taken(self, timeout: float | None) -> H:
+    async def _taken(
+        self, timeout: float | None, *, max_hold: float | None = None, cancel: Flag | None = None
+    ) -> H:
         """Take it, for a caller or a block that is to keep it."""
         core = self._runner.core
         try:
-            with self._recipe.waiting() as interrupt:
-                handle = await self._runner.run(interrupt, acquire, core, self._recipe, timeout=timeout)
+            with self._recipe.waiting(core.host, cancel) as interrupt:
+                handle = await self._runner.run(
+                    interrupt, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold
+                )
         except OUTAGES as error:
             raise brief(error) from error.__cause__
         return self._view(self._runner, core, handle.grant, handle)
 
-    async def _tried(self) -> H | None:
+    async def _tried(self, max_hold: float | None) -> H | None:
         """Take it if that can be done at once."""
         core = self._runner.core
         try:
             with self._recipe.waiting() as interrupt:
-                handle = await self._runner.run(interrupt, try_acquire, core, self._recipe)
+                handle = await self._runner.run(interrupt, try_acquire, core, self._recipe, max_hold=max_hold)
         except OUTAGES as error:
             raise brief(error) from error.__cause__
         return None if handle is None else self._view(self._runner, core, handle.grant, handle)
@@ -142,23 +183,39 @@ class AsyncHoldable(Generic[H]):
             self._recipe.owners.keep(owner, handle)
         return hold
 
-    async def run(self, fn: Callable[[H], Awaitable[T]], *, timeout: float | None = None) -> T:
+    async def run(
+        self,
+        fn: Callable[[H], Awaitable[T]],
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> T:
         """Await ``fn(hold)`` between acquire and release, and return what it returns.
 
-        Raises what ``hold`` raises.
+        Takes what ``hold`` takes, and raises what ``hold`` raises.
         """
-        async with self.hold(timeout=timeout) as hold:
+        async with self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel) as hold:
             return await fn(hold)
 
     def wrap(
-        self, *, timeout: float | None = None
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
-        """Return a decorator that makes a function run between acquire and release; its signature is kept."""
+        """Return a decorator that makes a function run between acquire and release; its signature is kept.
+
+        Takes what ``hold`` takes.
+        """
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
             @functools.wraps(function)
             async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
-                async with self.hold(timeout=timeout):
+                async with self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel):
                     return await function(*args, **kwargs)
 
             return holding

@@ -18,10 +18,11 @@ from consul_coord.recipes.election.leadership import resigned, told_as_leadershi
 from consul_coord.recipes.hold.view import error_at_exit, grant_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from consul_coord.aio.hold import AsyncHold
-    from consul_coord.io import Signal
+    from consul_coord.io import Host, Signal
 
 
 class Body:
@@ -39,6 +40,9 @@ class Body:
     def _end_of(self, hold: AsyncHold) -> Signal:
         """Return what cancels the body."""
         return grant_of(hold).lost
+
+    def interrupt_at_loss(self, entered: Callable[[Body], bool], host: Host) -> None:
+        """Do nothing: it is cancelled at its loss."""
 
     def is_mine(self) -> bool:
         """Return whether the running task entered."""
@@ -76,6 +80,10 @@ class Body:
 class LeaderBody(Body):
     """A block that is cancelled also when its leadership is given up elsewhere."""
 
+    def __init__(self, hold: AsyncHold) -> None:
+        grant_of(hold).entered = True
+        super().__init__(hold)
+
     def _end_of(self, hold: AsyncHold) -> Signal:
         return grant_of(hold).over
 
@@ -88,6 +96,10 @@ class LeaderBody(Body):
             await super().leave(kind, error, trace)
         if given_up and self._scope.cancelled_caught:
             raise resigned(grant_of(self._hold))
+
+
+def require_interruptible() -> None:
+    """Return: each block is cancelled at its loss."""
 
 
 def misused(key: str) -> RuntimeError:

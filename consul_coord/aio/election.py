@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.aio.blocks import AsyncHeld
+from consul_coord.aio.body import LeaderBody, require_interruptible
 from consul_coord.aio.callbacks import AsyncCallbacks
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.leadership import AsyncLeadership
@@ -58,6 +60,7 @@ class AsyncLeaderElection:
         on_change: Callable[[LeaderInfo | None], object] | None = None,
         health: Callable[[], bool | Awaitable[bool]] | None = None,
         health_interval: float = 1.0,
+        max_hold: float | None = None,
         priority_delay: float = 0.0,
         retry_wait: tuple[float, float] = (0.5, 2.0),
         accept_flags: Collection[int] = (),
@@ -73,11 +76,14 @@ class AsyncLeaderElection:
         belongs into ``run``. What ``on_elected`` still awaits when its leadership ends is cancelled, so
         that ``on_lost`` follows. A callback that raises is logged and reported as ``Failed``; if it was
         ``on_elected``, the leader resigns. ``health``: asked every ``health_interval`` seconds; while it
-        returns False, raises, or has not answered for 10 s, this is no candidate, and no leader.
-        ``priority_delay``: seconds for which the leadership must have been vacant before this candidate
-        wants it. ``retry_wait``: the least and the most seconds, drawn at random, from the end of a
-        leadership to the next attempt. ``accept_flags``: further flags that an existing key may carry, such
-        as 0. Raises InvalidKey and InvalidArgument.
+        returns False, raises, or has not answered for 10 s, this is no candidate, and no leader. A leader
+        that it says False of resigns. If it raises or does not answer, the leader may be stuck: the
+        leadership is lost, as STALLED, and the key is given back when its block has ended or ``on_lost`` has
+        returned, or else after the lock-delay. ``max_hold``: seconds after which each leadership is lost
+        likewise, as MAX_HOLD. ``priority_delay``: seconds for which the leadership must have been vacant
+        before this candidate wants it. ``retry_wait``: the least and the most seconds, drawn at random, from
+        the end of a leadership to the next attempt. ``accept_flags``: further flags that an existing key may
+        carry, such as 0. Raises InvalidKey and InvalidArgument.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._lock = recipe.lock_of(
@@ -97,6 +103,7 @@ class AsyncLeaderElection:
             on_lost=on_lost,
             on_change=on_change,
             health=health,
+            max_hold=max_hold,
         )
         self._candidacy: Candidacy | None = None
         self._shown: tuple[Grant, AsyncLeadership] | None = None
@@ -230,24 +237,35 @@ class AsyncLeaderElection:
         return await self._runner.call(recipe.wait_for_loss, candidacy, key=self.key, timeout=timeout)
 
     async def run(
-        self, fn: Callable[[AsyncLeadership], Awaitable[object]], *, until: Callable[[], bool] | None = None
+        self,
+        fn: Callable[[AsyncLeadership], Awaitable[object]],
+        *,
+        until: Callable[[], bool] | None = None,
+        interrupt: bool = False,
     ) -> None:
         """Call ``fn(leadership)`` whenever elected, in this thread or task, while this is a candidate.
 
         Resigns when ``fn`` returns or raises; an Exception is logged and reported as ``Failed``, anything
-        else goes on. At a loss nothing interrupts a blocking ``fn``: it should look at ``leadership.lost`` or
-        call ``leadership.check()``, whose LeadershipLost it may let out. A coroutine is cancelled. Returns
-        when ``until()``, asked after each call, returns True, or when the candidacy is stopped. Starts the
-        candidacy if need be, and stops it then at the end.
+        else goes on. At a loss a coroutine is cancelled. A blocking ``fn`` should look at ``leadership.lost``
+        or call ``leadership.check()``, whose LeadershipLost it may let out; with ``interrupt``, which needs
+        the main thread, LeadershipLost is raised into it, as ``Lock.hold`` says. Returns when ``until()``,
+        asked after each call, returns True, or when the candidacy is stopped. Starts the candidacy if need
+        be, and stops it then at the end.
         """
+        if interrupt:
+            require_interruptible()
         if (candidacy := self._current()) is None or candidacy.is_over:
             async with self:
-                await self._run(fn, until)
+                await self._run(fn, until, interrupt=interrupt)
         else:
-            await self._run(fn, until)
+            await self._run(fn, until, interrupt=interrupt)
 
     async def _run(
-        self, fn: Callable[[AsyncLeadership], Awaitable[object]], until: Callable[[], bool] | None
+        self,
+        fn: Callable[[AsyncLeadership], Awaitable[object]],
+        until: Callable[[], bool] | None,
+        *,
+        interrupt: bool,
     ) -> None:
         while True:
             try:
@@ -255,7 +273,10 @@ class AsyncLeaderElection:
             except AcquireCancelled:
                 return
             try:
-                async with leadership:
+                block = AsyncHeld(
+                    self.key, functools.partial(_given, leadership), interrupt=interrupt, kind=LeaderBody
+                )
+                async with block:
                     await fn(leadership)
             except LeadershipLost as lost:
                 # That it was lost is told by on_lost; what else the work raised is its own error.
@@ -320,6 +341,10 @@ class AsyncLeaderElection:
     def __repr__(self) -> str:
         role = f"leading, term {self.term}" if self.is_leader else "not leading"
         return f"<AsyncLeaderElection of {self.key!r}: {role}>"
+
+
+async def _given(leadership: AsyncLeadership) -> AsyncLeadership:
+    return leadership
 
 
 async def async_leader(client: AsyncClient, key: str) -> LeaderInfo | None:

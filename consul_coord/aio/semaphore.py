@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
+    from consul_coord.recipes.contend.waiting import Flag
 
 
 class AsyncPermit(AsyncHold):
@@ -97,22 +98,27 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         """The number of slots, as this object has it; no I/O."""
         return self._semaphore.limit
 
-    async def acquire(self, *, timeout: float | None = None) -> AsyncPermit:
+    async def acquire(
+        self, *, timeout: float | None = None, max_hold: float | None = None, cancel: Flag | None = None
+    ) -> AsyncPermit:
         """Get a slot, waiting up to ``timeout`` seconds for it: None waits for ever, 0 tries once.
 
-        The timeout covers everything, failing requests too, which are repeated meanwhile. Raises
+        The timeout covers everything, failing requests too, which are repeated meanwhile. ``max_hold``:
+        seconds after which the hold is lost, as MAX_HOLD, though its session goes on; the slot is given back
+        when the lock-delay is over, or the holder has released it. ``cancel``: an event, of any kind that has
+        ``is_set()``, which ends the waiting with AcquireCancelled within 100 ms, as ``cancel()`` does. Raises
         AcquireTimeout (its ``blocker`` says what stood in the way), AcquireCancelled, SemaphoreLimitConflict
         when the record has another limit, KeyConflict when it is none, DecodeError when it can't be read,
         ClientClosed, and what the server refuses.
         """
-        return self._kept(await self._taken(timeout))
+        return self._kept(await self._taken(timeout, max_hold=max_hold, cancel=cancel))
 
-    async def try_acquire(self) -> AsyncPermit | None:
+    async def try_acquire(self, *, max_hold: float | None = None) -> AsyncPermit | None:
         """Get a slot if one is free and nobody waits for it; None otherwise.
 
         Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
         """
-        hold = await self._tried()
+        hold = await self._tried(max_hold)
         return None if hold is None else self._kept(hold)
 
     async def release(self) -> ReleaseOutcome:
@@ -120,7 +126,10 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         return await self._runner.finish(release_own, self._runner.core, self._semaphore)
 
     def cancel(self) -> None:
-        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
+        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms.
+
+        May be called from any thread, and from a signal handler.
+        """
         self._semaphore.cancel()
 
     async def holders(self) -> tuple[Holder, ...]:

@@ -46,6 +46,10 @@ class LossReason(StrEnum):
     CLIENT_CLOSED = "client_closed"
     RESIGNED = "resigned"
     """A leadership was given up here; never the state of a hold, which is RELEASED then."""
+    MAX_HOLD = "max_hold"
+    """It lasted for its ``max_hold``."""
+    STALLED = "stalled"
+    """Its holder made no progress: no beat came in the time promised, or its health check failed."""
 
 
 class ReleaseOutcome(StrEnum):
@@ -176,7 +180,7 @@ class Stats:
     released: int = 0
     lost: int = 0
     pending_cleanup: int = 0
-    """Requests whose outcome is unknown and still being settled."""
+    """What may still have to be undone on the server."""
 
 
 class _KV(Protocol):

@@ -206,6 +206,13 @@ class ClientState:
             if not contact.is_present:
                 await io.wait(self.closing, deadline=io.now() + AGAIN)
 
+    # -- counted
+
+    @property
+    def pending_cleanup(self) -> int:
+        """How many things may still have to be undone on the server."""
+        return self.reaper.pending + len(self.holds.limits)
+
     def stats(self) -> Stats:
         """Return the counters."""
         counted = self.host.counted
@@ -220,7 +227,7 @@ class ClientState:
             acquired=counted("Acquired"),
             released=counted("Released"),
             lost=counted("Lost"),
-            pending_cleanup=self.reaper.pending,
+            pending_cleanup=self.pending_cleanup,
         )
 
     # -- waiting calls

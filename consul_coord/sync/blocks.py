@@ -12,12 +12,13 @@ Rules
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from consul_coord.base_client import OUTAGES, brief
 from consul_coord.recipes.contend.recipe import acquire, try_acquire
-from consul_coord.recipes.hold.view import handle_of
-from consul_coord.sync.body import Body, misused
+from consul_coord.recipes.hold.view import handle_of, host_of
+from consul_coord.sync.body import Body, misused, require_interruptible
 from consul_coord.sync.driver import current_owner
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consul_coord.recipes.contend.recipe import Recipe
+    from consul_coord.recipes.contend.waiting import Flag
     from consul_coord.sync.hold import Hold
     from consul_coord.sync.runner import Runner
 
@@ -41,9 +43,11 @@ class Blocks(Generic[H]):
         self._kind = kind
         self._entered: dict[Body, None] = {}
 
-    def enter(self, hold: H) -> H:
+    def enter(self, hold: H, *, interrupt: bool = False) -> H:
         """Begin the caller's block on a hold, which keeps it from then on, and return the hold."""
         body, handle = self._kind(hold), handle_of(hold)
+        if interrupt:
+            body.interrupt_at_loss(functools.partial(_has, weakref.ref(self)), host_of(hold))
         if handle is not None:
             handle.grant.depth += handle.again
         self._entered[body] = None  # with nothing called since, nothing comes in between
@@ -68,6 +72,15 @@ class Blocks(Generic[H]):
             raise misused(self._key)
         return candidates[0]
 
+    def has(self, body: Body) -> bool:
+        """Return whether a block was entered, and is not being left."""
+        return body in self._entered
+
+
+def _has(blocks: weakref.ref[Blocks[Any]], body: Body) -> bool:
+    found = blocks()
+    return found is not None and found.has(body)
+
 
 class Held(Generic[H]):
     """A context manager that takes something when it is entered, and gives it back when it is left.
@@ -75,12 +88,22 @@ class Held(Generic[H]):
     ``hold`` of a lock or a semaphore returns it. It may be entered any number of times, also at once.
     """
 
-    def __init__(self, key: str, take: Callable[[], H]) -> None:
+    def __init__(
+        self,
+        key: str,
+        take: Callable[[], H],
+        *,
+        interrupt: bool = False,
+        kind: type[Body] | None = None,
+    ) -> None:
         self._take = take
-        self._blocks = Blocks[H](key)
+        self._interrupt = interrupt
+        self._blocks = Blocks[H](key, kind or Body)
 
     def __enter__(self) -> H:
-        return self._blocks.enter(self._take())
+        if self._interrupt:
+            require_interruptible()
+        return self._blocks.enter(self._take(), interrupt=self._interrupt)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -99,14 +122,28 @@ class Holdable(Generic[H]):
         self._name = key
         self._view = view
 
-    def hold(self, *, timeout: float | None = None) -> Held[H]:
+    def hold(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> Held[H]:
         """Return a context manager that acquires within ``timeout`` seconds, and releases at the end.
+
+        ``max_hold`` and ``cancel`` mean what they mean to ``acquire``. ``interrupt``: raise LockLost into the
+        body of the block at the moment of the loss. Blocking code gets it in the main thread only, by a
+        signal (SIGURG, whose handler is put back afterwards), also while it sleeps, reads or computes; a
+        long call into C code has to return first. In any other thread entering raises InvalidArgument, before
+        any I/O. Code on an event loop is cancelled at a loss in any case.
 
         Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
         hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
         cancellation goes on unchanged.
         """
-        return Held(self._name, functools.partial(self._taken, timeout))
+        take = functools.partial(self._taken, timeout, max_hold=max_hold, cancel=cancel)
+        return Held(self._name, take, interrupt=interrupt)
 
     def __enter__(self) -> H:
         return self._blocks.enter(self._taken(None))
@@ -116,22 +153,26 @@ class Holdable(Generic[H]):
     ) -> None:
         self._blocks.leave(kind, error, trace)
 
-    def _taken(self, timeout: float | None) -> H:
+    def _taken(
+        self, timeout: float | None, *, max_hold: float | None = None, cancel: Flag | None = None
+    ) -> H:
         """Take it, for a caller or a block that is to keep it."""
         core = self._runner.core
         try:
-            with self._recipe.waiting() as interrupt:
-                handle = self._runner.run(interrupt, acquire, core, self._recipe, timeout=timeout)
+            with self._recipe.waiting(core.host, cancel) as interrupt:
+                handle = self._runner.run(
+                    interrupt, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold
+                )
         except OUTAGES as error:
             raise brief(error) from error.__cause__
         return self._view(self._runner, core, handle.grant, handle)
 
-    def _tried(self) -> H | None:
+    def _tried(self, max_hold: float | None) -> H | None:
         """Take it if that can be done at once."""
         core = self._runner.core
         try:
             with self._recipe.waiting() as interrupt:
-                handle = self._runner.run(interrupt, try_acquire, core, self._recipe)
+                handle = self._runner.run(interrupt, try_acquire, core, self._recipe, max_hold=max_hold)
         except OUTAGES as error:
             raise brief(error) from error.__cause__
         return None if handle is None else self._view(self._runner, core, handle.grant, handle)
@@ -143,21 +184,39 @@ class Holdable(Generic[H]):
             self._recipe.owners.keep(owner, handle)
         return hold
 
-    def run(self, fn: Callable[[H], T], *, timeout: float | None = None) -> T:
+    def run(
+        self,
+        fn: Callable[[H], T],
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> T:
         """Call ``fn(hold)`` between acquire and release, and return what it returns.
 
-        Raises what ``hold`` raises.
+        Takes what ``hold`` takes, and raises what ``hold`` raises.
         """
-        with self.hold(timeout=timeout) as hold:
+        with self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel) as hold:
             return fn(hold)
 
-    def wrap(self, *, timeout: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-        """Return a decorator that makes a function run between acquire and release; its signature is kept."""
+    def wrap(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Return a decorator that makes a function run between acquire and release; its signature is kept.
+
+        Takes what ``hold`` takes.
+        """
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
             @functools.wraps(function)
             def holding(*args: P.args, **kwargs: P.kwargs) -> T:
-                with self.hold(timeout=timeout):
+                with self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel):
                     return function(*args, **kwargs)
 
             return holding

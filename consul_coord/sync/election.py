@@ -16,6 +16,8 @@ from consul_coord.recipes.election import election as recipe
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.election.leader import leader as read_leader
 from consul_coord.recipes.lock import lock as lock_recipe
+from consul_coord.sync.blocks import Held
+from consul_coord.sync.body import LeaderBody, require_interruptible
 from consul_coord.sync.callbacks import Callbacks
 from consul_coord.sync.client import Client
 from consul_coord.sync.leadership import Leadership
@@ -59,6 +61,7 @@ class LeaderElection:
         on_change: Callable[[LeaderInfo | None], object] | None = None,
         health: Callable[[], bool] | None = None,
         health_interval: float = 1.0,
+        max_hold: float | None = None,
         priority_delay: float = 0.0,
         retry_wait: tuple[float, float] = (0.5, 2.0),
         accept_flags: Collection[int] = (),
@@ -74,11 +77,14 @@ class LeaderElection:
         belongs into ``run``. What ``on_elected`` still awaits when its leadership ends is cancelled, so
         that ``on_lost`` follows. A callback that raises is logged and reported as ``Failed``; if it was
         ``on_elected``, the leader resigns. ``health``: asked every ``health_interval`` seconds; while it
-        returns False, raises, or has not answered for 10 s, this is no candidate, and no leader.
-        ``priority_delay``: seconds for which the leadership must have been vacant before this candidate
-        wants it. ``retry_wait``: the least and the most seconds, drawn at random, from the end of a
-        leadership to the next attempt. ``accept_flags``: further flags that an existing key may carry, such
-        as 0. Raises InvalidKey and InvalidArgument.
+        returns False, raises, or has not answered for 10 s, this is no candidate, and no leader. A leader
+        that it says False of resigns. If it raises or does not answer, the leader may be stuck: the
+        leadership is lost, as STALLED, and the key is given back when its block has ended or ``on_lost`` has
+        returned, or else after the lock-delay. ``max_hold``: seconds after which each leadership is lost
+        likewise, as MAX_HOLD. ``priority_delay``: seconds for which the leadership must have been vacant
+        before this candidate wants it. ``retry_wait``: the least and the most seconds, drawn at random, from
+        the end of a leadership to the next attempt. ``accept_flags``: further flags that an existing key may
+        carry, such as 0. Raises InvalidKey and InvalidArgument.
         """
         self._runner = require(client, Client, type(self).__name__)
         self._lock = recipe.lock_of(
@@ -98,6 +104,7 @@ class LeaderElection:
             on_lost=on_lost,
             on_change=on_change,
             health=health,
+            max_hold=max_hold,
         )
         self._candidacy: Candidacy | None = None
         self._shown: tuple[Grant, Leadership] | None = None
@@ -230,29 +237,47 @@ class LeaderElection:
         candidacy = self._candidacy
         return self._runner.call(recipe.wait_for_loss, candidacy, key=self.key, timeout=timeout)
 
-    def run(self, fn: Callable[[Leadership], object], *, until: Callable[[], bool] | None = None) -> None:
+    def run(
+        self,
+        fn: Callable[[Leadership], object],
+        *,
+        until: Callable[[], bool] | None = None,
+        interrupt: bool = False,
+    ) -> None:
         """Call ``fn(leadership)`` whenever elected, in this thread or task, while this is a candidate.
 
         Resigns when ``fn`` returns or raises; an Exception is logged and reported as ``Failed``, anything
-        else goes on. At a loss nothing interrupts a blocking ``fn``: it should look at ``leadership.lost`` or
-        call ``leadership.check()``, whose LeadershipLost it may let out. A coroutine is cancelled. Returns
-        when ``until()``, asked after each call, returns True, or when the candidacy is stopped. Starts the
-        candidacy if need be, and stops it then at the end.
+        else goes on. At a loss a coroutine is cancelled. A blocking ``fn`` should look at ``leadership.lost``
+        or call ``leadership.check()``, whose LeadershipLost it may let out; with ``interrupt``, which needs
+        the main thread, LeadershipLost is raised into it, as ``Lock.hold`` says. Returns when ``until()``,
+        asked after each call, returns True, or when the candidacy is stopped. Starts the candidacy if need
+        be, and stops it then at the end.
         """
+        if interrupt:
+            require_interruptible()
         if (candidacy := self._current()) is None or candidacy.is_over:
             with self:
-                self._run(fn, until)
+                self._run(fn, until, interrupt=interrupt)
         else:
-            self._run(fn, until)
+            self._run(fn, until, interrupt=interrupt)
 
-    def _run(self, fn: Callable[[Leadership], object], until: Callable[[], bool] | None) -> None:
+    def _run(
+        self,
+        fn: Callable[[Leadership], object],
+        until: Callable[[], bool] | None,
+        *,
+        interrupt: bool,
+    ) -> None:
         while True:
             try:
                 leadership = self.wait_for_leadership()
             except AcquireCancelled:
                 return
             try:
-                with leadership:
+                block = Held(
+                    self.key, functools.partial(_given, leadership), interrupt=interrupt, kind=LeaderBody
+                )
+                with block:
                     fn(leadership)
             except LeadershipLost as lost:
                 # That it was lost is told by on_lost; what else the work raised is its own error.
@@ -315,6 +340,10 @@ class LeaderElection:
     def __repr__(self) -> str:
         role = f"leading, term {self.term}" if self.is_leader else "not leading"
         return f"<LeaderElection of {self.key!r}: {role}>"
+
+
+def _given(leadership: Leadership) -> Leadership:
+    return leadership
 
 
 def leader(client: Client, key: str) -> LeaderInfo | None:

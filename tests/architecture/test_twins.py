@@ -20,7 +20,7 @@ WATCHES = frozenset({"watch", "watch_tree"})
 PLAIN = {
     "Client": frozenset({"now", "healthy", "ready", "stats"}),
     "Group": frozenset({"watch"}),
-    "Hold": frozenset({"deadline", "remaining", "check", "guard", "on_lost"}),
+    "Hold": frozenset({"deadline", "remaining", "check", "beat", "guard", "on_lost"}),
     "KeptSession": frozenset({"remaining", "export"}),
     "LeaderElection": frozenset({"leading"}),
     "Lock": frozenset({"cancel", "hold", "wrap"}),

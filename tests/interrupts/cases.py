@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import threading
 import time
 
+from consul_coord.sync import interrupting
 from tests.interrupts.stage import KINDS, Case, Scene
 
 SOON = 2.0
@@ -89,6 +92,20 @@ def hold_block(scene: Scene) -> None:
     scene.done = True
 
 
+def interrupted_block(scene: Scene) -> None:
+    with scene.lock.hold(timeout=20, interrupt=True, max_hold=60.0):
+        pass
+    scene.done = True
+
+
+def as_handled_before(scene: Scene) -> None:
+    """Keep the object; the signal that a loss is raised by is handled as it was."""
+    scene.kept.append(scene.lock)
+    gc.collect()  # the block that was struck, in a circle with what struck it
+    assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL, "the handler was not put back"
+    assert not interrupting._former
+
+
 def run_body(scene: Scene) -> None:
     scene.lock.run(body, timeout=20)
     scene.done = True
@@ -120,6 +137,7 @@ CASES = [
     Case("put", ("lock", "multi", "read", "semaphore"), put, prepare=take, after=put_again),
     Case("with lock", KINDS, block),
     Case("with lock.hold()", KINDS, hold_block, after=keep_object),
+    Case("with lock.hold(), interruptible", KINDS, interrupted_block, after=as_handled_before),
     Case("lock.run", ("lock",), run_body, after=keep_object),
     Case("close", ("lock", "semaphore"), close, prepare=take, after=close_again, fresh=True),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import LockLost, NotHeld
+from consul_coord.errors import InvalidArgument, LockLost, NotHeld
 from consul_coord.recipes.contend.attempt import or_none
 from consul_coord.recipes.contend.owners import Owners
 from consul_coord.recipes.contend.waiting import WaitingCalls
@@ -46,12 +46,15 @@ class Recipe(WaitingCalls, ABC):
         return handle
 
 
-async def acquire(io: IO, client: Shared, recipe: Recipe, *, timeout: float | None) -> Handle:
-    """Acquire, waiting up to ``timeout`` seconds (None: for ever; 0: one try).
+async def acquire(
+    io: IO, client: Shared, recipe: Recipe, *, timeout: float | None, max_hold: float | None = None
+) -> Handle:
+    """Acquire, waiting up to ``timeout`` seconds (None: for ever; 0: one try), for ``max_hold`` at most.
 
     The caller keeps the handle at its very end: with ``recipe.owners``, or with a block. Raises AlreadyHeld,
-    AcquireTimeout, KeyConflict, and what the server refuses.
+    AcquireTimeout, KeyConflict, InvalidArgument, and what the server refuses.
     """
+    check_max_hold(max_hold)
     owner = io.owner()
     again = recipe.owners.latest(owner) if recipe.reentrant else None
     if again is None or again.grant.refused_again:
@@ -59,8 +62,16 @@ async def acquire(io: IO, client: Shared, recipe: Recipe, *, timeout: float | No
         handle = await recipe.attempt(io, client, timeout=timeout).run()
     else:
         handle = _enter_again(io, again)
+    client.holds.limit(handle.grant, max_hold)
     recipe.owners.note(owner, handle)
     return handle
+
+
+def check_max_hold(max_hold: float | None) -> None:
+    """Raise InvalidArgument for what is no time to hold."""
+    if max_hold is not None and not max_hold > 0:  # also true of nan
+        message = f"max_hold must be more than 0 seconds, or None for no limit, not {max_hold!r}"
+        raise InvalidArgument(message)
 
 
 def _enter_again(io: IO, handle: Handle) -> Handle:
@@ -72,12 +83,14 @@ def _enter_again(io: IO, handle: Handle) -> Handle:
     return Handle(handle.grant, handle, again=True)
 
 
-async def try_acquire(io: IO, client: Shared, recipe: Recipe) -> Handle | None:
+async def try_acquire(
+    io: IO, client: Shared, recipe: Recipe, *, max_hold: float | None = None
+) -> Handle | None:
     """Acquire if that can be done at once; None when somebody else has it, or a lock-delay is in force.
 
     Raises what stands in the way of asking.
     """
-    return await or_none(acquire(io, client, recipe, timeout=0))
+    return await or_none(acquire(io, client, recipe, timeout=0, max_hold=max_hold))
 
 
 async def release_own(io: IO, client: Shared, recipe: Recipe) -> ReleaseOutcome:

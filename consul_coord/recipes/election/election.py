@@ -19,6 +19,9 @@ Rules
   ``on_elected`` that is still being awaited then is cancelled, or ``on_lost`` might never be told.
 - An error of a user's function is reported and ends no candidacy. If it was the leader's work, including
   ``on_elected``, the leader resigns: it would else lead without working.
+- A leader whose health function raises or does not answer may be stuck. So its leadership is lost, as
+  STALLED, and the key is given back later, as the hold's limits say: when ``on_lost`` has returned, when the
+  leader's block has ended, or after the lock-delay. So it is after ``max_hold``.
 - Giving up is the lock's release: no lock-delay, and the next candidate takes over at once. Who has led or
   was refused stays aside for a moment, so that others get their ticket.
 - A candidate of low priority does not queue, as it would be in others' way. It joins when the leadership has
@@ -61,6 +64,7 @@ from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import deadline_of
 from consul_coord.recipes.contend.changes import Changes
+from consul_coord.recipes.contend.recipe import check_max_hold
 from consul_coord.recipes.contend.refusals import within
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.candidate import Candidate
@@ -135,8 +139,10 @@ class ElectionPlan:
     on_lost: Callable[[LossReason], object] | None
     on_change: Callable[[LeaderInfo | None], object] | None
     health: Callable[[], object] | None
+    max_hold: float | None = None
 
     def __post_init__(self) -> None:
+        check_max_hold(self.max_hold)
         shortest, longest = self.retry_wait
         if not 0 <= shortest <= longest < math.inf:
             message = f"retry_wait is (shortest, longest) in seconds, not {self.retry_wait!r}"
@@ -376,13 +382,14 @@ class Candidacy:
                 if self._must_stand_aside():
                     await release(io, self.client.holds, hold)
                 elif not hold.ended:
-                    await io.wait(changed, deadline=hold.lease.valid_until)
+                    await io.wait(changed, deadline=hold.valid_until)
                     hold.look(io.now())
 
     def _begin(self, handle: Handle) -> None:
         hold = handle.grant
         self.refusal, self._refusals = None, 0
         self.handle = handle
+        self.client.holds.limit(hold, self.plan.max_hold)
         self.client.host.emit(Elected(hold.key, hold.session, hold.fence))
         on_elected = self.plan.on_elected
         if on_elected is not None:
@@ -403,9 +410,16 @@ class Candidacy:
             self.client.host.emit(Resigned(hold.key, hold.session, hold.fence))
         if self.plan.on_lost is not None and reason is not None:
             self.calls.in_order(partial(self.plan.on_lost, reason), partial(self.report, "on_lost"))
+            self.calls.in_order(partial(self._work_ended, hold), partial(self.report, "on_lost"))
         if self.noted_term == hold.fence and reason is not LossReason.FORKED:
             self.client.reaper.add(RemoveKey(notes.term_key(hold.key), self._note_index))
         self.rest()
+
+    def _work_ended(self, hold: Grant) -> None:
+        """Take note that ``on_lost`` has returned: no work goes on, unless it is that of a block."""
+        if not hold.entered and not hold.released:
+            hold.depth = 0
+            self.client.holds.limits.holder_left(hold)
 
     # -- what goes on beside it
 
@@ -417,6 +431,9 @@ class Candidacy:
             await io.wait(answer.given, deadline=io.now() + HEALTH_PATIENCE)
             if answer.error is not None and self._healthy:
                 self.report("health", answer.error)
+            hold = self.hold
+            if hold is not None and (answer.error is not None or not answer.given.is_set()):
+                hold.lose(LossReason.STALLED)
             self._set_healthy(healthy=answer.healthy)
             await io.wait(self.stopping, deadline=io.now() + self.plan.health_interval)
 
@@ -599,7 +616,7 @@ async def wait_for_loss(
             if io.now() >= deadline:
                 message = f"the leadership of {hold.key!r} was not lost in {timeout:g} s"
                 raise TimeoutError(message)
-            await io.wait(changed, deadline=min(deadline, hold.lease.valid_until))
+            await io.wait(changed, deadline=min(deadline, hold.valid_until))
 
 
 def report_work(candidacy: Candidacy | None, error: BaseException | None) -> None:

@@ -69,7 +69,11 @@ class End:
     def __init__(self, hold: Grant) -> None:
         self._hold = hold
         self.over = hold.over
-        self.lease = hold.lease
+
+    @property
+    def valid_until(self) -> float:
+        """The leadership's deadline."""
+        return self._hold.valid_until
 
     def is_lost(self, now: float) -> bool:
         """Return whether the leadership has ended at ``now``."""

@@ -50,6 +50,10 @@ async def ensure(io: IO, sessions: Sessions, hold: Grant, *, seconds: float) -> 
         )
         raise InvalidArgument(message)
     check(hold, io.now())
+    if seconds > hold.limited_until - io.now():
+        left = hold.limited_until - io.now()
+        message = f"ensure({seconds:g}): the hold ends in {left:.1f} s, by its max_hold or for want of a beat"
+        raise InvalidArgument(message)
     if hold.lease.remaining(io.now()) >= seconds:
         return
     try:
@@ -63,11 +67,11 @@ async def ensure(io: IO, sessions: Sessions, hold: Grant, *, seconds: float) -> 
 async def wait_for_loss(io: IO, subject: Losable, *, timeout: float | None) -> bool:
     """Wait until something is lost, ``timeout`` seconds at most; return whether it is.
 
-    Returns False as soon as it was released. Looks at the lease when it ends: perhaps nobody else does.
+    Returns False as soon as it was released. Looks again at the deadline: perhaps nobody else does.
     """
     deadline = math.inf if timeout is None else io.now() + timeout
     while not subject.is_lost(io.now()) and not subject.over.is_set() and io.now() < deadline:
-        await io.wait(subject.over, deadline=min(deadline, subject.lease.valid_until))
+        await io.wait(subject.over, deadline=min(deadline, subject.valid_until))
     return subject.is_lost(io.now())
 
 

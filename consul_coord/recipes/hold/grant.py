@@ -1,16 +1,18 @@
 """Is it still mine? One small state machine per hold, which answers that without any I/O.
 
-=============  =======================================  ==========
+=============  =======================================  ===========================================
 from           what                                     to
-=============  =======================================  ==========
+=============  =======================================  ===========================================
 HELD           the session's renewal fails              JEOPARDY
 JEOPARDY       a renewal succeeds                       HELD
-HELD/JEOPARDY  the deadline passes                      LOST (EXPIRED)
+HELD/JEOPARDY  the deadline passes                      LOST (whose it was, of the three below)
 HELD/JEOPARDY  the session ends, or evidence of a loss  LOST (reason)
 HELD/JEOPARDY  ``begin_release``                        RELEASED
-=============  =======================================  ==========
+=============  =======================================  ===========================================
 
 Rules
+- The deadline is the earliest of three: the end of the lease (EXPIRED), of ``max_hold`` (MAX_HOLD), and of
+  the time in which the holder has promised its next beat (STALLED).
 - HELD and JEOPARDY are read off the session's lease at each look, so a process that was paused past its
   deadline reads LOST at its first look, before any timer or reply tells it.
 - The end is settled once, by whoever comes first, and never undone. Whoever settles it also tells everybody
@@ -22,6 +24,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -115,8 +118,10 @@ class Grant:
         "__weakref__",
         "_announcer",
         "_end",
+        "_limits",
         "_lost_callbacks",
         "depth",
+        "entered",
         "fence",
         "flags",
         "granted_at",
@@ -165,6 +170,8 @@ class Grant:
         """How it is watched, guarded and given back."""
         self.depth = 1
         """How many acquires it stands for: more with a re-entrant lock, none once it was lost and left."""
+        self.entered = False
+        """Whether a block of a leader's work was entered: the leader is at work until that ends."""
         self.refused_again = False
         """Whether a re-entrant acquire has told of the loss.
 
@@ -191,14 +198,46 @@ class Grant:
         self.told: Once[LossReason] = Once()
         """Settled when its loss was reported."""
         self._lost_callbacks: dict[object, Callable[[LossReason], object]] = {}
+        self._limits: dict[LossReason, float] = {}
+        """When it ends at the latest, however long the session lasts, and what that is then."""
+
+    # -- how long
+
+    @property
+    def valid_until(self) -> float:
+        """The deadline."""
+        return min(self.lease.valid_until, self.limited_until) if self._limits else self.lease.valid_until
+
+    @property
+    def limited_until(self) -> float:
+        """When it ends at the latest, however long the session lasts."""
+        return min(self._limits.values(), default=math.inf)
+
+    def limit(self, reason: LossReason, until: float) -> None:
+        """Have it end at a time, for a reason; what was said before for that reason is replaced."""
+        self._limits[reason] = until
+
+    def limit_of(self, reason: LossReason) -> float:
+        """Return when it ends for a reason; never if nothing was said."""
+        return self._limits.get(reason, math.inf)
+
+    def _over_by(self, now: float) -> LossReason | None:
+        """Return what has ended it at ``now``, if anything: of several what came first."""
+        if not self._limits and self.lease.is_valid(now):
+            return None
+        ends = {LossReason.EXPIRED: self.lease.valid_until, **self._limits}
+        first = min(ends, key=ends.__getitem__)
+        return self.lease.ended_by or (first if now >= ends[first] else None)
+
+    # -- the state
 
     def look(self, now: float) -> tuple[HoldState, LossReason | None]:
         """Return the state at ``now`` and, when it is LOST, why.
 
         Settles the loss if this is the first to see it.
         """
-        if not self._end.settled and not self.lease.is_valid(now):
-            self.lose(self.lease.ended_by or LossReason.EXPIRED)
+        if not self._end.settled and (over_by := self._over_by(now)) is not None:
+            self.lose(over_by)
         end = self._end.value
         if end is not None:
             return end
@@ -361,4 +400,8 @@ _TOLD = {
     LossReason.FORKED: "this is a forked child, and the hold is its parent's",
     LossReason.CLIENT_CLOSED: "the client was closed",
     LossReason.RESIGNED: "it was resigned",
+    LossReason.MAX_HOLD: "it had lasted for its max_hold",
+    LossReason.STALLED: "its holder showed no progress: no beat, or no health, in the time promised",
 }
+OVERDUE = frozenset({LossReason.MAX_HOLD, LossReason.STALLED})
+"""Losses after which the session goes on, and has the key still: it is given back later."""

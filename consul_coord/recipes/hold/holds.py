@@ -1,7 +1,8 @@
 """The holds of one client: granting, ending, who is told.
 
 Rules
-- A hold is registered from its grant until it is given back, or its loss is announced.
+- A hold is registered from its grant until it is given back, or its loss is announced. One that lasted too
+  long is in ``limits`` from then on, until its key is given back.
 - The end is settled in the hold; announcing it can be repeated, so that the sweep finishes what an
   interrupted call began.
 - A hold that nobody refers to any more is given back. A hold of a session that was exported goes on
@@ -14,9 +15,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from consul_coord.errors import InvalidArgument
 from consul_coord.events import Forgotten, HandedOver, Lost
 from consul_coord.models import LossReason, ReleaseOutcome
-from consul_coord.recipes.hold.grant import Grant, Handle
+from consul_coord.recipes.hold.asking import check
+from consul_coord.recipes.hold.grant import OVERDUE, Grant, Handle
+from consul_coord.recipes.hold.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +64,7 @@ class Holds:
         self._host = host
         self.register = register
         self.fences = Fences()
+        self.limits = Limits(host)
         self._watch = watch
         self._closing = False
         self._given_up: dict[Grant, None] = {}
@@ -108,7 +113,10 @@ class Holds:
         if reason is LossReason.CLIENT_CLOSED and self._closing and not hold.kept.exported:
             self._given_up[hold] = None  # closing gives it back
         else:
-            hold.kind.lost(hold)
+            if reason in OVERDUE:
+                self.limits.owe(hold)
+            else:
+                hold.kind.lost(hold)
             if hold.told.settle(reason):
                 self._host.emit(self._news_of(hold, reason))
         self.forget(hold)
@@ -151,6 +159,26 @@ class Holds:
 
     # -- what users ask for
 
+    def limit(self, hold: Grant, max_hold: float | None) -> None:
+        """Have a hold end as MAX_HOLD in so many seconds, or earlier if that was said before."""
+        if max_hold is not None:
+            until = self._host.now() + max_hold
+            hold.limit(LossReason.MAX_HOLD, min(until, hold.limit_of(LossReason.MAX_HOLD)))
+            self.limits.watch(hold)
+
+    def beat(self, hold: Grant, within: float) -> None:
+        """Have a hold end as STALLED unless the next call comes within so many seconds.
+
+        Raises LockLost, NotHeld, InvalidArgument.
+        """
+        if not within > 0:  # also true of nan
+            message = f"within must be more than 0 seconds, not {within!r}"
+            raise InvalidArgument(message)
+        check(hold, self._host.now())
+        hold.limit(LossReason.STALLED, self._host.now() + within)
+        self.limits.watch(hold)
+        check(hold, self._host.now())  # the time before may have passed just now
+
     def on_lost(self, hold: Grant, callback: Callable[[LossReason], object]) -> None:
         """Have a callback called at the loss of a hold, at once when it is lost."""
         hold.on_lost(callback)
@@ -192,5 +220,6 @@ class Holds:
         return [hold for hold in self.register.all(Grant) if hold.released and not hold.settled.is_set()]
 
     def forked(self, host: Host) -> None:
-        """Tell of what ends from now on through a forked child's host."""
+        """Tell of what ends from now on through a forked child's host; the parent gives back what is owed."""
         self._host = host
+        self.limits = Limits(host)

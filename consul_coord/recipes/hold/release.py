@@ -49,6 +49,7 @@ async def release(io: IO, holds: Holds, hold: Grant) -> ReleaseOutcome:
             return await give_back(io, holds, hold, budget=BUDGET)
     if not hold.released:
         hold.depth, hold.refused_again = max(0, hold.depth - 1), False
+        holds.limits.holder_left(hold)
         return hold.finish_release(ReleaseOutcome.ALREADY_LOST)
     async with io.shield(BUDGET) as deadline:
         await io.wait(hold.settled, deadline=deadline)

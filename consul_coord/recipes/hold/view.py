@@ -77,8 +77,11 @@ class HoldView:
         return self._hold.is_held(self._now())
 
     def deadline(self) -> float:
-        """Return until when it is surely held unless renewed, on the clock of ``client.now()``."""
-        return self._hold.lease.valid_until
+        """Return until when it is surely held unless renewed, on the clock of ``client.now()``.
+
+        The earliest of three: the end of the lease, of ``max_hold``, and of the time for the next beat.
+        """
+        return self._hold.valid_until
 
     def remaining(self) -> float:
         """Return the seconds until ``deadline()``.
@@ -86,11 +89,21 @@ class HoldView:
         0 when it has ended, ``inf`` for a session without a bound.
         """
         now = self._now()
-        return self._hold.lease.remaining(now) if self._hold.is_held(now) else 0.0
+        return max(0.0, self._hold.valid_until - now) if self._hold.is_held(now) else 0.0
 
     def check(self) -> None:
         """Raise LockLost if it was lost, NotHeld if it was released; no I/O."""
         hold_ops.check(self._hold, self._now())
+
+    def beat(self, within: float) -> None:
+        """Promise the next beat within so many seconds: without it the hold is lost, as STALLED.
+
+        The first call starts it, each one replaces the promise before, and ``math.inf`` takes it back. So
+        work that hangs does not hold for ever. No I/O, and cheap: call it for each piece of work. Raises
+        LockLost when it was lost, NotHeld when it was released, InvalidArgument when ``within`` is not above
+        0.
+        """
+        self._state.holds.beat(self._hold, within)
 
     def guard(self) -> tuple[TxnOp, ...]:
         """Return operations that let a transaction, put after them, succeed only while this hold lasts.
@@ -125,6 +138,11 @@ def grant_of(view: HoldView) -> Grant:
 def handle_of(view: HoldView) -> Handle | None:
     """Return what keeps the hold of a view; None where somebody else does."""
     return view._handle  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def host_of(view: HoldView) -> Host:
+    """Return the host of a view's client."""
+    return view._state.host  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def error_at_exit(view: HoldView, raised: BaseException | None) -> LockLost | None:

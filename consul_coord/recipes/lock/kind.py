@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.unlock import Locked, unlock, unlock_together
 from consul_coord.recipes.contend.limits import check_value
-from consul_coord.recipes.hold.grant import Ending, KeyWatch
+from consul_coord.recipes.hold.grant import OVERDUE, Ending, KeyWatch
 from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, watch_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class LockKind(KeyOfSession):
 
     def abandon(self, hold: Grant) -> None:
         """Leave the unlocking to the reaper, which has the tickets until then."""
-        self._keys.give_back(hold.session, fence=hold.fence, value=hold.value)
+        fence = None if hold.reason in OVERDUE else hold.fence  # which is told to be released
+        self._keys.give_back(hold.session, fence=fence, value=hold.value)
 
     def lost(self, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
         """Let the next one have the key."""

@@ -44,7 +44,7 @@ from consul_coord.http.failures import outcome_unknown
 from consul_coord.http.retry import send_once
 from consul_coord.io import Once, Signal
 from consul_coord.models import LossReason, ReadOptions, SessionSpec
-from consul_coord.models.session import horizon, no_horizon
+from consul_coord.models.session import effective_lock_delay, horizon, no_horizon
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.names import Names
 
@@ -103,7 +103,7 @@ class Leftovers(Protocol):
 class KeptSession:
     """One session on the server, from its creation or adoption to its end."""
 
-    __slots__ = ("checked", "dependents", "exported", "id", "lease", "outside", "over", "spec")
+    __slots__ = ("checked", "dependents", "exported", "id", "lease", "lock_delay", "outside", "over", "spec")
 
     def __init__(self, session_id: str, spec: SessionSpec, *, outside: bool) -> None:
         self.id = session_id
@@ -113,6 +113,8 @@ class KeptSession:
         self.exported = False
         """Whether somebody else is to go on with it, and with what it holds."""
         self.lease = Lease(drift=spec.drift)
+        self.lock_delay = effective_lock_delay(spec)
+        """Seconds for which the servers keep its keys locked after its end."""
         self.dependents: dict[Dependent, None] = {}
         """The holds that end with it."""
         self.over = Signal()
@@ -123,6 +125,11 @@ class KeptSession:
     def keys(self) -> tuple[str, ...]:
         """Return the keys of its holds."""
         return tuple(sorted({each.key for each in list(self.dependents)}))
+
+    @property
+    def valid_until(self) -> float:
+        """When it is lost unless it is renewed."""
+        return self.lease.valid_until
 
     @property
     def ours_to_destroy(self) -> bool:
@@ -420,6 +427,7 @@ async def renew(
         raise
     recovered = not kept.lease.in_contact
     _confirm(io, sessions, kept, sent_at=sent_at, horizon=_horizon(kept, session))
+    kept.lock_delay = session.lock_delay
     if kept.lease.ended_by is None:
         _compare(io, kept, session)
         io.emit(Renewed(kept.id, kept.lease.remaining(io.now()), recovered, kept.keys() if recovered else ()))

@@ -93,8 +93,8 @@ class Losable(Protocol):
     """What can be lost: a hold, or a session."""
 
     @property
-    def lease(self) -> Lease:
-        """Its lease."""
+    def valid_until(self) -> float:
+        """When it is lost unless something prolongs it."""
         ...
 
     @property

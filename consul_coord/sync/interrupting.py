@@ -1,0 +1,190 @@
+"""Raising LockLost into a block of the main thread, at the moment of the loss.
+
+Rules
+- CPython runs signal handlers in the main thread only, between any two instructions there; and a signal ends
+  a system call that sleeps or reads. So a loss sends the main thread ``SIGNAL``, and the handler raises.
+- It raises into the innermost block whose hold is lost: once for each block, after the block was entered and
+  before it is left. It does not raise while this package gives something back, in whichever block. The signal
+  is sent again until it has raised, or the block is left.
+- The handler is there while such a block is, and then the one before it again. A signal that somebody else
+  sends goes to that one.
+- ``SIGNAL`` is one that does nothing by default: one that comes late does no harm.
+- A forked child has none of its parent's blocks to interrupt.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from consul_coord.errors import InvalidArgument
+from consul_coord.io import Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import FrameType
+
+    from consul_coord.errors import LockLost
+    from consul_coord.io import IO, Host
+
+SIGNAL: signal.Signals | None = getattr(signal, "SIGURG", None)
+"""The signal that is sent to the main thread at a loss; None where there is no such thing."""
+AGAIN = 0.01
+"""Seconds after which it is sent again, when it could not raise."""
+_GIVING_BACK = frozenset({"__exit__", "leave", "release", "give_back", "close", "_give_up", "stop", "resign"})
+"""The functions of this package that no loss is raised into."""
+
+
+class Block(Protocol):
+    """A block that may be interrupted."""
+
+    def is_inside(self) -> bool:
+        """Return whether its body runs: it was entered, and is not being left."""
+        ...
+
+    def loss(self) -> LockLost | None:
+        """Return the error that tells of the loss of its hold, if that is lost."""
+        ...
+
+
+class Interruption:
+    """What raises a loss into one block; the block keeps it for as long as it lasts."""
+
+    def __init__(self, block: Block, over: Signal, host: Host) -> None:
+        self._block = weakref.ref(block)
+        self._news = Signal()
+        """Raised when the hold, or the block, has ended."""
+        self._unsubscribe = over.subscribe(self._news.set)
+        self.ended = False
+        """Whether it has raised, or the block is left."""
+        _open.append(weakref.ref(self, _gone))
+        _install()
+        host.spawn(_knocking(weakref.ref(self), self._news), name="interrupt a block at its loss")
+
+    def due(self) -> LockLost | None:
+        """Return what is to be raised into the body now, if anything."""
+        block = self._block()
+        return None if self.ended or block is None or not block.is_inside() else block.loss()
+
+    def is_pending(self) -> bool:
+        """Return whether it has something to raise, now or when the block is entered."""
+        block = self._block()
+        return not self.ended and block is not None and block.loss() is not None
+
+    def end(self) -> None:
+        """Be done, and let the former handler have its place. Repeatable."""
+        self.ended = True
+        self._unsubscribe()
+        self._news.set()
+        _restore()
+
+
+_open: list[weakref.ref[Interruption]] = []
+"""Those whose blocks there are, the innermost last."""
+_former: list[Callable[[int, FrameType | None], object] | int] = []
+"""The handler in whose place ours is; empty when ours is not there."""
+_sent: dict[None, None] = {}
+"""Not empty when the signal was sent here, and not received so far."""
+
+
+def _gone(ref: weakref.ref[Interruption]) -> None:
+    """Forget one whose block is gone. Where its end was interrupted, this is what puts the handler back."""
+    with suppress(ValueError):
+        _open.remove(ref)
+    _restore()
+
+
+def require_main_thread() -> None:
+    """Return if a block here can be interrupted. Raises InvalidArgument."""
+    if SIGNAL is None or not hasattr(signal, "pthread_kill"):
+        why = "this system can't send a signal to one thread"
+    elif threading.current_thread() is not threading.main_thread():
+        why = "this is another thread, and Python runs signal handlers in the main thread only"
+    elif signal.getsignal(SIGNAL) is None:
+        why = f"{SIGNAL.name} is handled by something that is not Python, which could not be put back"
+    else:
+        return
+    message = f"interrupt=True works in the main thread only: {why}. Look at hold.lost or call hold.check()"
+    raise InvalidArgument(message)
+
+
+def _install() -> None:
+    if SIGNAL is not None and not _former:
+        former = signal.getsignal(SIGNAL)  # noted before ours takes its place: it can't get lost
+        _former.append(signal.SIG_DFL if former is None else former)
+    if SIGNAL is not None:
+        signal.signal(SIGNAL, _received)
+
+
+def _restore() -> None:
+    """Put the former handler back if no block needs ours; from another thread, have the main thread do so."""
+    needed = any(one is not None and not one.ended for one in [ref() for ref in _open.copy()])
+    if SIGNAL is None or not _former or needed:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        _send()
+        return
+    signal.signal(SIGNAL, _former[0])
+    _former.clear()
+
+
+def _send() -> None:
+    ident = threading.main_thread().ident
+    if SIGNAL is not None and ident is not None:
+        _sent[None] = None
+        signal.pthread_kill(ident, SIGNAL)
+
+
+def _received(number: int, frame: FrameType | None) -> None:
+    """Raise what is due, into whatever runs; else let the former handler have the signal."""
+    ours = _sent.pop(None, _sent) is None
+    former = _former[0] if _former else signal.SIG_DFL
+    for ref in reversed(_open.copy()):
+        interruption = ref()
+        error = None if interruption is None else interruption.due()
+        if interruption is not None and error is not None:
+            if _gives_back(frame):
+                return
+            interruption.ended = True
+            raise error
+    _restore()
+    if not ours and callable(former):
+        former(number, frame)
+
+
+def _gives_back(frame: FrameType | None) -> bool:
+    """Return whether this package is giving something back, on the stack."""
+    while frame is not None:
+        if frame.f_code.co_name in _GIVING_BACK and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_PACKAGE = __name__.partition(".")[0] + "."
+
+
+def _knocking(
+    interruption: weakref.ref[Interruption], news: Signal
+) -> Callable[[IO], Coroutine[Any, Any, None]]:
+    async def knock(io: IO) -> None:
+        await io.wait(news)
+        while (one := interruption()) is not None and one.is_pending():
+            del one
+            _send()
+            await io.sleep(AGAIN)
+
+    return knock
+
+
+def _forked() -> None:
+    _open.clear()
+    with suppress(ValueError):  # the child's thread is not its main one
+        _restore()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,302 @@
+"""``interrupt=True``: a loss is raised into the body of a block in the main thread, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord import (
+    Client,
+    InvalidArgument,
+    LeaderElection,
+    LeadershipLost,
+    Lock,
+    LockLost,
+    LossReason,
+    ReentrantLock,
+    Semaphore,
+)
+from consul_coord.sync import interrupting
+from tests.support.sites import eventually
+from tests.support.stalls import stalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from consul_coord import Hold
+    from tests.lock.conftest import MakeClient
+    from tests.support.sites import Site
+
+WITHIN = 0.05
+"""Seconds from the loss to its arrival in the body, apart from what the machine is late."""
+LONG = 30.0
+SIGNAL = signal.SIGURG
+
+
+def sleep() -> None:
+    time.sleep(LONG)
+
+
+def read_socket() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.recv(1)
+
+
+def read_pipe() -> None:
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as file, os.fdopen(theirs, "wb"):
+        file.read(1)
+
+
+def compute() -> None:
+    until = time.monotonic() + LONG
+    while time.monotonic() < until:
+        sum(range(100))
+
+
+def wait_for_a_thread() -> None:
+    threading.Lock().acquire()
+    latch = threading.Lock()
+    latch.acquire()
+    latch.acquire(timeout=LONG)
+
+
+BODIES = [sleep, read_socket, read_pipe, compute, wait_for_a_thread]
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[list[int]]:
+    """Handle the signal as an application would, and see that it is handled so again afterwards."""
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = signal.signal(SIGNAL, handle)
+    try:
+        yield received
+        assert signal.getsignal(SIGNAL) is handle
+    finally:
+        signal.signal(SIGNAL, before)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_loss_is_raised_into_whatever_the_main_thread_does(
+    site: Site, client: Client, body: Callable[[], None]
+) -> None:
+    told: list[float] = []
+    arrived: list[float] = []
+
+    def work() -> None:
+        with Lock(client, site.key).hold(timeout=5, interrupt=True, max_hold=0.2) as hold:
+            hold.on_lost(lambda _: told.append(time.monotonic()))
+            try:
+                body()
+            finally:
+                arrived.append(time.monotonic())
+
+    with stalls() as measured, pytest.raises(LockLost) as caught:
+        work()
+    assert caught.value.reason is LossReason.MAX_HOLD
+    eventually(lambda: told)
+    assert arrived[0] - told[0] < WITHIN + measured.slack
+
+
+def test_every_cause_of_a_loss_is(site: Site, client: Client) -> None:
+    with (  # noqa: PT012
+        pytest.raises(LockLost) as caught,
+        ThreadPoolExecutor() as pool,
+        Lock(client, site.key).hold(timeout=5, interrupt=True) as hold,
+    ):
+        time.sleep(0.1)  # a hold is watched after a moment
+        pool.submit(site.operator.destroy, hold.session)
+        sleep()
+    assert caught.value.reason is LossReason.SESSION_GONE
+
+
+def test_run_wrap_and_semaphores_take_it_too(site: Site, client: Client) -> None:
+    lock = Lock(client, site.key)
+    with pytest.raises(LockLost):
+        lock.run(lambda _: sleep(), timeout=5, interrupt=True, max_hold=0.1)
+
+    @lock.wrap(timeout=5, interrupt=True, max_hold=0.1)
+    def work(seconds: float) -> None:
+        time.sleep(seconds)
+
+    with pytest.raises(LockLost):
+        work(LONG)
+    with pytest.raises(LockLost):
+        Semaphore(client, f"{site.key}.s", 1).run(lambda _: sleep(), timeout=5, interrupt=True, max_hold=0.1)
+
+
+def test_a_leader_is_interrupted_likewise(site: Site, client: Client) -> None:
+    raised: list[BaseException] = []
+
+    def lead(leadership: Hold) -> None:
+        leadership.beat(0.1)
+        try:
+            sleep()
+        except LeadershipLost as lost:
+            raised.append(lost)
+            raise
+
+    LeaderElection(client, site.key).run(lead, until=lambda: True, interrupt=True)
+    (lost,) = raised
+    assert isinstance(lost, LeadershipLost)
+    assert lost.reason is LossReason.STALLED
+
+
+def test_in_another_thread_it_is_refused_before_any_io(site: Site, client: Client) -> None:
+    def enter() -> None:
+        with Lock(client, site.key).hold(timeout=5, interrupt=True):
+            raise AssertionError("entered")
+
+    with ThreadPoolExecutor() as pool, pytest.raises(InvalidArgument, match="main thread only"):
+        pool.submit(enter).result()
+    assert client.stats().requests == 0
+
+
+def test_it_is_raised_once(site: Site, client: Client) -> None:
+    lock = Lock(client, site.key)
+    seen: list[LockLost] = []
+    with pytest.raises(LockLost) as caught, lock.hold(timeout=5, interrupt=True, max_hold=0.1):  # noqa: PT012
+        try:
+            sleep()
+        except LockLost as lost:
+            seen.append(lost)
+        time.sleep(0.2)  # a body that goes on is not interrupted again, and is told at its end
+    assert len(seen) == 1
+    assert caught.value is not seen[0]
+
+
+def test_a_body_that_has_ended_is_not_interrupted(site: Site, make_client: MakeClient) -> None:
+    client = make_client(lock_delay=5.0)
+    for _ in range(20):
+        try:
+            with Lock(client, site.key).hold(timeout=5, interrupt=True, max_hold=0.03):
+                time.sleep(0.027)
+        except LockLost:
+            pass
+        time.sleep(0.005)  # would be hit by a signal that comes late
+
+
+def test_what_is_given_back_is_given_back(site: Site, client: Client, proxy: object) -> None:
+    """The loss of the outer hold waits for the end of the inner one's release."""
+    inner = Lock(client, f"{site.key}.inner")
+    with pytest.raises(LockLost) as caught, Lock(client, site.key).hold(timeout=5, interrupt=True) as outer:  # noqa: PT012
+        with inner.hold(timeout=5, interrupt=True) as hold:
+            outer.beat(0.000_1)
+        assert hold.reason is None
+        sleep()
+    assert caught.value.fence == outer.fence
+    assert inner.try_acquire() is not None
+
+
+def test_nested_blocks_get_one_each_the_inner_one_first(site: Site, client: Client) -> None:
+    seen: list[tuple[str, int]] = []
+    inner: Hold | None = None
+    with pytest.raises(LockLost) as caught, Lock(client, site.key).hold(timeout=5, interrupt=True) as outer:  # noqa: PT012
+        try:
+            with Lock(client, f"{site.key}.2").hold(timeout=5, interrupt=True) as inner:
+                time.sleep(0.1)
+                threading.Thread(target=site.operator.destroy, args=(inner.session,)).start()
+                try:
+                    sleep()
+                except LockLost as lost:
+                    seen.append(("inner body", lost.fence))
+                    raise
+        except LockLost as lost:
+            seen.append(("outer body", lost.fence))
+            try:
+                sleep()
+            except LockLost as again:
+                seen.append(("outer body", again.fence))
+                raise
+    assert inner is not None
+    assert seen[0] == ("inner body", inner.fence)
+    assert seen[-1] == ("outer body", outer.fence)
+    assert caught.value.fence == outer.fence
+
+
+def test_only_the_block_whose_hold_is_lost_is_meant(site: Site, client: Client) -> None:
+    with pytest.raises(LockLost) as caught:  # noqa: PT012, SIM117
+        with Lock(client, site.key).hold(timeout=5, interrupt=True, max_hold=0.2) as outer:
+            with Lock(client, f"{site.key}.2").hold(timeout=5, interrupt=True) as inner:
+                sleep()
+    assert (caught.value.key, caught.value.fence) == (outer.key, outer.fence)
+    assert inner.reason is None
+    assert caught.value.__cause__ is None
+
+
+def test_one_hold_in_two_blocks_of_a_reentrant_lock(site: Site, client: Client) -> None:
+    lock = ReentrantLock(client, site.key)
+    seen: list[str] = []
+    with pytest.raises(LockLost), lock.hold(timeout=5, interrupt=True, max_hold=0.2):  # noqa: PT012
+        try:
+            with lock.hold(timeout=5, interrupt=True):
+                sleep()
+        except LockLost:
+            seen.append("inner")
+            sleep()
+    assert seen == ["inner"]
+
+
+def test_waiting_for_another_lock_ends_too(site: Site, client: Client, held: Hold) -> None:
+    began = time.monotonic()
+    with (
+        pytest.raises(LockLost) as caught,
+        Lock(client, f"{site.key}.mine").hold(timeout=5, interrupt=True, max_hold=0.2),
+    ):
+        Lock(client, held.key).acquire(timeout=LONG)
+    assert caught.value.key == f"{site.key}.mine"
+    assert time.monotonic() - began < LONG / 2
+    eventually(lambda: not client._runner.core.calls)
+
+
+def test_the_signals_of_others_reach_their_handler(site: Site, client: Client, handler: list[int]) -> None:
+    with Lock(client, site.key).hold(timeout=5, interrupt=True):
+        os.kill(os.getpid(), SIGNAL)
+        eventually(lambda: handler)
+    assert handler == [SIGNAL]
+
+
+def test_a_handler_that_is_not_python_is_left_alone(
+    site: Site, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)
+    with pytest.raises(InvalidArgument, match="SIGURG"), Lock(client, site.key).hold(interrupt=True):
+        pass
+    monkeypatch.undo()
+    assert client.stats().requests == 0
+
+
+def test_a_forked_child_is_not_interrupted(site: Site, client: Client) -> None:
+    with Lock(client, site.key).hold(timeout=5, interrupt=True) as hold:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                time.sleep(0.1)
+                code = 0 if hold.reason is LossReason.FORKED and not interrupting._open else 2
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert hold.is_held
+
+
+def test_a_client_that_is_closed_in_the_body_interrupts_it(site: Site, make_client: MakeClient) -> None:
+    client = make_client()
+    with pytest.raises(LockLost) as caught, Lock(client, site.key).hold(timeout=5, interrupt=True):  # noqa: PT012
+        threading.Timer(0.1, client.close).start()
+        sleep()
+    assert caught.value.reason is LossReason.CLIENT_CLOSED
