@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from consul_coord.aio.leadership import AsyncLeadership
     from consul_coord.aio.lock import AsyncLock, AsyncReentrantLock
     from consul_coord.aio.multilock import AsyncMultiLock
-    from consul_coord.aio.once import AsyncOnce, async_every
+    from consul_coord.aio.once import AsyncOnce, AsyncOnceRun, async_every
     from consul_coord.aio.partition import AsyncPartitioner
     from consul_coord.aio.rwlock import AsyncReadWriteLock
     from consul_coord.aio.semaphore import AsyncPermit, AsyncSemaphore
@@ -119,7 +119,7 @@ if TYPE_CHECKING:
     from consul_coord.sync.leadership import Leadership
     from consul_coord.sync.lock import Lock, ReentrantLock
     from consul_coord.sync.multilock import MultiLock
-    from consul_coord.sync.once import Once, every
+    from consul_coord.sync.once import Once, OnceRun, every
     from consul_coord.sync.partition import Partitioner
     from consul_coord.sync.rwlock import ReadWriteLock
     from consul_coord.sync.semaphore import Permit, Semaphore
@@ -136,7 +136,7 @@ else:  # type checkers know the names above, and report every other one
             "aio.leadership": "AsyncLeadership",
             "aio.lock": "AsyncLock AsyncReentrantLock",
             "aio.multilock": "AsyncMultiLock",
-            "aio.once": "AsyncOnce async_every",
+            "aio.once": "AsyncOnce AsyncOnceRun async_every",
             "aio.partition": "AsyncPartitioner",
             "aio.rwlock": "AsyncReadWriteLock",
             "aio.semaphore": "AsyncPermit AsyncSemaphore",
@@ -170,7 +170,7 @@ else:  # type checkers know the names above, and report every other one
             "sync.leadership": "Leadership",
             "sync.lock": "Lock ReentrantLock",
             "sync.multilock": "MultiLock",
-            "sync.once": "Once every",
+            "sync.once": "Once OnceRun every",
             "sync.partition": "Partitioner",
             "sync.rwlock": "ReadWriteLock",
             "sync.semaphore": "Permit Semaphore",
@@ -198,6 +198,7 @@ __all__ = [
     "AsyncLossEvent",
     "AsyncMultiLock",
     "AsyncOnce",
+    "AsyncOnceRun",
     "AsyncPartitioner",
     "AsyncPermit",
     "AsyncReadWriteLock",
@@ -256,6 +257,7 @@ __all__ = [
     "Observer",
     "Once",
     "OnceResult",
+    "OnceRun",
     "Partitioner",
     "PayloadTooLarge",
     "PermissionDenied",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio.blocks import AsyncHeld
@@ -12,18 +13,46 @@ from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.errors import ConsulCoordError, LockLost
 from consul_coord.models._validate import bytes_or_none
-from consul_coord.models.once import OnceResult, check_period, check_slot, period_slot
+from consul_coord.models.once import OnceResult, check_period
 from consul_coord.recipes.once import once as recipe
-from consul_coord.recipes.once.record import Ask, Record
+from consul_coord.recipes.once.record import Record, asked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from datetime import timedelta
 
+    from consul_coord.aio.runner import AsyncRunner
     from consul_coord.models import SessionSpec
+    from consul_coord.recipes.contend.shared import Shared
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class AsyncOnceRun(AsyncHold):
+    """The right to run one slot of a job now: a hold of its lock, until the end of the run is recorded."""
+
+    def __init__(self, runner: AsyncRunner, core: Shared, once: recipe.OnceObject, turn: recipe.Turn) -> None:
+        super().__init__(runner, core, turn.handle.grant, turn.handle)
+        self._once = once
+        self._turn = turn
+
+    @property
+    def slot(self) -> str:
+        """The slot to run."""
+        return self._turn.slot
+
+    async def record(self, *, failed: bool = False) -> OnceResult[Any]:
+        """Record that the run has succeeded, or ``failed``, and return that; the lock is still held.
+
+        Repeats the write until it is answered or the hold is over. Raises LockLost when the hold is over:
+        another caller may have run the slot since. Raises NotHeld after the release.
+        """
+        at = self._runner.wall()
+        record = await self._runner.call(
+            recipe.finish, self._core, self._once, self._turn, at=at, failed=failed
+        )
+        return record.result(ran=True)
 
 
 class AsyncOnce:
@@ -66,13 +95,21 @@ class AsyncOnce:
         return self._once.key
 
     async def run(
-        self, fn: Callable[[AsyncHold], Awaitable[T]], *, slot: str, timeout: float | None = None
+        self,
+        fn: Callable[[AsyncHold], Awaitable[T]],
+        *,
+        slot: str | None = None,
+        period: float | timedelta | None = None,
+        align: bool = True,
+        timeout: float | None = None,
     ) -> OnceResult[T]:
         """Await ``fn(hold)`` if no run of this slot, or of a later one, has succeeded yet.
 
-        ``slot`` names what is to be done once: a date, ``period_slot(3600)``, a version. Slots rise: numbers
-        in their names compare by value, the rest by its characters. ``timeout``: seconds to wait while
-        another process runs the job; None waits for its end, 0 tries once.
+        Give a ``slot`` or a ``period``. A slot names what is to be done once: a date, a version. Slots rise:
+        numbers in their names compare by value, the rest by its characters. ``period``: whole seconds, or a
+        timedelta; the slot is then the present period, counted from 1970 in UTC, so that an hour begins with
+        the clock's hour. With ``align=False`` a period begins with the last recorded run. ``timeout``:
+        seconds to wait while another process runs the job; None waits for its end, 0 tries once.
 
         Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. What ``fn`` raises is
         recorded as a failure and goes on; a KeyboardInterrupt, SystemExit or cancellation counts as a crash.
@@ -80,26 +117,51 @@ class AsyncOnce:
         raises, KeyConflict and DecodeError when ``KEY/.once`` is no record. When an error says that the
         outcome of a request is unknown, call again: the record then tells.
         """
-        ask = Ask(slot=check_slot(slot), now=self._runner.wall(), retry_failed=self._retry_failed)
-        return await self._run(fn, ask, timeout)
+        begun = await self.begin(slot=slot, period=period, align=align, timeout=timeout)
+        if isinstance(begun, OnceResult):
+            return begun
 
-    async def run_every(
+        async def taken() -> AsyncOnceRun:
+            return begun
+
+        result: OnceResult[T] | None = None
+        try:
+            async with AsyncHeld(self.key, taken) as run:
+                try:
+                    value = await fn(run)
+                except Exception:
+                    with suppress(ConsulCoordError):
+                        await run.record(failed=True)
+                    raise
+                result = replace(await run.record(), value=value)
+        except LockLost:
+            if result is None:  # else it was recorded before: nobody runs that slot again
+                raise
+        return result
+
+    async def begin(
         self,
-        fn: Callable[[AsyncHold], Awaitable[T]],
         *,
-        period: float | timedelta,
+        slot: str | None = None,
+        period: float | timedelta | None = None,
         align: bool = True,
         timeout: float | None = None,
-    ) -> OnceResult[T]:
-        """Await ``fn(hold)`` if no run of the present period has succeeded yet; see ``run``.
+    ) -> AsyncOnceRun | OnceResult[Any]:
+        """Return the right to run now or, if the slot has had its turn, what is recorded of that.
 
-        ``period``: whole seconds, or a timedelta. Periods are counted from 1970 in UTC, so that an hour
-        begins with the clock's hour. With ``align=False`` a period begins with the last recorded run.
+        For work that does not fit into a function; see ``run`` for the parameters. Call ``record()`` of what
+        is returned when the work is done, and ``release()`` in any case: the lock is held until then. Raises
+        what ``run`` raises before it calls the function.
         """
-        seconds, now = check_period(period), self._runner.wall()
-        slot = period_slot(seconds, at=now) if align else None
-        ask = Ask(slot=slot, now=now, period=seconds, retry_failed=self._retry_failed)
-        return await self._run(fn, ask, timeout)
+        ask = asked(
+            slot=slot, period=period, align=align, now=self._runner.wall(), retry_failed=self._retry_failed
+        )
+        core = self._runner.core
+        with self._once.waiting() as interrupt:
+            turn = await self._runner.run(interrupt, recipe.begin, core, self._once, ask, timeout=timeout)
+        if isinstance(turn, Record):
+            return turn.result()
+        return AsyncOnceRun(self._runner, core, self._once, turn)
 
     async def last(self) -> OnceResult[Any] | None:
         """Return what is recorded of the last run, or None before the first; a consistent read."""
@@ -116,38 +178,6 @@ class AsyncOnce:
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
         self._once.cancel()
-
-    async def _run(
-        self, fn: Callable[[AsyncHold], Awaitable[T]], ask: Ask, timeout: float | None
-    ) -> OnceResult[T]:
-        core = self._runner.core
-        with self._once.waiting() as interrupt:
-            turn = await self._runner.run(interrupt, recipe.begin, core, self._once, ask, timeout=timeout)
-        if isinstance(turn, Record):
-            return turn.result()
-
-        async def taken() -> AsyncHold:
-            return AsyncHold(self._runner, core, turn.handle.grant, turn.handle)
-
-        result: OnceResult[T] | None = None
-        try:
-            async with AsyncHeld(self.key, taken) as hold:
-                try:
-                    value = await fn(hold)
-                except Exception:
-                    with suppress(ConsulCoordError):
-                        await self._record(turn, failed=True)
-                    raise
-                record = await self._record(turn, failed=False)
-                result = record.result(ran=True, value=value)
-        except LockLost:
-            if result is None:  # else it was recorded before: nobody runs that slot again
-                raise
-        return result
-
-    async def _record(self, turn: recipe.Turn, *, failed: bool) -> Record:
-        at, core = self._runner.wall(), self._runner.core
-        return await self._runner.call(recipe.finish, core, self._once, turn, at=at, failed=failed)
 
     def __repr__(self) -> str:
         return f"<AsyncOnce on {self.key!r} of {self._runner!r}>"
@@ -167,7 +197,7 @@ def async_every(
     """Return a decorator: a call runs the function if it has not run yet in this period, anywhere.
 
     It starts nothing by itself: call the function from a timer, a scheduler or a loop, in every process.
-    ``period`` and ``align``: see ``AsyncOnce.run_every``; the other parameters: see ``AsyncOnce``. The
+    ``period`` and ``align``: see ``AsyncOnce.run``; the other parameters: see ``AsyncOnce``. The
     function's own parameters are kept; it returns an ``OnceResult``. Raises InvalidArgument and InvalidKey.
     """
     once = AsyncOnce(client, key, value=value, retry_failed=retry_failed, session=session)
@@ -179,7 +209,7 @@ def async_every(
             async def call(_: AsyncHold) -> T:
                 return await function(*args, **kwargs)
 
-            return await once.run_every(call, period=period, align=align, timeout=timeout)
+            return await once.run(call, period=period, align=align, timeout=timeout)
 
         return run
 

@@ -43,10 +43,18 @@ class Interrupted(Exception):
         self.number = number
 
 
+class Needless(Exception):
+    """There is nothing to be held for: the command need not run. ``code`` is what to end with."""
+
+    def __init__(self, text: str, *, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 def acquire(wanted: Holdable, *, timeout: float | None, inbox: Inbox) -> Hold:
     """Take what is wanted, waiting up to ``timeout`` seconds; None waits for ever.
 
-    Raises Interrupted, and what its ``acquire`` raises.
+    Raises Interrupted, and what its ``acquire`` raises, Needless among that.
     """
     threading.Thread(
         target=_wait, args=(wanted, timeout, inbox), name="consul-coord-acquire", daemon=True

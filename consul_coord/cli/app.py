@@ -31,6 +31,7 @@ EPILOG = "\n".join(("\b", "Exit codes:", *(f"  {code:<{_WIDTH}}  {text}" for cod
 VERBS = {
     "lock": "lock.lock",
     "semaphore": "semaphore.semaphore",
+    "once": "once.once",
     "elect": "elect.elect",
     "transfer": "transfer.transfer",
     "leader": "leader.leader",

@@ -9,7 +9,7 @@ import click
 
 from consul_coord import Client, ReleaseOutcome, SessionSpec
 from consul_coord.cli import options
-from consul_coord.cli.acquire import Interrupted, acquire
+from consul_coord.cli.acquire import Interrupted, Needless, acquire
 from consul_coord.cli.child import CannotStart
 from consul_coord.cli.codes import SIGNALLED, ExitCode
 from consul_coord.cli.guard import Guard
@@ -37,7 +37,6 @@ SHORT = 0.5
 _OPTIONS = (
     click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND..."),
     click.option("--timeout", type=options.DURATION, metavar="TIME", help="How long to wait; 0 tries once."),
-    click.option("--fair", is_flag=True, help="Never pass those who wait already."),
     click.option("--value", metavar="V", help="Text that others see while it is held (default: host:pid)."),
     click.option(
         "--ttl",
@@ -66,6 +65,9 @@ _OPTIONS = (
 )
 
 
+fair = click.option("--fair", is_flag=True, help="Never pass those who wait already.")
+
+
 def command_options(function: F) -> F:
     """Add what every verb that runs a command takes, but for the connection."""
     for option in reversed(_OPTIONS):
@@ -90,11 +92,13 @@ def run(
     session: SessionSettings,
     keeps_out: Callable[[SessionSpec], float],
     wanted: Callable[[Client], Holdable],
+    ended: Callable[[Hold, int], object] = lambda _hold, _code: None,
 ) -> int:
     """Acquire what ``wanted`` makes, run the command under it, and return the exit code.
 
-    ``keeps_out`` tells for how many seconds others are kept out when the session has ended. Whatever comes,
-    what was acquired is released, and a problem is told. Raises bugs only.
+    ``ended`` is called when the command has ended by itself, before the release. ``keeps_out`` tells for how
+    many seconds others are kept out when the session has ended. Whatever comes, what was acquired is
+    released, and a problem is told. Raises bugs only.
     """
     reporter = Reporter(as_json=errand["as_json"], quiet=errand["quiet"])
     inbox = Inbox()
@@ -111,12 +115,16 @@ def run(
                 guard=guard,
                 inbox=inbox,
                 reporter=reporter,
+                when_ended=ended,
             )
 
     driver.start_delay = LOOP_DELAY
     with Guard() as guard, inbox.signals(FORWARDED), reporter.logging():
         try:
             return reporter.answer(lambda: work(guard), not_acquired=errand["not_acquired_code"])
+        except Needless as error:
+            reporter.tell("skipped", str(error))
+            return error.code
         except Interrupted as error:
             return reporter.fail(SIGNALLED + error.number, str(error))
 
@@ -130,6 +138,7 @@ def _run(
     guard: Guard,
     inbox: Inbox,
     reporter: Reporter,
+    when_ended: Callable[[Hold, int], object],
 ) -> int:
     """Run the command under the hold, release that, and return the exit code that both make."""
     try:
@@ -143,6 +152,8 @@ def _run(
             inbox=inbox,
             reporter=reporter,
         )
+        if not ended.stopped:
+            when_ended(hold, ended.code)
     except CannotStart as error:
         return reporter.fail(error.code, str(error))
     finally:

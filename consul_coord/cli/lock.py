@@ -29,6 +29,7 @@ is 76. A guard does the same when consul-coord is stopped, hangs or is killed. T
 @click.command(epilog=EPILOG)
 @click.argument("key")
 @holding.command_options
+@holding.fair
 @options.connection
 def lock(
     *,

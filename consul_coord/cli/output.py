@@ -43,6 +43,7 @@ _SHOWN = (
     events.Overwritten,
     events.SessionDiffers,
     events.ShortHorizon,
+    events.SlotAhead,
     events.Retried,
 )
 """The events that people read of; JSON has all."""

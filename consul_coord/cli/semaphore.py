@@ -36,6 +36,7 @@ It does not outlive consul-coord.
     help="How many slots there are.",
 )
 @holding.command_options
+@holding.fair
 @options.connection
 def semaphore(
     *,

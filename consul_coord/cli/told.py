@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 def environ_of(hold: Hold) -> dict[str, str]:
     """Return the variables that a command gets besides ours."""
+    slot = getattr(hold, "slot", None)  # of a job that runs once
     return {
         "CONSUL_LOCK_HELD": "true",
         "CONSUL_LOCK_FENCE": str(hold.fence),
         "CONSUL_LOCK_KEY": hold.key,
         "CONSUL_LOCK_SESSION": hold.session,
-    }
+    } | ({} if slot is None else {"CONSUL_ONCE_SLOT": slot})
 
 
 def shown_value(value: str | None) -> bytes:

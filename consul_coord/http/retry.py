@@ -154,6 +154,11 @@ class Failures:
         self.doubt = False
         """Whether a try that failed may have been applied, or may be later."""
 
+    @property
+    def any(self) -> bool:
+        """Whether there was a failure."""
+        return self._failed > 0
+
     async def pause(self, error: ConsulCoordError) -> None:
         """Wait after a failure, longer each time. Raises it when it is a refusal, or no time is left."""
         self._failed += 1

@@ -13,12 +13,14 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from consul_coord.errors import InvalidArgument
 from consul_coord.models import _validate
 
 T = TypeVar("T")
+Period: TypeAlias = "float | timedelta"
+"""Whole seconds."""
 
 LONGEST_SLOT = 256
 """Characters of a slot's name, at most."""
@@ -46,12 +48,13 @@ class OnceResult(Generic[T]):
     """What the function returned, where this call ran it."""
 
 
-def check_slot(slot: str) -> str:
+def check_slot(slot: object) -> str:
     """Return the name of a slot. Raises InvalidArgument."""
-    if not 1 <= len(_validate.text("slot", slot)) <= LONGEST_SLOT:
-        message = f"slot must have 1 to {LONGEST_SLOT} characters, not {len(slot)}"
+    name = _validate.text("slot", slot)
+    if not 1 <= len(name) <= LONGEST_SLOT:
+        message = f"slot must have 1 to {LONGEST_SLOT} characters, not {len(name)}"
         raise InvalidArgument(message)
-    return slot
+    return name
 
 
 def rank(slot: str) -> tuple[list[str | int], str]:
@@ -60,7 +63,7 @@ def rank(slot: str) -> tuple[list[str | int], str]:
     return [int(part) if at % 2 else part for at, part in enumerate(parts)], slot
 
 
-def check_period(period: float | timedelta) -> int:
+def check_period(period: Period) -> int:
     """Return a period in whole seconds. Raises InvalidArgument."""
     given = period.total_seconds() if isinstance(period, timedelta) else _validate.number("period", period)
     if given < 1 or given != int(given):

@@ -36,7 +36,7 @@ OWN_DOCS = {
     "Lock": frozenset({"run"}),  # calls here, awaits there
     "Semaphore": frozenset({"run"}),
     "KeptSession": frozenset({""}),
-    "Once": frozenset({"run", "run_every"}),
+    "Once": frozenset({"run"}),
 }
 OWN_PARAMETERS = {"Client": {"__init__": frozenset({"background_http_client"})}}
 

@@ -6,6 +6,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,12 +19,15 @@ from consul_coord import (
     AsyncOnce,
     Client,
     DecodeError,
+    InvalidArgument,
     KeyConflict,
     Lock,
     LockLost,
     LossReason,
+    NotHeld,
     Once,
     OnceResult,
+    OnceRun,
     TransportError,
     TxnOp,
     async_every,
@@ -435,7 +439,7 @@ def test_a_period_that_is_not_aligned_begins_with_the_last_run() -> None:
         once = Once(client, "jobs/report")
 
         def runs() -> bool:
-            return once.run_every(lambda _: None, period=3600, align=False).ran
+            return once.run(lambda _: None, period=3600, align=False).ran
 
         server.clock.advance(1800)
         assert runs()
@@ -449,7 +453,7 @@ def test_a_clock_that_is_behind_is_told_and_runs_nothing(
     site: Site, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     Once(client, site.key, value="host-7").run(lambda _: None, slot="2999-01-01T00:00:00Z")
-    assert not Once(client, site.key).run_every(lambda _: None, period=60).ran
+    assert not Once(client, site.key).run(lambda _: None, period=60).ran
     (told,) = [each.getMessage() for each in caplog.records if "did not run" in each.getMessage()]
     assert "host-7 has already run its slot 2999-01-01T00:00:00Z" in told
 
@@ -459,7 +463,7 @@ def test_the_present_period_has_a_name(client: Client, site: Site) -> None:
     once = Once(client, site.key)
     assert once.run(lambda _: None, slot=slot).ran
     with suppress(AssertionError):  # midnight
-        assert not once.run_every(lambda _: None, period=86400).ran
+        assert not once.run(lambda _: None, period=86400).ran
 
 
 # -- on an event loop
@@ -500,3 +504,35 @@ async def test_a_loss_cancels_the_run_and_nothing_is_recorded(site: Site) -> Non
         with pytest.raises(LockLost):
             await AsyncOnce(client, site.key).run(job, slot="1")
     assert recorded(site) is None
+
+
+# -- step by step
+
+
+def test_a_run_can_be_begun_and_recorded_step_by_step(site: Site, make_client: MakeClient) -> None:
+    once = Once(make_client(), site.key, value="me")
+    run = once.begin(slot="1")
+    assert isinstance(run, OnceRun)
+    assert (run.slot, run.is_held) == ("1", True)
+    result = run.record()
+    assert (result.ran, result.slot, result.fence) == (True, "1", run.fence)
+    assert run.is_held
+    run.release()
+    with pytest.raises(NotHeld):
+        run.record()
+    again = once.begin(slot="1")
+    assert again == replace(result, ran=False)
+
+
+def test_a_run_released_without_a_record_counts_as_a_crash(site: Site, client: Client, job: Job) -> None:
+    once = Once(client, site.key)
+    run = once.begin(slot="1")
+    assert isinstance(run, OnceRun)
+    run.release()
+    assert once.run(job, slot="1").ran
+
+
+@pytest.mark.parametrize("which", [{}, {"slot": "1", "period": 60}, {"period": 0.5}, {"slot": ""}])
+def test_either_a_slot_or_a_period_is_given(client: Client, site: Site, which: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        Once(client, site.key).run(lambda _: None, **which)

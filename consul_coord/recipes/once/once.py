@@ -16,14 +16,15 @@ Rules, each with what happens without it
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, DecodeError, TxnFailed
-from consul_coord.events import SlotAhead
+from consul_coord.events import SlotAhead, Waiting
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.failures import raise_if_denied, retryable
-from consul_coord.http.retry import Failures, perform, send_once
+from consul_coord.http.retry import Failures, send_once
 from consul_coord.http.retry import ask as answer
 from consul_coord.models import LOCK_FLAGS, Blocker, ReadOptions, TxnOp
 from consul_coord.recipes.contend import queue as waitqueue
@@ -109,9 +110,11 @@ async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) ->
     """Read the record, the lock and its queue as they are at one moment."""
     tree = TxnOp.get_tree(waitqueue.directory(once.key))
     ops, started = [TxnOp.get(once.record), TxnOp.get(once.key), tree], io.now()
+    failures, blocker = Failures(io, deadline), Blocker("unreachable")
     while True:
         try:
-            result = await perform(io, txn.txn(*ops), deadline=deadline, attempt=client.timeout)
+            limit = min(deadline, io.now() + client.timeout)
+            result = await send_once(io, txn.txn(*ops), deadline=limit)
         except TxnFailed as error:
             raise_if_denied(once.record, error)
             missing = {failure.op_index for failure in error.failures if failure.kind == "missing"}
@@ -124,8 +127,12 @@ async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) ->
         except ConsulCoordError as error:
             if not retryable(error):
                 raise
-            waited = io.now() - started
-            raise timed_out(once.key, "", Blocker("unreachable"), error, waited=waited) from error
+            if not failures.any:
+                io.emit(Waiting(once.key, blocker))
+            with suppress(ConsulCoordError):
+                await failures.pause(error)
+                continue
+            raise timed_out(once.key, "", blocker, error, waited=io.now() - started) from error
         else:
             return {pair.key: pair for pairs in result for pair in pairs}
 

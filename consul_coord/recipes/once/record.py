@@ -20,11 +20,20 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from consul_coord.errors import DecodeError, KeyConflict
-from consul_coord.models.once import OnceResult, beginning_of, rank, time_slot
+from consul_coord.errors import DecodeError, InvalidArgument, KeyConflict
+from consul_coord.models.once import (
+    OnceResult,
+    beginning_of,
+    check_period,
+    check_slot,
+    period_slot,
+    rank,
+    time_slot,
+)
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair
+    from consul_coord.models.once import Period
 
 T = TypeVar("T")
 
@@ -114,6 +123,17 @@ class Ask:
     period: int | None = None
     """Seconds; None where the caller has named the slot."""
     retry_failed: bool = True
+
+
+def asked(*, slot: str | None, period: Period | None, align: bool, now: float, retry_failed: bool) -> Ask:
+    """Return what a caller wants to run at the wall clock's ``now``. Raises InvalidArgument."""
+    if (slot is None) == (period is None):
+        message = "give a slot, or a period: slot='2026-11-22', or period=3600"
+        raise InvalidArgument(message)
+    if period is None:
+        return Ask(slot=check_slot(slot), now=now, retry_failed=retry_failed)
+    present = period_slot(period, at=now) if align else None
+    return Ask(slot=present, now=now, period=check_period(period), retry_failed=retry_failed)
 
 
 def judge(ask: Ask, record: Record | None) -> str | Record:
