@@ -1,9 +1,9 @@
-"""Reading texts for people as sentences: pages, docstrings, and commits' subjects; and what plain English avoids.
+"""Sentences of texts for people: pages, docstrings and commits' subjects; and what plain English avoids.
 
 Rules
-- Code is no prose: fenced blocks, code in backquotes, links' targets and comments are left out or shortened.
-- A sentence ends with a full stop, a question mark or an exclamation mark, or with its paragraph, list item or
-  table cell. A colon before a list or a block of code ends it as well.
+- Code is no prose. Fenced blocks, targets of links and comments are left out; code in a line is one word.
+- A sentence ends with a full stop, a question mark or an exclamation mark, or with its paragraph, list item
+  or table cell.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ AVOIDED = {
     "the thing itself, as a noun": r"^What\b[^?]*\.$",
 }
 """What plain English says instead, and what it avoids, as a regular expression over one sentence."""
+
+
+_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)[.!?][)\"'*_]*(?=\s+[\"'(*_`]*[A-Z0-9`*]|\s*$)")
 
 
 class Sentence(NamedTuple):
@@ -107,7 +110,7 @@ def _sentences(block: list[tuple[int, str]]) -> Iterator[Sentence]:
     plain = re.sub(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", lambda found: found[1], text)
     # Lengths differ after links are dropped: lines are those of the block then, which is near enough.
     start = 0
-    for end in re.finditer(r"(?<!\be\.g)(?<!\bi\.e)(?<!\betc)[.!?][)\"'*_]*(?=\s+[\"'(*_`]*[A-Z0-9`*]|\s*$)", plain):
+    for end in _END.finditer(plain):
         sentence = plain[start : end.end()].strip()
         if sentence:
             yield Sentence(lines[min(start, len(lines) - 1)], _cleaned(sentence))
