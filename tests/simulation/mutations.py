@@ -33,6 +33,8 @@ from consul_coord.recipes.hold.grant import Grant
 from consul_coord.recipes.hold.holds import Holds
 from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock.attempt import LockAttempt
+from consul_coord.recipes.lock.kind import MultiLockKind
+from consul_coord.recipes.lock.multi import MultiLockAttempt
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.semaphore.slots import Listing
@@ -539,6 +541,35 @@ MUTATIONS = (
         "handle = await self._move()",
         "handle = await self._move(); self.deadline += 0.1",
         breaks="in time",
+    ),
+    Mutation(
+        "of several keys only the first is watched",
+        MultiLockKind,
+        "watches",
+        "return (own, *(KeyWatch(other.key, other.index, own.loss) for other in self._others))",
+        "return (own,)",
+        breaks="noticed",
+    ),
+    Mutation(
+        "what is still locked of several keys stays so after the loss of one",
+        MultiLockKind,
+        "lost",
+        "self._keys.give_back(hold.session)",
+        "self._keys.leave()",
+    ),
+    Mutation(
+        "a release of several keys unlocks the first",
+        MultiLockKind,
+        "give_back",
+        "(self._own(hold), *self._others)",
+        "(self._own(hold),)",
+    ),
+    Mutation(
+        "an unanswered try for several keys is forgotten",
+        MultiLockAttempt,
+        "_give_up_tickets",
+        "if self.asked:",
+        "if False:",
     ),
 )
 """All of them."""

@@ -28,6 +28,7 @@ class Claim:
         "gone_since",
         "lease",
         "of",
+        "others",
         "process",
         "reference",
         "said_lost",
@@ -56,10 +57,17 @@ class Claim:
         """When its session was first seen to be gone on the server."""
         self.stands = True
         """Whether the server still has it, as of the last write."""
+        self.others: tuple[Claim, ...] = ()
+        """What the same hold claims besides: the other keys of a lock of several."""
         self.gone_since: float | None = None
         """When the server was first seen not to have it any more."""
         self.found_lost: float | None = None
         """When its loss was first seen from outside."""
+
+    @property
+    def whole(self) -> tuple[Claim, ...]:
+        """All that its hold claims."""
+        return (self, *self.others)
 
     def believed(self) -> bool:
         """Return whether its user would be told that it is held."""

@@ -79,8 +79,8 @@ class Holder:
 
     async def give_back(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Release a hold; a late write under it must find its guard closed."""
-        if not hold.ended:
-            self.judge.tell(claim, "released")
+        for one in () if hold.ended else claim.whole:
+            self.judge.tell(one, "released")
         await self.call(io, lambda io: release(io, self.process.core.holds, hold))
         self.judge.write(claim)
         if self.rng.chance(0.3):
@@ -247,7 +247,8 @@ class User(Holder, ABC):
         process, name = self.process, self.process.name
         limit = "" if timeout is None else f", within {timeout:.2f} s"
         self.judge.note(name, f"acquires {of}{limit}")
-        self.judge.record(name, "waiting", actor=self.actor, key=of)
+        for key in self.claimed(of):
+            self.judge.record(name, "waiting", actor=self.actor, key=key)
         handle: Handle | None = None
         await self.prepare(io, what)
         # A try takes no longer than one request may.
@@ -280,13 +281,19 @@ class User(Holder, ABC):
             self.judge.see(f"refused: {type(error).__name__}")
             await io.sleep(0.2)
         finally:
-            if handle is None and not process.crashed:
-                self.judge.record(name, "gave_up", actor=self.actor, key=of)
+            for key in self.claimed(of) if handle is None and not process.crashed else ():
+                self.judge.record(name, "gave_up", actor=self.actor, key=key)
         return handle
 
-    def _claim(self, hold: Grant, of: str) -> Claim:
-        claim = self.judge.granted(self.process, hold, of=of, actor=self.actor)
+    def claimed(self, of: str) -> Sequence[str]:
+        """Return the things that a hold claims."""
+        return (of,)
 
+    def _claim(self, hold: Grant, of: str) -> Claim:
+        claim, *others = (
+            self.judge.granted(self.process, hold, of=one, actor=self.actor) for one in self.claimed(of)
+        )
+        claim.others = tuple(others)
         self.process.core.holds.on_lost(hold, lambda _: self.judge.told(claim))
         return claim
 

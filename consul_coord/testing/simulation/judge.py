@@ -22,6 +22,8 @@ from consul_coord.testing.simulation.slot_rules import SlotRules
 from consul_coord.testing.simulation.trace import Trace, short
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from consul_coord.events import Event
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.server.wire import Reply
@@ -188,17 +190,18 @@ class Judge:
         self.record(who, "fault", detail=f"{fate}: {shape}")
         self.promises.failed(who, silent=fate in _SILENT, slow=fate in _SLOW)
 
-    def before(self, shape: Shape) -> Any:  # noqa: ANN401 - the rules' own
-        """Return the state that a request finds, where that matters."""
-        rules = self._ruling(shape)
-        return None if rules is None else rules.before(shape)
+    def before(self, shape: Shape) -> list[tuple[Rules, Any]]:
+        """Return the state that a request finds, for each thing that it may change."""
+        return [(rules, rules.before(shape)) for rules in self._ruling(shape)]
 
-    def _ruling(self, shape: Shape) -> Rules | None:
-        if shape.name not in LOCKING:
-            return None
-        return self.rules.get(shape.about) or self.pools.get(shape.about.rpartition("/")[0])
+    def _ruling(self, shape: Shape) -> Iterator[Rules]:
+        for key in shape.locks if shape.name in LOCKING else ():
+            if rules := self.rules_of(key):
+                yield rules
 
-    def served(self, who: str, shape: Shape, fate: str, before: Any, reply: Reply | None) -> None:  # noqa: ANN401
+    def served(
+        self, who: str, shape: Shape, fate: str, before: list[tuple[Rules, Any]], reply: Reply | None
+    ) -> None:
         """Take note of what the agent made of a request."""
         shown: object = "connection broken"
         if reply is not None:
@@ -207,20 +210,15 @@ class Judge:
         self.note(who, shape, " ", short(shape.session) if shape.session else "", "-> ", shown, mark)
         if reply is None:
             return
-        rules = None if before is None else self._ruling(shape)
         if reply.status == _OK:
             if shape.name == "join" and "/.wait/" in shape.about:
                 self._joined(who, shape)
             if shape.name == "guarded":
                 self._check_guarded(shape)
-            if rules is not None:
-                rules.after(who, shape, before)
-        elif isinstance(rules, SlotRules):
-            rules.refused(shape)
+        for rules, found in before:
+            rules.answered(who, shape, found, applied=reply.status == _OK, heard=fate not in _UNHEARD)
         if reply.status != _OK or fate != "served" or shape.name in {"adopt", "join"}:
             self._count_reply(shape, fate, reply)
-        if isinstance(rules, SlotRules) and reply.status == _OK and fate in _UNHEARD:
-            rules.unheard(shape)
 
     def _joined(self, who: str, shape: Shape) -> None:
         rules = self.keys.get(shape.about.partition("/.wait/")[0])
@@ -325,8 +323,8 @@ class Judge:
         rules = self.rules_of(event.key)
         fence = event.term if isinstance(event, events.Resigned) else event.fence
         claim = None if rules is None else rules.claim(fence)
-        if claim is not None:
-            self.tell(claim, kind, until=min(claim.until, self.now), detail=detail)
+        for one in () if claim is None else claim.whole:
+            self.tell(one, kind, until=min(one.until, self.now), detail=detail)
 
     def _elected(self, process: Process, key: str, term: int) -> None:
         hold = next((one for one in process.core.holds.all() if one.key == key and one.fence == term), None)
@@ -358,15 +356,18 @@ class Judge:
 
     def asked(self, claim: Claim, *, held: bool) -> None:
         """Take note of what a user was told when he asked for his hold."""
-        self.rules[claim.of].asked(claim, held=held)
+        for one in claim.whole:
+            self.rules[one.of].asked(one, held=held)
 
     def told(self, claim: Claim) -> None:
         """Take note that a user is told of a loss."""
-        self.rules[claim.of].told(claim)
+        for one in claim.whole:
+            self.rules[one.of].told(one)
 
     def write(self, claim: Claim) -> None:
-        """Write to the fenced resource under a hold."""
-        self.rules[claim.of].write(claim)
+        """Write to the fenced resources under a hold."""
+        for one in claim.whole:
+            self.rules[one.of].write(one)
 
     # -- after every event
 

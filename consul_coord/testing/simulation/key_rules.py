@@ -8,6 +8,7 @@ Rules
 - Among those who queue, the key goes to the first, or to the heir that a leader has named; nobody whose lock
   is fair goes past them, as far as the token may read and write the queue.
 - An heir that queues is let go first while its note is young, and gets the key at once if it is able to.
+- A lock of several keys knows of no queue, so none of that is asked of it; of each of its keys all else is.
 - A candidate of low priority queues only for a key that nobody has held for its delay.
 - Exempt from all of these is a client that was refused the queue, and barges since: for it there is no queue,
   and a contender that it had there may still stand, as it may not delete that either. No other request is.
@@ -97,6 +98,9 @@ class KeyRules(Rules):
             return
         last = self._given[-1][0] if self._given else 0
         self._given.append((entry.modify_index, holder))
+        if shape.name == "several":
+            self.judge.see("several keys taken past a queue" if before.live else "several keys taken")
+            return
         process = self.judge.process(who)
         barges = shape.name == "barge"
         queues = process is None or not process.goes_without_queue(self.name)

@@ -115,6 +115,8 @@ class Plan:
     """Whether watches of absent keys answer early."""
     once: bool = False
     """Whether each thing asked for in a hot way fails once, at its first request, and nothing else does."""
+    several: bool = False
+    """Whether some users of locks take all keys at once."""
     lingering: bool = False
     """Whether what is got is kept for long."""
     office: Literal["", "heirs", "short"] = ""
@@ -143,7 +145,8 @@ class Plan:
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
         rows = (
             f"seed {self.seed}: {self.processes} processes with {self.users} users each",
-            f"locks: {', '.join(self.keys) or 'none'}; foreign clients of each kind: {self.foreign}",
+            f"locks: {', '.join(self.keys) or 'none'}{', and all together' * self.several}",
+            f"foreign clients of each kind: {self.foreign}",
             f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}",
             f"sessions: TTL {spec.ttl} s (ends after {self.ttl_factor:g} x), lock-delay {spec.lock_delay} s",
             f"sessions: {spec.behavior}, checks {checks}; clocks {self.skew:.1%} off at most",
@@ -236,6 +239,7 @@ def _mixed(seed: int, rng: Dice) -> Plan:
         if name in aim.chaos or rng.chance(0.2)
     }
     spec = aim.spec or _spec(rng)
+    several = "locks" in mix and Dice(seed, "several").chance(SEVERAL_SHARE)
     pools = _pools(rng) if "semaphores" in mix else ()
     if any(pool.grace for pool in pools):
         chaos = GRACE_CHAOS | chaos
@@ -243,7 +247,8 @@ def _mixed(seed: int, rng: Dice) -> Plan:
         seed=seed,
         processes=rng.choice((2, 2, 2, 3, 3, 4)),
         users=rng.choice((1, 1, 1, 2, 2, 3)),
-        keys=_keys(rng) if "locks" in mix else (),
+        keys=_TWO_KEYS if several else _keys(rng) if "locks" in mix else (),
+        several=several,
         pools=pools,
         elections=("lead/a",) if "elections" in mix else (),
         # A foreign client knows of no grace, and of no fields but its own.
@@ -302,6 +307,7 @@ def _heirs(rng: Dice, plan: Plan) -> dict[str, Any]:
     """Let leaders hand over to candidates at any place in the queue, some of whom stand still."""
     return {
         "keys": (),
+        "several": False,
         "pools": (),
         "elections": ("lead/a",),
         "office": "heirs",
@@ -345,12 +351,15 @@ SCENES: tuple[Callable[[Dice, Plan], dict[str, Any]], ...] = (
     _short_offices,
     _unanswered_withdrawals,
 )
+SEVERAL_SHARE = 0.15
+"""The part of the runs with locks in which some take several at once."""
+_TWO_KEYS = ("jobs/a", "jobs/b")
 SCENES_SHARE = 0.3
 """The part of all runs that are one of these."""
 
 
 def _keys(rng: Dice) -> tuple[str, ...]:
-    return ("jobs/a",) if rng.chance(0.8) else ("jobs/a", "jobs/b")
+    return _TWO_KEYS[:1] if rng.chance(0.8) else _TWO_KEYS
 
 
 def _pools(rng: Dice) -> tuple[Pool, ...]:

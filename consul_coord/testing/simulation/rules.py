@@ -68,6 +68,19 @@ class Rules(ABC):
     def before(self, shape: Shape) -> Any:  # noqa: ANN401 - its own business
         """Return the state that a request finds."""
 
+    def answered(
+        self,
+        who: str,
+        shape: Shape,
+        before: Any,  # noqa: ANN401 - see above
+        *,
+        applied: bool,
+        heard: bool,  # noqa: ARG002 - for those who care
+    ) -> None:
+        """Take note of the answer to a request, which its sender may not have heard."""
+        if applied:
+            self.after(who, shape, before)
+
     @abstractmethod
     def after(self, who: str, shape: Shape, before: Any) -> None:  # noqa: ANN401 - see above
         """Judge what a request has changed."""

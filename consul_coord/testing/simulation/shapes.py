@@ -21,6 +21,7 @@ GUARDED = "done/"
 _BY_VERBS = {
     ("check-not-exists", "lock"): "barge",
     ("lock",): "barge",
+    ("lock", "lock"): "several",
     ("lock", "get", "get-tree"): "join",
     ("lock", "get-tree"): "join",
     ("get", "get-tree"): "look",
@@ -31,6 +32,7 @@ _BY_VERBS = {
     ("check-session", "delete"): "adopt",
     ("check-index", "unlock"): "unlock",
     ("check-index", "unlock", "get-tree"): "unlock",
+    ("check-index", "unlock", "check-index", "unlock"): "unlock",
     ("check-index", "lock"): "put",
     ("check-session", "check-index", "set"): "guarded",
     ("check-session", "set"): "note",
@@ -69,6 +71,7 @@ LOCKING = frozenset(
     {
         "locking",
         "barge",
+        "several",
         "take",
         "elect",
         "adopt",
@@ -90,6 +93,13 @@ class Shape:
     name: str
     about: str
     session: str = ""
+    others: tuple[str, ...] = ()
+    """The other keys that it locks, for one that takes several."""
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """The keys that it may lock."""
+        return (self.about, *self.others)
 
     def __str__(self) -> str:
         return f"{self.name} {self.about}"
@@ -124,4 +134,5 @@ def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
         return Shape("guarded", last, session)
     # What a barge checks is its contender; what it is about is the key that it locks.
     about = next((op["Key"] for op in fields if op["Verb"] in {"lock", "delete-cas"}), fields[0]["Key"])
-    return Shape(name, about, session)
+    others = tuple(op["Key"] for op in fields[1:]) if name == "several" else ()
+    return Shape(name, about, session, others)

@@ -142,8 +142,15 @@ class SlotRules(Rules):
         """Return the state that a request finds."""
         return self.standing()
 
-    def refused(self, shape: Shape) -> None:
-        """Count a take that came too late."""
+    def answered(self, who: str, shape: Shape, before: Standing, *, applied: bool, heard: bool) -> None:
+        """Judge what was applied; count takes that came too late, and those that adopt what was not heard."""
+        super().answered(who, shape, before, applied=applied, heard=heard)
+        if not applied:
+            self._count_refused(shape)
+        elif not heard:
+            self._unheard.add(self._given.get(shape.session, 0))
+
+    def _count_refused(self, shape: Shape) -> None:
         if shape.name == "slot-take":
             self._refused[shape.session] += 1
             self.judge.see("slot-take refused")
@@ -196,10 +203,6 @@ class SlotRules(Rules):
             queue = ", ".join(map(short, before.queue))
             text = f"{who} got a slot of {self.name} by {short(session)}, {free} free, queue {queue}"
             self.judge.convict("order", text)
-
-    def unheard(self, shape: Shape) -> None:
-        """Take note of a take whose client will not hear that it was applied."""
-        self._unheard.add(self._given.get(shape.session, 0))
 
     # -- claims
 

@@ -1,4 +1,4 @@
-"""Users of locks, and users of semaphores."""
+"""Users of locks, of locks of several keys, and of semaphores."""
 
 from __future__ import annotations
 
@@ -28,11 +28,22 @@ if TYPE_CHECKING:
 
 def locks_of(process: Process, plan: Plan) -> dict[str, lock.LockObject]:
     """Return a lock object for each key, shared by the users of a process."""
+    return _lock_objects(process, plan, [(key,) for key in plan.keys])
+
+
+def several_of(process: Process, plan: Plan) -> dict[str, lock.LockObject]:
+    """Return a lock object for all keys together, shared by the users of a process."""
+    return _lock_objects(process, plan, [plan.keys] if plan.several else [])
+
+
+def _lock_objects(
+    process: Process, plan: Plan, all_keys: Sequence[tuple[str, ...]]
+) -> dict[str, lock.LockObject]:
     session = plan.spec if process.rng.chance(0.3) else None
     return {
-        key: lock.LockObject(
+        " and ".join(keys): lock.LockObject(
             LockPlan(
-                keys=(key,),
+                keys=keys,
                 value=process.name.encode(),
                 flags=LOCK_FLAGS,
                 accept_flags=frozenset(),
@@ -41,7 +52,7 @@ def locks_of(process: Process, plan: Plan) -> dict[str, lock.LockObject]:
                 session=session,
             )
         )
-        for key in plan.keys
+        for keys in all_keys
     }
 
 
@@ -77,6 +88,10 @@ class LockUser(User):
     def choices(self) -> Sequence[str]:
         """Return the keys."""
         return list(self._locks)
+
+    def claimed(self, of: str) -> Sequence[str]:
+        """Return the keys of a lock."""
+        return self._locks[of].plan.keys
 
     def object_for(self, of: str, *, alone: bool) -> lock.LockObject:
         """Return the lock of a key."""

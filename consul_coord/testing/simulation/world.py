@@ -29,7 +29,7 @@ from consul_coord.testing.simulation.network import COURSES, Network
 from consul_coord.testing.simulation.process import Process
 from consul_coord.testing.simulation.scheduler import Scheduler
 from consul_coord.testing.simulation.trace import short
-from consul_coord.testing.simulation.workload import LockUser, SlotUser, locks_of, semaphores_of
+from consul_coord.testing.simulation.workload import LockUser, SlotUser, locks_of, semaphores_of, several_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -96,9 +96,12 @@ class World:
     def _add_users(self, process: Process) -> None:
         plan = self.plan
         locks, semaphores = locks_of(process, plan), semaphores_of(process, plan)
+        several = several_of(process, plan)
         kinds: list[Callable[[str], LockUser | SlotUser]] = []
         if locks:
             kinds.append(lambda name: LockUser(process, name, locks, healed=self._is_healed))
+        if several:
+            kinds.append(lambda name: LockUser(process, name, several, healed=self._is_healed))
         if semaphores:
             kinds.append(lambda name: SlotUser(process, name, semaphores, healed=self._is_healed))
         users = range(max(plan.users, len(kinds))) if kinds else ()
