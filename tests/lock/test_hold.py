@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from consul_coord import (
     LockLost,
     LossReason,
     ReleaseOutcome,
+    Semaphore,
     Sequencer,
     TxnFailed,
     TxnOp,
@@ -259,6 +261,25 @@ def test_a_forgotten_hold_is_given_back(
     assert f"the hold of {site.key} (fence " in warning
     assert warning.endswith("use `with`, or call its release()")
     assert Lock(client, site.key).acquire(timeout=5).is_held
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+def test_a_forgotten_hold_is_given_back_without_the_garbage_collector(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    client = make_client(address=proxy.address)
+    first = proxy.add(Fault(lose=Lose.REPLY, path="/v1/txn"))
+    gc.disable()
+    try:
+        if kind == "lock":
+            Lock(client, site.key).acquire(timeout=5)
+        else:
+            Semaphore(client, site.key, limit=1).acquire(timeout=5)
+        # What failed before must not be kept: its traceback refers to all that its frames ever had.
+        assert first.hit.is_set()
+        assert eventually(lambda: "dropped" in caplog.text)
+    finally:
+        gc.enable()
 
 
 def test_waiting_for_a_loss_ends_at_the_release(site: Site, client: Client) -> None:

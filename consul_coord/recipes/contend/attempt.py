@@ -188,7 +188,9 @@ class Attempt(ABC):
     ) -> None:
         """Take note of what is in the way, and report it when it is something else than before."""
         self.blocker = Blocker(kind, session, position, self.holders)
-        self.cause = cause
+        # Its traceback would refer to this attempt's frames, and these to the hold that they bring at last:
+        # a circle, in which a hold that its user drops would live until the garbage collector comes.
+        self.cause = cause and cause.with_traceback(None)
         self._must_pause = kind in _PAUSES
         if self._reported != (kind, position):
             self._reported = (kind, position)
