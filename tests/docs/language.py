@@ -28,7 +28,7 @@ AVOIDED = {
     "except": r"\bbut for\b",
     "otherwise": r"\b(?:would|will|could|might|may|must|or|it) else\b|^[Ee]lse[,: ]",
     "again, new": r"\banew\b|\bafresh\b",
-    "invalid, not one": r"\b(?:is|are|was|were) none\b",
+    "invalid, not one": r"(?<!there )\b(?:is|are|was|were) none\b",
     "without warning": r"\bwithout a word\b",
     "force-release": r"\bby force\b",
     "each": r"\bevery single\b",
