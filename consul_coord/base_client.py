@@ -80,7 +80,7 @@ class BaseRunner:
         return replace(given, datacenter=given.datacenter or self._settings.datacenter)
 
     def __repr__(self) -> str:
-        return f"<{self._kind} of {self._settings.address}>"
+        return f"<{self._kind} of {self._settings.label}>"
 
 
 def own_name(given: bytes | None = None) -> bytes:

@@ -21,15 +21,15 @@ import math
 import os
 import re
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from consul_coord.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
 DEFAULT_ADDRESS = "127.0.0.1:8500"
@@ -166,12 +166,26 @@ class Settings:
     """What precedes every path, percent-encoded, without a slash at its end."""
     uds: str | None = None
     """The unix socket's path; host and port then only fill the Host header."""
+    dial: str | None = None
+    """The one of the host's IP addresses that connections go to; None for any of them."""
+    others: tuple[Settings, ...] = ()
+    """The settings for further agents of the same cluster, which differ in the address only."""
     tls: TLSConfig = field(default_factory=TLSConfig)
     credentials: Credentials = field(default_factory=Credentials)
     datacenter: str | None = None
     namespace: str | None = None
     partition: str | None = None
     timeout: float = 10.0
+
+    @property
+    def agents(self) -> tuple[Settings, ...]:
+        """The settings for each agent, in the order in which they are tried."""
+        return (self, *self.others)
+
+    @property
+    def label(self) -> str:
+        """The addresses of all agents, for messages."""
+        return ", ".join(agent.address for agent in self.agents)
 
     @property
     def authority(self) -> str:
@@ -189,7 +203,7 @@ class Settings:
     def resolve(
         cls,
         *,
-        address: str | None = None,
+        address: str | Sequence[str] | None = None,
         token: str | None = None,
         token_file: str | PathLike[str] | None = None,
         http_auth: tuple[str, str] | None = None,
@@ -206,14 +220,9 @@ class Settings:
         ``ConfigError``.
         """
         env = _Environment(os.environ if environ is None else environ)
-        place = _resolve_address(address, tls, env)
-        return cls(
-            address=place.text,
-            scheme=place.scheme,
-            host=place.host,
-            port=place.port,
-            prefix=place.prefix,
-            uds=place.uds,
+        first, *rest = _places(address, tls, env)
+        found = cls(
+            **first.fields,
             tls=_resolve_tls(tls, env),
             credentials=_resolve_credentials(token, token_file, http_auth, env),
             datacenter=_plain(datacenter, "datacenter"),
@@ -221,6 +230,7 @@ class Settings:
             partition=_first_plain(partition, "partition", env, "CONSUL_PARTITION"),
             timeout=_checked_timeout(timeout),
         )
+        return replace(found, others=tuple(replace(found, **each.fields) for each in rest))
 
 
 class _Environment:
@@ -253,11 +263,32 @@ class _Place:
     uds: str | None = None
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of ``Settings`` that it makes."""
+        return {
+            "address": self.text,
+            "scheme": self.scheme,
+            "host": self.host,
+            "port": self.port,
+            "prefix": self.prefix,
+            "uds": self.uds,
+        }
+
+    @property
     def text(self) -> str:
         if self.uds is not None:
             return f"unix://{self.uds}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+
+
+def _places(explicit: str | Sequence[str] | None, tls: TLSConfig | None, env: _Environment) -> list[_Place]:
+    """Return where the agents are, each named once."""
+    if explicit is None or isinstance(explicit, str):
+        return [_resolve_address(explicit, tls, env)]
+    if not explicit or not all(isinstance(each, str) for each in explicit):
+        raise ConfigError("address takes one address, or a list of at least one, each of them text")
+    return list(dict.fromkeys(_resolve_address(each, tls, env) for each in explicit))
 
 
 def _resolve_address(explicit: str | None, tls: TLSConfig | None, env: _Environment) -> _Place:

@@ -334,6 +334,32 @@ class SlotAhead(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class FailedOver(Event):
+    """Requests go to another agent from now on: the address of the one that served, and the new one's."""
+
+    level: ClassVar[int] = logging.WARNING
+    old: str
+    new: str
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"the agent at {self.old} does not serve: requests go to {self.new} from now on"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRefused(Event):
+    """One of several addresses leads to another cluster or datacenter: it is not used."""
+
+    level: ClassVar[int] = logging.WARNING
+    address: str
+    reason: str
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"{self.reason}. It is not used: correct the list of addresses"
+
+
+@dataclass(frozen=True, slots=True)
 class Retried(Event):
     """A request is sent again."""
 

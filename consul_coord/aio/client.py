@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from consul_coord.aio.endpoints import AsyncEndpoints
 from consul_coord.aio.runner import AsyncRunner
 from consul_coord.config import Settings
-from consul_coord.http.transport.build import async_transport
+from consul_coord.http.transport.build import async_transport, fleet_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
     import httpx
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(AsyncEndpoints):
-    """A client of one Consul agent, and the owner of the sessions, holds and tasks that its recipes need.
+    """A client of a Consul agent, and the owner of the sessions, holds and tasks that its recipes need.
 
     Runs on asyncio and on trio. Enter it with ``async with`` before using recipes or watches; single endpoint
     calls work without. It may be entered in one task and left in another. All its use is in one event loop.
@@ -30,7 +31,7 @@ class AsyncClient(AsyncEndpoints):
 
     def __init__(
         self,
-        address: str | None = None,
+        address: str | Sequence[str] | None = None,
         *,
         token: str | None = None,
         token_file: PathLike[str] | str | None = None,
@@ -48,9 +49,13 @@ class AsyncClient(AsyncEndpoints):
     ) -> None:
         """Settle the settings: arguments, then the official CLI's CONSUL_* variables, then defaults. No I/O.
 
-        ``timeout``: seconds that one call may take, with its repeats. ``session``: what the shared session is
-        like. ``http_client`` carries all traffic when given, and stays the caller's to close. Raises
-        ConfigError for a setting that can't be used.
+        ``address``: that of one agent, or a list of agents of one cluster. All requests go to one of them
+        until it does not serve, and then to the next. Each is checked before its first use: an agent of
+        another cluster or datacenter is refused. The token and TLS settings are the same for all.
+        ``timeout``: seconds that one call may take, with its repeats. ``session``: what the shared session
+        is like. ``http_client`` carries all traffic when given, and stays the caller's to close. Raises
+        ConfigError for a setting that can't be used, and for several addresses together with
+        ``http_client``.
         """
         settings = Settings.resolve(
             address=address,
@@ -63,10 +68,12 @@ class AsyncClient(AsyncEndpoints):
             tls=tls,
             timeout=timeout,
         )
+        fleet = fleet_of(settings, http_client)
         super().__init__(
             AsyncRunner(
                 settings,
-                partial(async_transport, settings, http_client=http_client),
+                partial(async_transport, settings, fleet=fleet, http_client=http_client),
+                agents=None if fleet is None else fleet.agents,
                 kind=type(self).__name__,
                 session=session,
                 observer=observer,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from consul_coord.clock import Clock
     from consul_coord.config import Settings
     from consul_coord.events import Observer
+    from consul_coord.http.agents import Agents
     from consul_coord.http.messages import Call
     from consul_coord.http.transport.base import AsyncTransport
     from consul_coord.io import IO
@@ -128,8 +129,10 @@ class AsyncRunner(BaseRunner):
         observer: Observer | None,
         clock: Clock | None,
         name: str | None = None,
+        agents: Agents | None = None,
     ) -> None:
         super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock, name=name)
+        self._agents = agents
         self._make_transport = transport
         self._begin()
         _runners.add(self)
@@ -146,6 +149,8 @@ class AsyncRunner(BaseRunner):
             datacenter=self._settings.datacenter,
             name=self._name,
         )
+        if self._agents is not None:
+            self.core.attach(self._agents)
 
     def forked(self) -> None:
         """Leave what was inherited to the parent, without any I/O; called in a forked child."""

@@ -58,7 +58,8 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON o
 class Agent(NamedTuple):
     """Which Consul agent to talk to, and where it shall look."""
 
-    address: str | None
+    address: tuple[str, ...]
+    """Empty for what the environment says."""
     token_file: str | None
     ca_cert: str | None
     datacenter: str | None
@@ -75,10 +76,11 @@ class Agent(NamedTuple):
         """Make a client. Raises ConfigError."""
         from consul_coord import Client, TLSConfig
 
-        if self.ca_cert is not None and (self.address or "").startswith(("http://", "unix:")):
-            message = f"--ca-cert is for https, and --address is {self.address}: give https://host:port"
-            raise ConfigError(message)
-        settings = self._asdict()
+        for address in self.address:
+            if self.ca_cert is not None and address.startswith(("http://", "unix:")):
+                message = f"--ca-cert is for https, and --address is {address}: give https://host:port"
+                raise ConfigError(message)
+        settings = self._asdict() | {"address": self.address or None}
         ca_cert = settings.pop("ca_cert")
         if timeout is not None:
             settings["timeout"] = timeout
@@ -90,7 +92,9 @@ _CONNECTION = (
     click.option(
         "--address",
         metavar="ADDRESS",
-        help="host:port, http(s)://host:port or unix:///path (else CONSUL_HTTP_ADDR or 127.0.0.1:8500).",
+        multiple=True,
+        help="host:port, http(s)://host:port or unix:///path (else CONSUL_HTTP_ADDR or 127.0.0.1:8500); "
+        "once for each agent of the cluster that may be used.",
     ),
     click.option(
         "--token-file",

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ClientClosed, ConsulCoordError
+from consul_coord.events import AgentRefused, FailedOver
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import perform, send_once
 from consul_coord.io import PATIENCE, Interrupt, Once, OnDemand, Signal
@@ -38,6 +39,7 @@ from consul_coord.recipes.watch.engine import Watches
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.http.agents import Agents
     from consul_coord.io import IO, Host
     from consul_coord.recipes.contend.owners import Owners
     from consul_coord.recipes.contend.shared import Standing
@@ -108,6 +110,16 @@ class ClientState:
     def value_of(self, given: bytes | None) -> bytes:
         """Return the value that a key shows: the one given or, for None, the client's name as of now."""
         return self._name() if given is None else given
+
+    def attach(self, agents: Agents) -> None:
+        """Tell of several agents, and let them be checked by a session of this client."""
+
+        def session() -> str | None:
+            return next((kept.id for kept in self.sessions if kept.lease.ended_by is None), None)
+
+        agents.session = session
+        agents.on_move = lambda old, new: self.host.emit(FailedOver(old, new))
+        agents.on_refusal = lambda address, reason: self.host.emit(AgentRefused(address, reason))
 
     # -- sessions
 

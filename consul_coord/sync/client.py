@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from consul_coord.config import Settings
 from consul_coord.errors import ConfigError
-from consul_coord.http.transport.build import async_transport, sync_transport
+from consul_coord.http.transport.build import async_transport, fleet_of, sync_transport
 from consul_coord.http.transport.pool import Pool
 from consul_coord.sync.endpoints import Endpoints
 from consul_coord.sync.runner import Runner
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
     import httpx
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Client(Endpoints):
-    """A client of one Consul agent, and the owner of the sessions, holds and threads that its recipes need.
+    """A client of a Consul agent, and the owner of the sessions, holds and threads that its recipes need.
 
     Works with or without ``with``. Any number of threads may share it.
     """
 
     def __init__(
         self,
-        address: str | None = None,
+        address: str | Sequence[str] | None = None,
         *,
         token: str | None = None,
         token_file: PathLike[str] | str | None = None,
@@ -50,10 +51,14 @@ class Client(Endpoints):
     ) -> None:
         """Settle the settings: arguments, then the official CLI's CONSUL_* variables, then defaults. No I/O.
 
-        ``timeout``: seconds that one call may take, with its repeats. ``session``: what the shared session is
-        like. ``http_client`` and ``background_http_client`` carry all traffic when given, both or neither,
-        and stay the caller's to close. Raises ConfigError for a setting that can't be used, and in a process
-        that gevent or eventlet has patched.
+        ``address``: that of one agent, or a list of agents of one cluster. All requests go to one of them
+        until it does not serve, and then to the next. Each is checked before its first use: an agent of
+        another cluster or datacenter is refused. The token and TLS settings are the same for all.
+        ``timeout``: seconds that one call may take, with its repeats. ``session``: what the shared session
+        is like. ``http_client`` and ``background_http_client`` carry all traffic when given, both or
+        neither, and stay the caller's to close. Raises ConfigError for a setting that can't be used, for
+        several addresses together with ``http_client``, and in a process that gevent or eventlet has
+        patched.
         """
         if (http_client is None) != (background_http_client is None):
             message = (
@@ -71,12 +76,15 @@ class Client(Endpoints):
             tls=tls,
             timeout=timeout,
         )
-        pool = Pool()
+        pool, fleet = Pool(), fleet_of(settings, http_client)
         super().__init__(
             Runner(
                 settings,
-                sync_transport(settings, pool=pool, http_client=http_client),
-                partial(async_transport, settings, pool=pool, http_client=background_http_client),
+                sync_transport(settings, pool=pool, fleet=fleet, http_client=http_client),
+                partial(
+                    async_transport, settings, pool=pool, fleet=fleet, http_client=background_http_client
+                ),
+                agents=None if fleet is None else fleet.agents,
                 kind=type(self).__name__,
                 session=session,
                 observer=observer,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from consul_coord.clock import Clock
     from consul_coord.config import Settings
     from consul_coord.events import Observer
+    from consul_coord.http.agents import Agents
     from consul_coord.http.messages import Call
     from consul_coord.http.transport.base import AsyncTransport, Transport
     from consul_coord.io import IO
@@ -53,9 +54,11 @@ class Runner(BaseRunner):
         observer: Observer | None,
         clock: Clock | None,
         name: str | None = None,
+        agents: Agents | None = None,
     ) -> None:
         green.refuse()
         super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock, name=name)
+        self._agents = agents
         self._transport = transport
         self._make_background = background
         self._begin()
@@ -76,6 +79,8 @@ class Runner(BaseRunner):
             datacenter=self._settings.datacenter,
             name=self._name,
         )
+        if self._agents is not None:
+            self.core.attach(self._agents)
         self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
         self._closed_by = {}
         self._finalizer.atexit = False  # open clients are closed then, on the main thread
@@ -122,6 +127,18 @@ class Runner(BaseRunner):
     def alone(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that needs no background, on this thread."""
         return self.call(program, *args, **kwargs)
+
+    @property
+    def serving(self) -> str:
+        """The address of the agent that serves, or of all that may."""
+        current = None if self._agents is None else self._agents.current
+        return self._settings.label if current is None else current.address
+
+    def verify_agents(self) -> dict[str, str]:
+        """Return, for each further agent, what speaks against using it; nothing if it is fit."""
+        verify = getattr(self._transport, "verify", None)
+        found: dict[str, str] = {} if verify is None else verify()
+        return found
 
     def start(self) -> None:
         """Do nothing: the background starts when it is needed."""

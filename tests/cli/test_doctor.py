@@ -15,6 +15,7 @@ from consul_coord.server import Fault, ReferenceServer, ServerConfig
 from consul_coord.server.acl import AclConfig, Rule, Token
 from consul_coord.server.faults import Effect
 from consul_coord.testing.agent import RealAgent
+from tests.support.proxy import FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -267,3 +268,15 @@ def test_the_rules_that_it_names_are_enough_on_a_real_agent(
         with Client(address=agent.address, token_file=token) as client, Lock(client, "k").hold() as hold:
             assert hold.verify()
         assert all(pair.flags == LOCK_FLAGS for pair in root.kv.list("").value)
+
+
+def test_further_agents_are_looked_at_and_one_of_another_cluster_is_named(call: Call, address: str) -> None:
+    both = ("--address", address, "--address")
+    with ReferenceServer() as foreign, FaultProxy(address) as second:
+        good = findings(call, *both, second.address, code=0)
+        assert f"the agent at {second.address} belongs to the same cluster" in good["agents"]["text"]
+        bad = findings(call, *both, foreign.address, code=1)
+        assert bad["agents"]["status"] == "fault"
+        assert f"{foreign.address} belongs to another cluster" in bad["agents"]["text"]
+    gone = findings(call, *both, second.address, code=1)
+    assert second.address in gone["agents"]["text"]

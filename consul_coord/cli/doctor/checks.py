@@ -129,7 +129,16 @@ def _answers(case: Examination) -> Iterator[Finding]:
 
 
 def _address(client: Client) -> str:
-    return repr(client).removeprefix("<Client of ").removesuffix(">")
+    return require(client, Client, "doctor").serving
+
+
+def _others(case: Examination) -> Iterator[Finding]:
+    """Look at the agents that requests would go to if this one failed."""
+    for address, problem in require(case.client, Client, "doctor").verify_agents().items():
+        if problem:
+            yield Finding("agents", "fault", problem)
+        else:
+            yield Finding("agents", "ok", f"the agent at {address} belongs to the same cluster")
 
 
 def _token(case: Examination) -> Iterator[Finding]:
@@ -387,6 +396,7 @@ def _lease(spec: SessionSpec) -> float:
 
 _CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
     _answers,
+    _others,
     _token,
     _version,
     _session,

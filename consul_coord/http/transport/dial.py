@@ -58,11 +58,18 @@ def is_address(host: str) -> bool:
     return True
 
 
+def is_one(settings: Settings) -> bool:
+    """Return whether settings stand for one agent: its name, if it has one, is this machine's own."""
+    name = settings.host.lower().rstrip(".")
+    local = name == "localhost" or name.endswith(".localhost")
+    return settings.uds is not None or local or is_address(settings.dial or settings.host)
+
+
 def places_of(settings: Settings) -> list[Place]:
     """Return where the agent is. Looking up a name may take long."""
     if settings.uds is not None:
         return [(socket.AF_UNIX, settings.uds)]
-    found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+    found = socket.getaddrinfo(settings.dial or settings.host, settings.port, type=socket.SOCK_STREAM)
     return [(family, address) for family, _, _, _, address in found]
 
 
@@ -77,7 +84,7 @@ def made(family: int) -> socket.socket:
 
 
 def _places(settings: Settings, attempt: Attempt) -> list[Place]:
-    if settings.uds is not None or is_address(settings.host):
+    if settings.uds is not None or is_address(settings.dial or settings.host):
         return places_of(settings)
     look_up = functools.partial(places_of, settings)
     return call_bounded(look_up, timeout=attempt.remaining(), cancel=attempt.cancellation)

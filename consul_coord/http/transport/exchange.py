@@ -52,6 +52,8 @@ class Engine(ABC):
         self.pool.engines[self._mark] = None
         self._closed = False
         self._process = os.getpid()
+        self.connect_within = math.inf
+        """Seconds that opening a connection may take, within those of the whole exchange."""
 
     @abstractmethod
     async def _connect(self, attempt: Attempt) -> socket.socket:
@@ -92,7 +94,7 @@ class Engine(ABC):
             try:
                 return await self._use(link, attempt)
             except LOST as error:
-                if not attempt.may_repeat(error):
+                if not attempt.may_repeat(error) or attempt.began <= pool.cut_at:
                     raise
                 # The others may have ended as well.
                 return await self._use(await self._open_link(attempt), attempt)
@@ -102,14 +104,18 @@ class Engine(ABC):
 
     async def _open_link(self, attempt: Attempt) -> Link:
         home = self.pool.open
+        attempt.connect_by = min(attempt.deadline, time.monotonic() + self.connect_within)
         try:
             link = Link(await self._connect(attempt))
-        except TimeoutError:
+        except TimeoutError as error:
+            if time.monotonic() < attempt.deadline:
+                raise attempt.unreachable(error) from error
             raise
         except LOST as error:
             if attempt.cancelled:
                 raise
             raise attempt.unreachable(error) from error
+        attempt.connect_by = attempt.deadline
         link.home = home
         home.add(link)
         return link

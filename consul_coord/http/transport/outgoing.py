@@ -119,6 +119,8 @@ class Attempt:
         """The request as it goes over the wire."""
         self.began = time.monotonic()
         self.deadline = self.began + timeout
+        self.connect_by = self.deadline
+        """When a connection has to be open that is being opened; the deadline itself otherwise."""
         self.sent = False
         """Whether a byte may have left."""
         self.answered = False
@@ -131,7 +133,7 @@ class Attempt:
 
     def remaining(self) -> float:
         """Return the seconds left, more than 0, or raise ``TimeoutError``."""
-        left = self.deadline - time.monotonic()
+        left = self.connect_by - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left

@@ -17,10 +17,12 @@ Rules
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
 import sys
+import time
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -135,6 +137,8 @@ class Pool:
         """All of them, to be let go of in a forked child."""
         self.engines: dict[object, None] = {}
         """Those that send over it: it is closed when none is left."""
+        self.cut_at = -math.inf
+        """When all that was under way was cut off."""
 
     def take(self, now: float) -> Link | None:
         """Take out a connection that can be used at once."""
@@ -179,6 +183,13 @@ class Pool:
             if link.is_query:
                 link.cut_off()
         return 0.0
+
+    def cut(self) -> None:
+        """End all exchanges that are under way: the agent is given up."""
+        self.cut_at = time.monotonic()
+        for link in self._all():
+            if link.in_use or link.reader is not None:
+                link.cut_off()
 
     def _all(self) -> list[Link]:
         while True:

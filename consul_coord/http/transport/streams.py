@@ -94,7 +94,8 @@ class StreamTransport(Engine):
             sock.close()
             raise
         try:
-            await _shake_hands(speaking)
+            with anyio.fail_after(attempt.remaining()):
+                await _shake_hands(speaking)
         except BaseException:
             speaking.close()
             raise
@@ -114,7 +115,7 @@ class StreamTransport(Engine):
 
     async def _places(self) -> list[Place]:
         settings = self._settings
-        if settings.uds is not None or is_address(settings.host):
+        if settings.uds is not None or is_address(settings.dial or settings.host):
             return places_of(settings)
         found = await anyio.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
         return [(family, address) for family, _, _, _, address in found]

@@ -1,8 +1,8 @@
-"""What a candidate knows of the leader without asking: whom it saw last, and for how long that says anything.
+"""The leader as a candidate has seen it last, and for how long that says anything.
 
 Rules
-- What was seen counts for one TTL of the leader's session. A leader that is cut off as this client is has
-  stopped by then: its lease ends no later. One that still has contact may go on, unseen.
+- A look counts for one TTL of the leader's session. A leader that is cut off as this client is has stopped
+  by then: its lease ends no later. One that still has contact may go on, unseen.
 - Where the token may not read the leader's session, the TTL is taken to be the candidate's own. A session
   without a TTL never runs out.
 - One thread writes; what was seen is replaced as a whole, so any thread may read.

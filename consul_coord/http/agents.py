@@ -1,0 +1,338 @@
+"""Several agents of one cluster: which one carries a request, and what happens when it can't.
+
+Rules
+- All requests go to one agent for as long as it serves. Then they go to the next one, in the order in which
+  they were named, and stay there.
+- A request that could not be sent goes to the next agent at once. One that was sent and not answered is an
+  error like any other: its caller knows how to settle it, and asks again, elsewhere.
+- An agent is left when it can't be reached, when it breaks the connection, and when it answers nothing at all
+  in a request's own time. It is left, too, when it says that it reaches no server or is overloaded. All other
+  requests under way there are cut off once another agent serves: they would wait for their whole time, in
+  vain.
+- An agent that was left rests: it is tried again after ``REST`` seconds, or when no other one serves.
+- **An agent is checked before it is used**, each time that requests move to it. A lock in another cluster
+  would be a second lock. It has to see the same servers as the agents that were used before, by their ids, or
+  by their addresses where the token may not read the ids; or it knows this client's session. Otherwise it is
+  refused, by name, and asked again later.
+- Several agents read the same Raft log, so their indices can be compared. One that lags has older ones, which
+  the rules of blocking queries cover.
+
+The rules are carried out in three worlds: ``Way`` is what each of them adds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from consul_coord.errors import (
+    CertificateRefused,
+    ConnectFailed,
+    ConsulCoordError,
+    PermissionDenied,
+    RequestTimeout,
+    ResponseError,
+    TransportError,
+)
+from consul_coord.http.endpoints import catalog, session, status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from consul_coord.config import Settings
+    from consul_coord.http.messages import Call, Request, Response
+
+T = TypeVar("T")
+
+CONNECT_WITHIN: Final = 1.5
+"""Seconds that opening a connection may take where there is another agent."""
+CHECK_WITHIN: Final = 1.5
+"""Seconds that one request of a check may take."""
+CHECK_LASTS: Final = 60.0
+"""Seconds for which a check counts, unless the agent is left."""
+REST: Final = 5.0
+"""Seconds for which an agent that was left is not tried while another one serves."""
+REFUSED_FOR: Final = 30.0
+"""Seconds until an agent of another cluster is checked again."""
+REFRESH: Final = 300.0
+"""Seconds after which the servers are read again: they are exchanged one by one, over time."""
+SILENCE: Final = 0.2
+"""Seconds. A request that was given less than that says nothing of an agent that did not answer."""
+
+_OUT_OF_SERVICE: Final = ("no cluster leader", "rpc error getting client", "no known consul servers")
+
+
+class Agent:
+    """One agent, as far as this client knows."""
+
+    __slots__ = ("checked_at", "cut", "heard_at", "left_at", "refused", "refused_at", "settings")
+
+    def __init__(self, settings: Settings, cut: Callable[[], object]) -> None:
+        self.settings = settings
+        self.cut = cut
+        """Ends what is under way there."""
+        self.heard_at = self.left_at = self.checked_at = self.refused_at = -math.inf
+        self.refused = ""
+        """Why it must not be used; empty when nothing is known against it."""
+
+    @property
+    def address(self) -> str:
+        """Its address, for messages."""
+        return self.settings.address
+
+    def rests(self, now: float) -> bool:
+        """Return whether it was left lately."""
+        return now < self.left_at + REST
+
+    def leave(self, now: float) -> None:
+        """Take note that it does not serve."""
+        self.left_at, self.checked_at = now, -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers of a cluster, as far as that tells it from another one."""
+
+    ids: frozenset[str]
+    """Node id and address of each; empty where the token may not read them."""
+    peers: frozenset[str]
+    """Their addresses, which two clusters may have in common."""
+
+    def are_those_of(self, others: Servers) -> bool:
+        """Return whether both are of one cluster. Servers are exchanged one by one: some are the same."""
+        if self.ids and others.ids:
+            return bool(self.ids & others.ids)
+        return bool(self.peers & others.peers)
+
+    def __str__(self) -> str:
+        return ", ".join(sorted(self.peers)) or "unknown"
+
+
+class Way(Protocol):
+    """How requests get to an agent, in one world."""
+
+    def now(self) -> float:
+        """Return any monotonic time in seconds."""
+        ...
+
+    async def exchange(self, agent: Agent, request: Request, *, timeout: float) -> Response:
+        """Return an agent's reply. Raises TransportError."""
+        ...
+
+    async def find(self, agents: Agents, *, timeout: float) -> None:
+        """Look again at which agents there are, if names are to be looked up; calls ``agents.update``."""
+        ...
+
+
+class Agents:
+    """The agents of one client; see the module. Any number of threads may share them."""
+
+    def __init__(self, settings: Settings, *, cutter: Callable[[Settings], Callable[[], object]]) -> None:
+        self.settings = settings
+        self._cutter = cutter
+        self.all: tuple[Agent, ...] = ()
+        self.update(settings.agents)
+        self.current: Agent | None = None
+        """The one that serves."""
+        self._known: Servers | None = None
+        self._known_at = -math.inf
+        self.on_move: Callable[[str, str], object] = _ignore
+        """Called with the address that was left, and the one that serves now."""
+        self.on_refusal: Callable[[str, str], object] = _ignore
+        """Called with the address of an agent that must not be used, and the reason."""
+        self.session: Callable[[], str | None] = _no_session
+        """Returns the id of a live session of this client, if there is one."""
+
+    def update(self, found: Iterable[Settings]) -> None:
+        """Take these for the agents; what is known of those that were known stays."""
+        known = {agent.address: agent for agent in self.all}
+        self.all = tuple(
+            known.get(each.address) or Agent(each, self._cutter(each))
+            for each in {each.address: each for each in found}.values()
+        )
+
+    async def send(self, way: Way, request: Request, *, timeout: float) -> Response:
+        """Return the reply of the agent that serves, or of the first that does. Raises TransportError."""
+        deadline = way.now() + timeout
+        agent, failures = self.current, list[ConnectFailed]()
+        if agent is not None and not agent.rests(way.now()):
+            try:
+                return await self._ask(way, agent, request, deadline)
+            except ConnectFailed as error:
+                failures.append(error)
+        else:
+            agent = None
+        await way.find(self, timeout=deadline - way.now())
+        for each in self._in_order(way.now(), tried=agent):
+            if way.now() >= deadline:
+                break
+            try:
+                if each is not self.current:
+                    await self._check(way, each, request, deadline)
+                reply = await self._ask(way, each, request, deadline)
+            except ConnectFailed as error:
+                failures.append(error)
+                continue
+            self._use(each)
+            return reply
+        raise _none_serves(request, failures)
+
+    def _in_order(self, now: float, *, tried: Agent | None) -> Sequence[Agent]:
+        places = {agent: place for place, agent in enumerate(self.all)}
+        found = {*self.all} if self.current is None else {*self.all, self.current}
+
+        def rank(agent: Agent) -> tuple[float, bool, int]:
+            # Of those that rest the one first that has done so for longest.
+            since = agent.left_at if agent.rests(now) else -math.inf
+            return since, agent is not self.current, places.get(agent, -1)
+
+        return sorted(found - {tried}, key=rank)
+
+    async def _ask(self, way: Way, agent: Agent, request: Request, deadline: float) -> Response:
+        began = way.now()
+        try:
+            reply = await way.exchange(agent, request, timeout=deadline - began)
+        except TransportError as error:
+            now = way.now()
+            patient = now - began >= SILENCE and agent.heard_at < began
+            if patient or not isinstance(error, RequestTimeout):
+                agent.leave(now)
+            raise
+        agent.heard_at = way.now()
+        if _is_out_of_service(reply):
+            agent.leave(agent.heard_at)
+        return reply
+
+    def _use(self, agent: Agent) -> None:
+        before, self.current = self.current, agent
+        if before is not None and before is not agent:
+            before.cut()
+            self.on_move(before.address, agent.address)
+
+    # -- checking
+
+    async def look_after(self, way: Way) -> None:
+        """Check the agents that have not been used yet, and refresh what is known of the servers.
+
+        So a wrong address is reported before it is needed. Called every few seconds.
+        """
+        current, now = self.current, way.now()
+        if current is None or current.rests(now) or len(self.all) < 2:  # noqa: PLR2004
+            return
+        asked = status.leader().request
+        if now >= self._known_at + REFRESH:
+            try:
+                self._learn(way, await self._servers(way, current, now + CHECK_WITHIN))
+            except ConsulCoordError:
+                return
+        for agent in self.all:
+            never = agent.checked_at == agent.left_at == -math.inf
+            again = agent.refused and now >= agent.refused_at + REFUSED_FOR
+            if agent is not current and (never or again):
+                try:
+                    await self._check(way, agent, asked, way.now() + 2 * CHECK_WITHIN)
+                except ConnectFailed:
+                    continue
+
+    async def verify(self, way: Way, agent: Agent) -> str:
+        """Return what speaks against using an agent; nothing when it serves, and belongs to the cluster."""
+        asked = status.leader().request
+        agent.refused_at = agent.checked_at = -math.inf
+        try:
+            await self._check(way, agent, asked, way.now() + 2 * CHECK_WITHIN)
+        except ConnectFailed as error:
+            return str(error).removeprefix(f"{asked.method} {asked.path}: ")
+        return ""
+
+    def _learn(self, way: Way, servers: Servers) -> None:
+        self._known, self._known_at = servers, way.now()
+
+    async def _check(self, way: Way, agent: Agent, request: Request, deadline: float) -> None:
+        """Return if an agent belongs to the cluster. Raises ConnectFailed for ``request``."""
+        now = way.now()
+        if now < agent.checked_at + CHECK_LASTS or (self._known is None and len(self.all) == 1):
+            return
+        if now < agent.refused_at + REFUSED_FOR:
+            raise _refused(request, agent)
+        try:
+            servers = await self._servers(way, agent, deadline)
+            same = self._known is None or servers.are_those_of(self._known)
+            if (not same or self._known is None) and (own := self.session()) is not None:
+                same = await self._knows(way, agent, own, deadline)
+        except ConsulCoordError as error:
+            agent.leave(way.now())
+            raise _failed(request, f"{agent.address} could not be checked: {error}") from error
+        if not same:
+            agent.refused = (
+                f"{agent.address} belongs to another cluster or datacenter: its servers are {servers}, and "
+                f"those of the other agents {self._known or 'unknown'}"
+            )
+            agent.refused_at = way.now()
+            self.on_refusal(agent.address, agent.refused)
+            raise _refused(request, agent)
+        agent.refused, agent.checked_at = "", way.now()
+        self._learn(way, servers)
+
+    async def _servers(self, way: Way, agent: Agent, deadline: float) -> Servers:
+        """Return what an agent says of its servers."""
+        peers = await self._read(way, agent, status.peers(), deadline)
+        ids = frozenset[str]()
+        try:
+            found = (await self._read(way, agent, catalog.service("consul"), deadline)).value
+        except PermissionDenied:
+            pass
+        else:
+            ids = frozenset(f"{each.node.id} {each.node.address}:{each.service.port}" for each in found)
+        return Servers(ids, frozenset(peers))
+
+    async def _knows(self, way: Way, agent: Agent, own: str, deadline: float) -> bool:
+        """Return whether an agent knows a session of ours. Renewing needs no right that we lack."""
+        try:
+            await self._read(way, agent, session.renew(own), deadline)
+        except ResponseError:
+            return False
+        return True
+
+    @staticmethod
+    async def _read(way: Way, agent: Agent, call: Call[T], deadline: float) -> T:
+        request = replace(call.request, urgent=True, keep=0.0)
+        timeout = min(CHECK_WITHIN, deadline - way.now())
+        reply = await way.exchange(agent, request, timeout=timeout)
+        agent.heard_at = way.now()
+        return call.decode(reply)
+
+
+def _is_out_of_service(reply: Response) -> bool:
+    if reply.status < 500:  # noqa: PLR2004
+        return reply.status == 429  # noqa: PLR2004
+    text = reply.body[:500].decode(errors="replace").lower()
+    return any(words in text for words in _OUT_OF_SERVICE)
+
+
+def _failed(request: Request, why: str, kind: type[ConnectFailed] = ConnectFailed) -> ConnectFailed:
+    message = f"{request.method} {request.path}: {why}"
+    return kind(message, method=request.method, path=request.path, outcome_unknown=False)
+
+
+def _refused(request: Request, agent: Agent) -> ConnectFailed:
+    return _failed(request, f"{agent.refused}. It is not used: two clusters would be two holders")
+
+
+def _none_serves(request: Request, failures: Sequence[ConnectFailed]) -> ConnectFailed:
+    if len(failures) == 1:
+        return failures[0]
+    start = f"{request.method} {request.path}: "
+    told = "; ".join(str(error).removeprefix(start) for error in failures) or "no time was left to try one"
+    final = bool(failures) and all(isinstance(error, CertificateRefused) for error in failures)
+    error = _failed(request, f"no agent serves: {told}", CertificateRefused if final else ConnectFailed)
+    error.outcome_unknown = any(each.outcome_unknown for each in failures)
+    return error
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing."""
+
+
+def _no_session() -> None:
+    return None

@@ -1,0 +1,155 @@
+"""Transports over several agents of one cluster, blocking and on an event loop; ``agents`` has the rules.
+
+- Each agent has a pool of connections of its own, which callers and the background share.
+- A name that has several addresses stands for as many agents. It is looked up at first, and each time that
+  another agent is needed. ``localhost`` is one agent, whatever its addresses.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import socket
+import time
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from consul_coord.errors import ClientClosed
+from consul_coord.http.agents import CONNECT_WITHIN, Agents
+from consul_coord.http.transport.bounded import call_bounded
+from consul_coord.http.transport.dial import is_one
+from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.pool import KEEP, Pool
+from consul_coord.io import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consul_coord.config import Settings
+    from consul_coord.http.agents import Agent
+    from consul_coord.http.messages import Request, Response
+    from consul_coord.http.transport.base import Cancellation
+    from consul_coord.http.transport.exchange import Engine
+
+E = TypeVar("E", bound="Engine")
+
+
+class Fleet:
+    """The agents of one client, and the connections to each."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._pools: dict[str, Pool] = {}
+        self.agents = Agents(settings, cutter=lambda agent: self.pool(agent).cut)
+
+    def pool(self, agent: Settings) -> Pool:
+        """Return the connections to one agent."""
+        return self._pools.setdefault(agent.address, Pool())
+
+
+class Several(ABC, Generic[E]):
+    """One engine for each agent, made when it is first used."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.agents = fleet.agents
+        self._fleet = fleet
+        self._engines: dict[str, E] = {}
+        self._closed = False
+
+    @abstractmethod
+    def _make(self, settings: Settings, pool: Pool) -> E:
+        """Return the engine for one agent."""
+
+    def engine(self, agent: Agent) -> E:
+        """Return what sends to an agent."""
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        engine = self._engines.get(agent.address)
+        if engine is None:
+            made = self._make(agent.settings, self._fleet.pool(agent.settings))
+            engine = self._engines.setdefault(agent.address, made)
+        engine.connect_within = CONNECT_WITHIN if len(self.agents.all) > 1 else math.inf
+        return engine
+
+    def forget(self) -> None:
+        """In a forked child: let go of the parent's sockets, and send nothing on them."""
+        for engine in self._engines.values():
+            engine.forget()
+
+
+class SeveralTransport(Several[DirectTransport]):
+    """Blocks the caller for its request; see ``Transport``."""
+
+    def _make(self, settings: Settings, pool: Pool) -> DirectTransport:
+        return DirectTransport(settings, pool=pool)
+
+    def send(self, request: Request, *, timeout: float, cancel: Cancellation | None = None) -> Response:
+        """Return the whole reply; see ``Transport.send``."""
+        return run(self.agents.send(_Blocking(self, cancel), request, timeout=timeout))
+
+    def verify(self) -> dict[str, str]:
+        """Return, for each agent but the one that serves, what speaks against using it, if anything."""
+        way, agents = _Blocking(self, None), self.agents
+        others = [agent for agent in agents.all if agent is not agents.current]
+        return {agent.address: run(agents.verify(way, agent)) for agent in others}
+
+    def sweep(self) -> float:
+        """Close what lies idle too long; see ``Transport.sweep``."""
+        return min([KEEP, *[engine.sweep() for engine in list(self._engines.values())]])
+
+    def close(self) -> None:
+        """Close what is idle now and what is in use when it comes back."""
+        self._closed = True
+        for engine in list(self._engines.values()):
+            engine.close()
+
+
+class _Blocking:
+    """How one blocking call gets to an agent."""
+
+    def __init__(self, several: SeveralTransport, cancel: Cancellation | None) -> None:
+        self._several = several
+        self._cancel = cancel
+
+    def now(self) -> float:
+        """Return a time that bounds waits, and judges no lease."""
+        return time.monotonic()
+
+    async def exchange(self, agent: Agent, request: Request, *, timeout: float) -> Response:
+        """Return an agent's reply, on this thread."""
+        return self._several.engine(agent).send(request, timeout=timeout, cancel=self._cancel)
+
+    async def find(self, agents: Agents, *, timeout: float) -> None:
+        """Look up the names among the addresses, within ``timeout`` seconds."""
+        found: list[Settings] = []
+        for settings in agents.settings.agents:
+            addresses: Sequence[str] = ()
+            if not is_one(settings):
+                look_up = functools.partial(
+                    socket.getaddrinfo, settings.host, settings.port, type=socket.SOCK_STREAM
+                )
+                try:
+                    addresses = unique(call_bounded(look_up, timeout=timeout, cancel=self._cancel))
+                except OSError:
+                    found += known_of(agents, settings)
+                    continue
+            found += members(settings, addresses)
+        agents.update(found)
+
+
+def unique(infos: Sequence[tuple[object, ...]]) -> list[str]:
+    """Return the IP addresses that a look-up has found, each once."""
+    return list(dict.fromkeys(str(info[4][0]) for info in infos if isinstance(info[4], tuple)))
+
+
+def members(settings: Settings, addresses: Sequence[str]) -> list[Settings]:
+    """Return the agents that an address stands for."""
+    if len(addresses) < 2:  # noqa: PLR2004
+        return [settings]
+    return [replace(settings, dial=each, address=f"{settings.address} ({each})") for each in addresses]
+
+
+def known_of(agents: Agents, settings: Settings) -> list[Settings]:
+    """Return the agents that a name stood for when it was looked up last."""
+    known = [agent.settings for agent in agents.all]
+    return [each for each in known if (each.host, each.port) == (settings.host, settings.port)]

@@ -1,0 +1,70 @@
+"""Several agents on an event loop. Import it late: anyio is heavy."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+from consul_coord.http.transport.dial import is_one
+from consul_coord.http.transport.pool import KEEP
+from consul_coord.http.transport.several import Several, known_of, members, unique
+from consul_coord.http.transport.streams import StreamTransport
+
+if TYPE_CHECKING:
+    from consul_coord.config import Settings
+    from consul_coord.http.agents import Agent, Agents
+    from consul_coord.http.messages import Request, Response
+    from consul_coord.http.transport.pool import Pool
+
+
+class AsyncSeveralTransport(Several[StreamTransport]):
+    """Suspends the calling task for its request; see ``AsyncTransport``."""
+
+    def _make(self, settings: Settings, pool: Pool) -> StreamTransport:
+        return StreamTransport(settings, pool=pool)
+
+    async def send(self, request: Request, *, timeout: float) -> Response:
+        """Return the whole reply; see ``AsyncTransport.send``."""
+        return await self.agents.send(self, request, timeout=timeout)
+
+    async def sweep(self) -> float:
+        """Close what lies idle too long, and look after the agents that are not in use."""
+        waits = [await engine.sweep() for engine in list(self._engines.values())]
+        await self.agents.look_after(self)
+        return min([KEEP, *waits])
+
+    async def aclose(self) -> None:
+        """Close what is idle now and what is in use when it comes back."""
+        self._closed = True
+        for engine in list(self._engines.values()):
+            await engine.aclose()
+
+    # -- how a task's request gets to an agent
+
+    def now(self) -> float:
+        """Return a time that bounds waits, and judges no lease."""
+        return time.monotonic()
+
+    async def exchange(self, agent: Agent, request: Request, *, timeout: float) -> Response:
+        """Return an agent's reply."""
+        return await self.engine(agent).send(request, timeout=timeout)
+
+    async def find(self, agents: Agents, *, timeout: float) -> None:
+        """Look up the names among the addresses, within ``timeout`` seconds."""
+        found: list[Settings] = []
+        for settings in agents.settings.agents:
+            addresses: list[str] = []
+            if not is_one(settings):
+                try:
+                    with anyio.fail_after(timeout):
+                        addresses = unique(
+                            await anyio.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+                        )
+                except OSError:
+                    found += known_of(agents, settings)
+                    continue
+            found += members(settings, addresses)
+        agents.update(found)
