@@ -35,13 +35,20 @@ class AsyncGroup:
     """
 
     def __init__(
-        self, client: AsyncClient, prefix: str, *, id: str | None = None, value: bytes | str = b""
+        self,
+        client: AsyncClient,
+        prefix: str,
+        *,
+        id: str | None = None,
+        value: bytes | str = b"",
+        evictable: bool = False,
     ) -> None:
         """Describe the group and the member; no I/O.
 
         The members are keys below ``PREFIX/members/``. ``id``: the member's name, without ``/``; None for
         one that nobody else has, of host, process and a random part. ``value``: what the member tells about
-        itself, such as its address; see ``update``. Raises InvalidKey and InvalidArgument.
+        itself, such as its address; see ``update``. ``evictable``: whoever deletes the member's key ends its
+        membership; otherwise it joins again. Raises InvalidKey and InvalidArgument.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._plan = GroupPlan(prefix)
@@ -49,6 +56,7 @@ class AsyncGroup:
         if id is not None:
             self._plan.key(id)
         self._value = as_bytes(value)
+        self._evictable = evictable
         self._membership: Membership | None = None
         self._named: tuple[object, str] | None = None
 
@@ -96,7 +104,9 @@ class AsyncGroup:
         with core.mutex:
             membership = self._current()
             if membership is None or membership.is_over:
-                membership = recipe.Membership(core, self._plan, self.id, self._value, keeps=self)
+                membership = recipe.Membership(
+                    core, self._plan, self.id, self._value, evictable=self._evictable, keeps=self
+                )
                 self._membership = membership
         await self._runner.call(recipe.join, membership, timeout=timeout)
 

@@ -57,13 +57,26 @@ class MemberAttempt(UnattendedAttempt):
 class Membership:
     """One member, from its first join to its leave."""
 
-    def __init__(self, client: Shared, plan: GroupPlan, member: str, value: bytes, *, keeps: object) -> None:
+    def __init__(
+        self,
+        client: Shared,
+        plan: GroupPlan,
+        member: str,
+        value: bytes,
+        *,
+        evictable: bool,
+        keeps: object,
+    ) -> None:
         self.keeps = keeps
         """What must live as long as this runs: a client that nobody refers to closes."""
         self.client = client
         self.id = member
         self.key = plan.key(member)
         self.value = check_value((self.key,), value)
+        self.final = {LossReason.CLIENT_CLOSED, LossReason.FORKED}
+        """After such a loss it does not join again."""
+        if evictable:
+            self.final |= {LossReason.KEY_DELETED}
         self.stopping = Signal()
         self.problem: Exception | None = None
         """Why the last attempt to join again was refused."""
@@ -151,7 +164,7 @@ class Membership:
                 await io.wait(hold.over, deadline=hold.lease.valid_until)
                 hold.look(io.now())
                 continue
-            if hold.released or hold.reason in {LossReason.CLIENT_CLOSED, LossReason.FORKED}:
+            if hold.released or hold.reason in self.final:
                 return
             _, mine = self._begin_to_join()
             try:

@@ -1,0 +1,269 @@
+"""The driver for tooz: its own test-suite, and what that does not ask."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord import Client, Lock, SessionSpec
+from tests.election.waiting import until
+from tests.integrations import pages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("tooz", reason="needs tooz, of the group integrations")
+pytest.importorskip("testtools", reason="needs testtools, of the group integrations")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # eventlet warns of itself, and tooz imports it where it is installed
+    from consul_coord.integrations.tooz import ConsulDriver, id_of, name_of
+
+SUITES = ("tooz.tests.test_coordination", "tooz.tests.test_partitioner")
+SKIPPED = {
+    "test_get_shared_lock": "locks are not shared",
+    "test_get_shared_lock_locking_same_lock_twice": "locks are not shared",
+    "test_get_shared_lock_locking_two_lock": "locks are not shared",
+    "test_get_lock_locking_shared_and_exclusive": "locks are not shared",
+    "test_get_lock_locking_exclusive_and_shared": "locks are not shared",
+    "test_timeout": "members live as long as their process, not as long as somebody beats",
+    "test_watch_join_group_disappear": "asks for some drivers by their class",
+}
+"""Each test of tooz that does not run, and why."""
+
+
+def test_the_suite_of_tooz_passes(address: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:consul_coord", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-c", os.devnull, "-n", "4", "-v", "--pyargs", *SUITES],
+        env={**os.environ, "TOOZ_TEST_URL": url_of(address), "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5_000:]
+    outcomes = re.findall(r"(PASSED|SKIPPED|FAILED|ERROR|XFAIL|XPASS) .*::(test_\w+)", done.stdout)
+    assert {name for outcome, name in outcomes if outcome == "SKIPPED"} == set(SKIPPED)
+    assert {outcome for outcome, _ in outcomes} == {"PASSED", "SKIPPED"}
+    assert len(outcomes) >= 98
+
+
+def test_the_page_runs(address: str, tmp_path: Path) -> None:
+    quiet = 'import warnings\nwarnings.simplefilter("ignore")\n'  # as above
+    program = quiet + pages.blocks("migrating-from-tooz", "python")[0]
+    assert pages.run(program, folder=tmp_path, address=address).startswith("fence ")
+
+
+def url_of(address: str, query: str = "ttl=15") -> str:
+    return address.replace("http://", "consul://") + f"?{query}"
+
+
+class Coordinators:
+    """Makes coordinators that are stopped at the end."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.started: list[Any] = []
+
+    def __call__(self, member: bytes, *, query: str = "ttl=15", path: str = "") -> Any:
+        from tooz import coordination
+
+        url = url_of(self.address + path, query)
+        found = coordination.get_coordinator(url, member)
+        found.start()
+        self.started.append(found)
+        return found
+
+
+@pytest.fixture
+def coordinator(address: str) -> Iterator[Coordinators]:
+    coordinators = Coordinators(address)
+    yield coordinators
+    for one in coordinators.started:
+        if one.is_started:
+            one.stop()
+
+
+@pytest.fixture
+def operator(address: str) -> Iterator[Client]:
+    with Client(address=address) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (b"host-1", "host-1"),
+        ("host-1", "host-1"),
+        ("Zürich".encode(), "Zürich"),
+        (b"a/b", "~612f62"),
+        (b"~tilde", "~7e74696c6465"),
+        (b"\xff", "~ff"),
+        (b" edge", "~2065646765"),
+        (b"100%20", "~313030253230"),
+        (b"..", "~2e2e"),
+    ],
+)
+def test_every_id_has_a_name_of_its_own(given: bytes | str, name: str) -> None:
+    assert name_of(given) == name
+    assert id_of(name) == (given.encode() if isinstance(given, str) else given)
+
+
+@pytest.mark.parametrize(
+    ("query", "path", "namespace"),
+    [("ttl=15", "", "tooz"), ("ttl=15", "/other", "other"), ("namespace=third", "/other", "third")],
+)
+def test_the_namespace_comes_from_the_url(
+    coordinator: Coordinators, operator: Client, query: str, path: str, namespace: str
+) -> None:
+    one = coordinator(b"host-1", query=query, path=path)
+    with one.get_lock(b"jobs/nightly") as lock:
+        pair = operator.kv.get(f"{namespace}/locks/jobs/nightly").value
+        assert pair is not None
+        assert pair.session is not None
+        assert pair.value == b"host-1"
+        assert lock.fence == pair.modify_index
+
+
+def test_sessions_have_the_ttl_and_the_name_that_were_asked_for(
+    coordinator: Coordinators, operator: Client
+) -> None:
+    one = coordinator(b"host-1", query="ttl=20&lock_delay=7")
+    with one.get_lock(b"nightly"):
+        (session,) = [found for found in operator.session.list().value if found.name.startswith("host-1")]
+        assert (session.ttl, session.lock_delay, session.behavior) == (20.0, 7.0, "release")
+    assert one.heartbeat() == 10.0
+
+
+def test_a_lock_of_the_former_driver_is_excluded(coordinator: Coordinators, operator: Client) -> None:
+    """It locked the same key, with the flags 0 and the session's id as the value."""
+    session = operator.session.create(SessionSpec(ttl=15))
+    assert operator.kv.acquire("tooz/locks/nightly", session, value=session)
+    lock = coordinator(b"host-1").get_lock(b"nightly")
+    assert lock.acquire(blocking=False) is False
+    operator.kv.release("tooz/locks/nightly", session)
+    assert lock.acquire(blocking=10) is True
+    assert not operator.kv.acquire("tooz/locks/nightly", session)
+    assert lock.release() is True
+
+
+def test_a_lock_waits_for_so_many_seconds(coordinator: Coordinators) -> None:
+    one, other = coordinator(b"one").get_lock(b"nightly"), coordinator(b"other").get_lock(b"nightly")
+    with one:
+        assert one.is_still_owner()
+        started = time.monotonic()
+        assert other.acquire(blocking=0.2) is False
+        assert time.monotonic() - started >= 0.2
+        waiting = threading.Thread(target=other.acquire)
+        waiting.start()
+    waiting.join()
+    assert other.acquired
+    assert other.heartbeat()
+    assert other.release()
+
+
+def test_a_member_that_lost_its_session_comes_back(coordinator: Coordinators, operator: Client) -> None:
+    one = coordinator(b"host-1")
+    one.join_group_create(b"web", {"port": 80})
+    pair = operator.kv.get("tooz/groups/web/members/host-1").value
+    assert pair is not None
+    operator.session.destroy(str(pair.session))
+
+    def is_back() -> bool:
+        now = operator.kv.get("tooz/groups/web/members/host-1").value
+        return now is not None and now.session not in {None, pair.session}
+
+    until(is_back, "it has joined again")
+    assert one.get_members_with_capabilities(b"web").get() == {b"host-1": {"port": 80}}
+
+
+def test_a_member_that_was_removed_does_not_come_back(coordinator: Coordinators, operator: Client) -> None:
+    one, other = coordinator(b"host-1"), coordinator(b"host-2")
+    one.join_group_create(b"web")
+    operator.kv.delete("tooz/groups/web/members/host-1")
+    until(lambda: not one._groups[b"web"].joined, "the removal is noticed")
+    other.join_group(b"web").get()
+    assert other.get_members(b"web").get() == {b"host-2"}
+    one.join_group(b"web").get()
+    assert other.get_members(b"web").get() == {b"host-1", b"host-2"}
+
+
+PROGRAM = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+from tooz import coordination
+one = coordination.get_coordinator(sys.argv[1], b"one")
+one.start(start_heart=True)
+one.join_group_create(b"web")
+one.watch_elected_as_leader(b"web", lambda event: print("elected", flush=True))
+one.run_watchers()
+time.sleep(60)
+"""
+
+
+def test_a_killed_leader_is_succeeded_and_leaves_the_group(real_agent: Any) -> None:
+    """TTL and lock-delay are a second each: the agent's shortest TTL is 0.2 s."""
+    query = "ttl=1&lock_delay=1"
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, url_of(real_agent.address, query)], stdout=subprocess.PIPE, text=True
+    )
+    coordinators = Coordinators(real_agent.address)
+    events: list[Any] = []
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "elected\n"
+        other = coordinators(b"other", query=query)
+        other.watch_leave_group(b"web", events.append)
+        other.watch_elected_as_leader(b"web", events.append)
+        other.run_watchers()
+        assert other.get_leader(b"web").get() == b"one"
+        assert events == []
+        process.send_signal(signal.SIGKILL)
+        until(lambda: other.run_watchers() is not None and len(events) == 2, "left, and succeeded")
+        assert {type(event).__name__ for event in events} == {"MemberLeftGroup", "LeaderElected"}
+        assert other.get_leader(b"web").get() == b"other"
+    finally:
+        process.kill()
+        process.communicate()
+        for one in coordinators.started:
+            one.stop()
+
+
+def test_an_agent_that_is_not_there_is_told_soon() -> None:
+    from tooz import coordination
+
+    one = coordination.get_coordinator("consul://127.0.0.1:1", b"host-1")
+    started = time.monotonic()
+    with pytest.raises(coordination.ToozConnectionError):
+        one.start()
+    assert time.monotonic() - started < 8
+    with pytest.raises(coordination.ToozError, match="call start"):
+        one.get_lock(b"nightly")
+
+
+def test_https_has_its_options() -> None:
+    from tooz import coordination
+
+    one: Any = coordination.get_coordinator(
+        "consul+https://consul.example?verify=false&acl_token=t", b"host-1"
+    )
+    assert isinstance(one, ConsulDriver)
+    settings = one._settings
+    assert settings["address"] == "https://consul.example:8500"
+    assert settings["tls"].verify is False
+    assert settings["token"] == "t"
+
+
+def test_locks_of_both_kinds_of_users_exclude_each_other(coordinator: Coordinators, operator: Client) -> None:
+    with coordinator(b"host-1").get_lock(b"nightly"):
+        assert Lock(operator, "tooz/locks/nightly").try_acquire() is None
