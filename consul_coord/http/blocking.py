@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+JITTER = 1 / 16
+"""The agent adds up to this part of a wait."""
 READ_SLACK = 5.0
 """Seconds for the way there and back, on top of what the server may wait."""
 
@@ -34,7 +36,7 @@ def next_index(asked: int, answered: int) -> int:
 
 def read_timeout(wait: float, *, slack: float = READ_SLACK) -> float:
     """Return the seconds to wait for a blocking query's reply, jitter of the server included."""
-    return wait * 17 / 16 + slack
+    return wait * (1 + JITTER) + slack
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,8 +167,13 @@ class ClientState:
 
     def _begin_to_watch(self, io: IO, hold: Grant) -> None:
         if not hold.ended:
-            for watch in hold.kind.watches(hold):
-                self.watches.watch(io, HoldWatch(self.sessions, hold, watch))
+            all_watches = [HoldWatch(self.sessions, hold, watch) for watch in hold.kind.watches(hold)]
+            seldom = tuple(each for each in all_watches if each.seldom)
+            for each in all_watches:
+                if not each.seldom:
+                    each.along = seldom
+                    self.watches.watch(io, each)
+                    seldom = ()
 
     def _sweep(self) -> None:
         for owners in list(self._owners):

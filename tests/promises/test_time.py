@@ -150,7 +150,7 @@ def test_an_acquire_that_ended_leaves_no_query_with_the_agent(
     thread.join(5)
     assert ended
     assert ended_by == "cancel" or isinstance(ended[0], AcquireTimeout)
-    eventually(lambda: server.state.blocked <= quiet, within=2.0)
+    eventually(lambda: server.state.blocked <= quiet, within=4.0)
     assert blocking.is_held
 
 

@@ -136,5 +136,5 @@ def client(make_client: MakeClient) -> Client:
 
 @pytest.fixture
 def semaphore(client: Client, place: Place) -> Semaphore:
-    """A semaphore with two slots."""
-    return Semaphore(client, place.prefix, 2)
+    """A semaphore with two slots, whose holders look at its record every two seconds."""
+    return Semaphore(client, place.prefix, 2, session=SessionSpec(ttl=5.0))

@@ -66,7 +66,7 @@ def test_the_holder_is_told_and_nothing_stays(semaphore: Semaphore, place: Place
     told: list[LossReason] = []
     permit.on_lost(told.append)
     assert not permit.lost.wait(0.2)
-    with lasting(most=2.0):
+    with lasting(most=4.0):
         act(place, permit)
         assert permit.lost.wait(5)
     assert (permit.state, permit.reason) == (HoldState.LOST, reason)

@@ -139,7 +139,7 @@ BROKEN = (
             "the record is not watched",
             PermitKind,
             "watches",
-            "return watch_of(hold), KeyWatch(key, self._record.index, self._record_loss)",
+            "return watch_of(hold), KeyWatch(key, self._record.index, self._record_loss, seldom=True)",
             "return (watch_of(hold),)",
         ),
         on_a_bench(program.TestHolding().test_the_contender_and_the_record_are_watched_from_the_take_on),

@@ -13,7 +13,7 @@ import pytest
 from consul_coord.config import Settings
 from consul_coord.errors import BrokenReply, ClientClosed, RequestTimeout
 from consul_coord.http.messages import Request, Retry
-from consul_coord.http.transport.pool import KEEP, Link
+from consul_coord.http.transport.pool import KEEP, KEEP_PARKED, Link
 from consul_coord.http.transport.streams import MAX_SHORT, StreamTransport
 from tests.wire.servers import OK, PATIENCE, always
 
@@ -293,8 +293,8 @@ def test_a_cancelled_querys_connection_is_closed_when_it_is_not_needed(serve: Se
 
     async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
         await ask_for_a_moment(transport, agent)
-        assert 0 < await transport.sweep() <= KEEP
-        let_pass(transport.pool.parked, KEEP)
+        assert 0 < await transport.sweep() <= KEEP_PARKED
+        let_pass(transport.pool.parked, KEEP_PARKED)
         await transport.sweep()
         assert not transport.pool.parked
         agent.opened.set()

@@ -109,11 +109,12 @@ def write(
     retry: Retry,
     needed: tuple[str, ...],
     urgent: bool = False,
+    keep: float | None = None,
 ) -> Call[T]:
     """Return a request that changes something."""
     if options is not None:
         params = (*params, *where(options))
-    request = Request(method, path, params, body, retry, needed, urgent=urgent)
+    request = Request(method, path, params, body, retry, needed, urgent=urgent, keep=keep)
     return call(request, read)
 
 

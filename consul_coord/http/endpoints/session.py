@@ -82,11 +82,16 @@ def destroy(id: str, *, options: WriteOptions | None = None) -> Call[bool]:
     return _call.write("PUT", path, options, _call.boolean, retry=Retry.IDEMPOTENT, needed=_WRITE)
 
 
-def renew(id: str, *, options: WriteOptions | None = None) -> Call[Session]:
-    """Start a session's TTL anew and return the session; SessionNotFound when it has ended."""
+def renew(id: str, *, options: WriteOptions | None = None, keep: float | None = None) -> Call[Session]:
+    """Start a session's TTL anew and return the session; SessionNotFound when it has ended.
+
+    ``keep`` is ``Request.keep``.
+    """
     read = _call.answer(_first)
     path = _path("renew", id)
-    return _call.write("PUT", path, options, read, retry=Retry.IDEMPOTENT, needed=_WRITE, urgent=True)
+    return _call.write(
+        "PUT", path, options, read, retry=Retry.IDEMPOTENT, needed=_WRITE, urgent=True, keep=keep
+    )
 
 
 def info(id: str, *, options: ReadOptions | None = None) -> Call[Result[Session | None]]:

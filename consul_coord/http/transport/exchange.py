@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from consul_coord.errors import ClientClosed
+from consul_coord.http.blocking import JITTER
 from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.http.transport.outgoing import Attempt, Outgoing
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 LOST = (OSError, Garbled)
 """What ends a connection before its reply is whole."""
-LONGEST_HOLD = 17 / 16
-"""A blocking query may take this part of its wait: the agent adds up to a sixteenth."""
 
 
 class Engine(ABC):
@@ -124,7 +123,7 @@ class Engine(ABC):
         request, whole, done = attempt.request, False, False
         reader = ReplyReader(request.method, self._limits)
         link.is_query = request.hold_open > 0
-        link.back_by = time.monotonic() + request.hold_open * LONGEST_HOLD
+        link.back_by = time.monotonic() + request.hold_open * (1 + JITTER)
         link.in_use = True
         try:
             attempt.hold(link.sock)

@@ -10,7 +10,8 @@ Rules
   A request may ask for its connection to be kept for longer, or not at all: a renewal has that of the next
   one kept, which finds it open then.
 - The agent goes on with a blocking query that nobody waits for any more, and counts its connection until it
-  has answered. So such a connection is *parked*: once its reply has come, it is used again.
+  has answered, also when that is closed. So it is *parked* for a moment: it may be all that the client can
+  have, and once its reply has come, it is used again.
 - A renewal waits a moment for a connection that is about to come back; then it cuts off a blocking query that
   is overdue. Only after that does it open a connection.
 """
@@ -37,6 +38,10 @@ MAX_IDLE = 16
 """How many connections are kept."""
 KEEP = 4.0
 """How long one is kept after its last use, in seconds."""
+KEEP_PARKED = 0.5
+"""How long one is kept on which a reply is due that nobody waits for, in seconds."""
+LOOK = 1.0
+"""Seconds between two sweeps while there is anything that could be parked."""
 READ_SIZE = 64 * 1024
 PATIENCE = 0.5
 """How long a renewal waits for a connection that is about to come back, in seconds at most."""
@@ -169,7 +174,7 @@ class Pool:
     def park(self, link: Link, reader: ReplyReader, now: float) -> None:
         """Keep a connection on which a reply is still due."""
         link.reader, link.in_use = reader, False
-        link.kept_until = max(link.kept_until, now + KEEP)
+        link.kept_until = now + KEEP_PARKED
         self.parked.append(link)
 
     def wait_for_one(self, now: float, until: float) -> float:
@@ -198,7 +203,8 @@ class Pool:
 
     def sweep(self, now: float, *, most: int = MAX_IDLE) -> float:
         """Close what was kept too long, or is too much; return the seconds until there may be more."""
-        next_at = now + KEEP
+        may_be_parked = any(link.is_query and link.in_use for link in self._all())
+        next_at = now + (LOOK if may_be_parked else KEEP)
         for links, limit in ((self.idle, most), (self.parked, MAX_IDLE)):
             for _ in range(len(links)):
                 try:

@@ -140,15 +140,22 @@ class StreamTransport(Engine):
 
     async def _read(self, sock: socket.socket, attempt: Attempt) -> bytes:  # noqa: ARG002 - its time is the scope's
         while True:
+            # Also where the reply has come already: a task that asks on and on must let others run.
+            if not getattr(sock, "pending", _nothing)():
+                await anyio.wait_readable(sock)
             try:
                 return sock.recv(READ_SIZE)
             except OSError as error:
                 if not would_block(error):
                     raise
-            await anyio.wait_readable(sock)
 
     async def _pause(self, seconds: float) -> None:
         await anyio.sleep(seconds)
+
+
+def _nothing() -> int:
+    """Return how many bytes a socket without TLS has decrypted ahead."""
+    return 0
 
 
 async def _connect_to(place: Place) -> socket.socket:

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from consul_coord.io import IO, Task
-    from consul_coord.models import SessionSpec
+    from consul_coord.models import KVPair, SessionSpec
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant, Handle
 
@@ -340,7 +340,7 @@ class Candidacy:
 
     async def _wait_for_vacancy(self, io: IO) -> None:
         """Wait until nobody has held the key for the whole delay."""
-        follower = Follower(partial(kv.watch, self.plan.key))
+        follower = self._key_follower()
         while True:
             seen = await follower.change(io)
             if seen is None or (seen.value is not None and seen.value.session is not None):
@@ -353,13 +353,18 @@ class Candidacy:
             except ConsulCoordError as error:
                 if not retryable(error):
                     raise
-                follower = Follower(partial(kv.watch, self.plan.key))
+                follower = self._key_follower()
                 await follower.pause(io)
                 continue
             if now.value == seen.value:
                 return
             # What was seen is out of date: a key that is as it was then by the next look would be no news.
-            follower = Follower(partial(kv.watch, self.plan.key))
+            follower = self._key_follower()
+
+    def _key_follower(self) -> Follower[KVPair | None]:
+        follower = Follower(partial(kv.watch, self.plan.key))
+        follower.bound = self.client.watches
+        return follower
 
     def _refused(self, error: Exception) -> None:
         self._refusals += 1

@@ -37,6 +37,9 @@ class HoldWatch:
         self._watch = watch
         self.key = watch.key
         self.index = watch.index
+        self.seldom = watch.seldom
+        self.along: tuple[HoldWatch, ...] = ()
+        """Other keys of the hold, which are looked at whenever a query for this one ends."""
         self.over = hold.over
         self.kept = hold.kept
 

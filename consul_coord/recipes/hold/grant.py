@@ -49,6 +49,8 @@ class KeyWatch:
     """ModifyIndex to watch from."""
     loss: Callable[[KVPair | None], LossReason | None]
     """Returns what a reading of the key, newer than the fence, says of the hold: None when it goes on."""
+    seldom: bool = False
+    """Whether it is enough to look at the key every few seconds: a connection for it would be too much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class PermitKind(KeyOfSession):
     def watches(self, hold: Grant) -> tuple[KeyWatch, ...]:
         """Return the watches on the contender and on the record."""
         key = slots.record_key(self._memory.prefix)
-        return watch_of(hold), KeyWatch(key, self._record.index, self._record_loss)
+        return watch_of(hold), KeyWatch(key, self._record.index, self._record_loss, seldom=True)
 
     def _record_loss(self, pair: KVPair | None) -> LossReason | None:
         if pair is None:

@@ -8,6 +8,10 @@ Rules
   which a leader answers only once it has caught up.
 - Each renewal has its own deadline, a part of the lease, so that one request that hangs leaves time for
   another.
+- Renewals and blocking queries take turns on one connection: a query lasts until the next renewal at most,
+  and is then asked again. One that would begin just before a renewal has that made first, with those of the
+  other sessions that are due before long. With many sessions some renewal is always due: they do without.
+- The connection of a renewal is kept while holds depend on the session, and closed at once otherwise.
 - The lease is what is believed in, never the server's 2 x TTL. What the server echoes of TTL and lock-delay
   is adopted; until the first echo, a lock-delay that was left to the server is taken for its default.
 - A horizon so short that renewals follow each other within a fraction of a second is warned of once.
@@ -25,6 +29,7 @@ Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions
 from __future__ import annotations
 
 import dataclasses
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -67,6 +72,12 @@ TRIES_PER_LEASE = 4
 """A renewal may take this part of the lease at most."""
 SHORT_HORIZON = 1.0
 """Seconds. A shorter horizon is warned of."""
+TOGETHER = 8
+"""So many sessions, at most, are renewed together."""
+SOON = 0.1
+"""A query does not begin when less than this part of the time between two renewals is left."""
+BEFORE_LONG = 0.5
+"""What is due within this part of it is renewed along with others."""
 LEAST_LEFT = 0.25
 """An acquire renews a lease of which less than this part is left.
 
@@ -103,7 +114,22 @@ class Leftovers(Protocol):
 class KeptSession:
     """One session on the server, from its creation or adoption to its end."""
 
-    __slots__ = ("checked", "dependents", "exported", "id", "lease", "lock_delay", "outside", "over", "spec")
+    __slots__ = (
+        "_hastened",
+        "_renewing",
+        "_wake",
+        "checked",
+        "dependents",
+        "due",
+        "exported",
+        "id",
+        "lease",
+        "lock_delay",
+        "outside",
+        "over",
+        "renewed",
+        "spec",
+    )
 
     def __init__(self, session_id: str, spec: SessionSpec, *, outside: bool) -> None:
         self.id = session_id
@@ -121,6 +147,47 @@ class KeptSession:
         """Raised at its end."""
         self.checked = False
         """Whether the server's idea of the session has been compared with ours."""
+        self.due = -math.inf
+        """When the next renewal is due."""
+        self.renewed = Signal()
+        """Raised when the next renewal has been tried, or the session is over."""
+        self._hastened = self._renewing = False
+        self._wake = Signal()
+
+    def hasten(self) -> None:
+        """Have the next renewal made now, unless one is under way."""
+        self._hastened = not self._renewing
+        self._wake.set()
+
+    def finish(self) -> None:
+        """Wake all who wait for what becomes of it."""
+        self.over.set()
+        self._wake.set()
+        self.renewed.set()
+
+    def next_look(self) -> Signal:
+        """Return what is raised when its keeper is to look again before its time."""
+        self._wake = Signal()
+        return self._wake
+
+    def next_try(self, due: float, now: float) -> float:
+        """Return when the next renewal is due: at ``due``, or now if it was hastened."""
+        self.due = now if self._hastened else due
+        return self.due
+
+    def begin_renewal(self) -> None:
+        """Take note that the renewal that is due is being made."""
+        self._hastened, self._renewing = False, True
+
+    def end_renewal(self, due: float) -> None:
+        """Wake all who wait for the renewal; ``due`` is when the next one is."""
+        self.due, self._renewing = due, False
+        renewed, self.renewed = self.renewed, Signal()
+        renewed.set()
+
+    def due_within(self, part: float, now: float) -> bool:
+        """Return whether the next renewal is due within a part of the time between two."""
+        return self.due - now < part * (self.due - self.lease.sent_at)
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of its holds."""
@@ -199,6 +266,7 @@ class Sessions:
 
     def adopt(self, kept: KeptSession) -> None:
         """Take a session into care: it is renewed from now on."""
+        kept.due = kept.lease.renew_at()
         self._kept[kept.id] = kept
         self.host.count("sessions")
         self.host.spawn(lambda io: keep(io, self, kept), name=f"keep session {kept.id}")
@@ -211,7 +279,7 @@ class Sessions:
         for hold in [hold for hold in list(kept.dependents) if hold.settle_loss(reason)]:
             hold.announce_end()
         self._kept.pop(kept.id, None)
-        kept.over.set()
+        kept.finish()
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:
             self.leftovers.destroy(kept.id)
 
@@ -230,6 +298,21 @@ class Sessions:
         known = horizon in self._short_horizons
         self._short_horizons.add(horizon)
         return not known
+
+    async def give_way(self, io: IO, *, until: Signal | None, deadline: float) -> float:
+        """Return how many seconds a blocking query that begins now may last: until the next renewal.
+
+        Waits for a renewal that is due, until ``until`` is raised or ``deadline`` comes.
+        """
+        kept_now = list(self._kept.values())
+        if not kept_now or len(kept_now) > TOGETHER:
+            return math.inf
+        now = io.now()
+        if any(kept.due_within(SOON, now) for kept in kept_now):
+            for kept in kept_now:
+                if kept.due_within(BEFORE_LONG, now):
+                    await _renew_first(io, kept, until=until, deadline=deadline)
+        return max(0.0, min(kept.due for kept in kept_now) - io.now())
 
     async def create(self, io: IO, spec: SessionSpec) -> KeptSession:
         """Make a session and take it into care. Raises what the server or the network says."""
@@ -288,6 +371,19 @@ class Sessions:
         finally:
             del self._confirming[kept.id]
             mine.set()
+
+
+async def _renew_first(io: IO, kept: KeptSession, *, until: Signal | None, deadline: float) -> None:
+    enough, renewed = Signal(), kept.renewed
+    unsubscribes = [signal.subscribe(enough.set) for signal in (renewed, until) if signal is not None]
+    try:
+        kept.hasten()
+        if kept.lease.ended_by is None:
+            longest = kept.lease.longest / TRIES_PER_LEASE
+            await io.wait(enough, deadline=min(deadline, io.now() + longest))
+    finally:
+        for unsubscribe in unsubscribes:
+            unsubscribe()
 
 
 class Creation:
@@ -445,7 +541,8 @@ async def _renew_surely(io: IO, kept: KeptSession, deadline: float) -> tuple[flo
 async def _renew_once(io: IO, kept: KeptSession, deadline: float) -> tuple[float, Session]:
     sent_at = io.now()
     # One try only: a repeat would have to move sent_at.
-    return sent_at, await send_once(io, endpoint.renew(kept.id), deadline=deadline)
+    call = endpoint.renew(kept.id, keep=None if kept.dependents else 0.0)
+    return sent_at, await send_once(io, call, deadline=deadline)
 
 
 async def _wait_for_readiness(io: IO, kept: KeptSession, deadline: float) -> None:
@@ -500,16 +597,20 @@ async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
     failures = 0
     retry_at = lease.sent_at
     spread = io.random()
-    while lease.ended_by is None:
+    while True:
+        wake = kept.next_look()
+        if lease.ended_by is not None:
+            return
         now = io.now()
         over = lease.valid_until - min(EARLY, EARLY_PART * lease.longest)
-        due = max(lease.renew_at(spread), retry_at)
+        due = kept.next_try(max(lease.renew_at(spread), retry_at), now)
         if now >= over:
             sessions.end(kept, LossReason.EXPIRED)
         elif now < due:
             look = now + WATCH_SLICE if kept.dependents else due
-            await io.wait(kept.over, deadline=min(due, over, look))
+            await io.wait(wake, deadline=min(due, over, look))
         else:
+            kept.begin_renewal()
             try:
                 await renew(io, sessions, kept, deadline=min(over, now + lease.longest / TRIES_PER_LEASE))
             except SessionNotFound:
@@ -520,6 +621,8 @@ async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
                 retry_at = io.now() + delay(failures, io.random(), most=max(0.05, lease.longest / 20))
             else:
                 failures, spread = 0, io.random()
+            finally:
+                kept.end_renewal(max(lease.renew_at(spread), retry_at))
 
 
 def _report_failure(io: IO, kept: KeptSession, error: Exception) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from consul_coord.io import Signal
     from consul_coord.models import LossReason
 
-RENEW_FRACTION = 1 / 3
+RENEW_FRACTION = 0.4
 """A session is renewed when this part of its horizon has passed."""
 SPREAD_FRACTION = 0.03
 """A renewal may be put off by this part of the horizon."""

@@ -5,10 +5,12 @@ Rules
   bound covers everything that a client watches: holds, waiting calls of every recipe, sessions and users'
   watches.
 - Up to ``MOST`` things have a query each, and hear of a change in milliseconds. With more, ``FEW`` keep one:
-  the first in their queues, on whom others wait, and one for each session with holds. All else shares
-  readings, as many keys as fit in a transaction, and hears of a change within the time that these take in
-  turn: at ``KEYS_PER_SECOND``, a thousand keys are read once a second. When half of ``MOST`` are left, each
-  has its own query again.
+  the first in their queues, on whom others wait, and the sessions of holds where these are few. All else
+  shares readings, as many keys as fit in a transaction, and hears of a change within the time that these take
+  in turn: at ``KEYS_PER_SECOND``, a thousand keys are read once a second. When half of ``MOST`` are left,
+  each has its own query again.
+- A query lasts until the next renewal at most, with which it shares a connection. Whenever a hold's query has
+  ended, the keys of the hold that have no query are looked at: so their loss is noticed within seconds.
 - A wait brings what the thing was at some moment; the caller acts by naming an index, or looks again. So a
   wait may end for nothing, and readings need not be consistent.
 - A hold is watched for as long as it lasts, a failing query included: after a failure its present state is
@@ -18,6 +20,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -30,7 +33,7 @@ from consul_coord.http.retry import send_once, wait_once
 from consul_coord.io import OnDemand, Signal
 from consul_coord.models import ReadOptions, Result
 from consul_coord.recipes.watch.batch import BATCH, read_together
-from consul_coord.recipes.watch.follow import WAIT, Follower
+from consul_coord.recipes.watch.follow import Follower, wait_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -44,8 +47,12 @@ T = TypeVar("T")
 
 MOST = 32
 """So many things have a query each."""
-FEW = 6
+FEW = 4
 """So many keep one when there are more."""
+SESSIONS = 2
+"""So many sessions whose holds share readings have a query each."""
+LONGEST_HELD = 7.0
+"""Seconds that a query for a hold may last: the keys that have none are looked at after it."""
 KEYS_PER_SECOND = 1_000
 SHORTEST = 0.1
 """Seconds between two readings of a key at least."""
@@ -62,8 +69,21 @@ class Watched(Protocol):
     """Raised when it need not be watched any more."""
     kept: KeptSession
 
+    @property
+    def along(self) -> Sequence[Watched]:
+        """Other keys of the hold, which are looked at whenever a query for this one ends."""
+        ...
+
     async def seen(self, io: IO, result: Result[KVPair | None], /, *, consistent: bool) -> None:
         """Take note of a reading. Raises what stands in the way of making sure."""
+        ...
+
+
+class Asking(Protocol[T]):
+    """A blocking query, but for how long it waits."""
+
+    def __call__(self, *, wait: float) -> Call[Result[T]]:
+        """Return the call."""
         ...
 
 
@@ -146,24 +166,24 @@ class Watches:
         ``first``: others wait on the caller. None when ``until`` was raised or ``deadline`` came first.
         Raises what a read raises.
         """
-        call = kv.get(key, options=ReadOptions(index=index, wait=WAIT))
+        ask = partial(kv.watch, key, index=index)
         return await self._next(
-            io, call, lambda: _KeyWait(index, key), until=until, deadline=deadline, first=first
+            io, ask, lambda: _KeyWait(index, key), until=until, deadline=deadline, first=first
         )
 
     async def change_below(
         self, io: IO, prefix: str, index: int, *, until: Signal | None, deadline: float
     ) -> Result[tuple[KVPair, ...]] | None:
         """Return all keys with a prefix once one has changed since ``index``; see ``change``."""
-        call = kv.list_pairs(prefix, options=ReadOptions(index=max(index, 1), wait=WAIT))
+        ask = partial(kv.watch_tree, prefix, index=max(index, 1))
         return await self._next(
-            io, call, lambda: _TreeWait(index, prefix), until=until, deadline=deadline, first=True
+            io, ask, lambda: _TreeWait(index, prefix), until=until, deadline=deadline, first=True
         )
 
     async def _next(
         self,
         io: IO,
-        call: Call[Result[T]],
+        ask: Asking[T],
         wait: Callable[[], _Wait[T]],
         *,
         until: Signal | None,
@@ -177,6 +197,9 @@ class Watches:
                     return await self._share(io, wait(), until, deadline)
                 if until is not None:
                     unsubscribe = until.subscribe(stop.set)
+                call = ask(wait=wait_of(await self.longest(io, until=stop, deadline=deadline)))
+                if stop.is_set() and (until is None or not until.is_set()):
+                    continue
                 seen = await wait_once(io, call, until=stop, deadline=deadline)
             finally:
                 self._queries.pop(stop, None)
@@ -199,6 +222,13 @@ class Watches:
         return wait.seen
 
     # -- users' watches
+
+    async def longest(self, io: IO, *, until: Signal | None, deadline: float = math.inf) -> float:
+        """Return how many seconds a query that begins now may last: to the next renewal.
+
+        Waits for a renewal that is due, until ``until`` is raised or ``deadline`` comes.
+        """
+        return await self._sessions.give_way(io, until=until, deadline=deadline)
 
     def query(self) -> Signal | None:
         """Count a blocking query that begins; returns what ends it, or None when there are too many.
@@ -245,21 +275,23 @@ class Watches:
             return
         self._held[watched] = None
         self._reader.start()
-        if watched.kept.id not in self._watched_sessions:
+        if watched.kept.id not in self._watched_sessions and len(self._watched_sessions) < SESSIONS:
             self._watched_sessions.add(watched.kept.id)
             io.spawn(partial(self._follow_session, watched.kept), name=f"watch session {watched.kept.id}")
 
     async def _follow(self, watched: Watched, stop: Signal, io: IO) -> None:
         unsubscribe = watched.over.subscribe(stop.set)
         follower: Follower[KVPair | None] = Follower(
-            partial(kv.watch, watched.key, options=_CONSISTENT), index=watched.index
+            partial(kv.watch, watched.key, options=_CONSISTENT), index=watched.index, wait=LONGEST_HELD
         )
+        follower.longest = self.longest
         try:
             while not stop.is_set():
                 try:
                     seen = await follower.next(io, until=stop)
                     if seen is not None:
                         await watched.seen(io, seen, consistent=True)
+                    await self._look_along(io, watched)
                 except ConsulCoordError:
                     # Also without permission: a token may get its rights again.
                     await follower.pause(io, until=stop)
@@ -269,6 +301,13 @@ class Watches:
         if not watched.over.is_set():
             self.watch(io, watched)
 
+    async def _look_along(self, io: IO, watched: Watched) -> None:
+        for other in watched.along:
+            if not other.over.is_set():
+                call = kv.get(other.key, options=_CONSISTENT)
+                seen = await send_once(io, call, deadline=io.now() + self._timeout)
+                await other.seen(io, seen, consistent=True)
+
     async def _follow_session(self, kept: KeptSession, io: IO) -> None:
         """Notice the end of a session whose holds share readings."""
         stop = Signal()
@@ -277,6 +316,7 @@ class Watches:
         follower: Follower[Session | None] = Follower(
             partial(session_endpoint.watch, kept.id, options=_CONSISTENT)
         )
+        follower.longest = self.longest
         try:
             while any(watched.kept is kept for watched in self._held):
                 try:
@@ -326,7 +366,8 @@ class Watches:
             elif isinstance(wait, _TreeWait):
                 await self._try([wait], wait.read(io, deadline=io.now() + self._timeout))
         for watched in self._held:
-            by_key.setdefault(watched.key, []).append(watched)
+            for one in (watched, *watched.along):
+                by_key.setdefault(one.key, []).append(one)
         keys = list(by_key)
         for start in range(0, len(keys), BATCH):
             part = keys[start : start + BATCH]

@@ -4,7 +4,8 @@ Rules
 - The index rules are those of ``http.blocking``; this adds time: a pace, so that a server which answers at
   once is not asked in a tight loop, and a growing, jittered pause after failures.
 - After a failure the present state is asked for, without waiting: what changed meanwhile is seen then.
-- One query lasts ``WAIT`` seconds at most, below the idle limits of usual load balancers; its end is routine.
+- One query lasts ``WAIT`` seconds at most, below the idle limits of usual load balancers, and no longer than
+  to the next renewal, with which it shares a connection; its end is routine.
 
 Source: https://developer.hashicorp.com/consul/api-docs/features/blocking
 """
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from consul_coord.errors import ConsulCoordError
 from consul_coord.events import Retried
 from consul_coord.http.backoff import delay
-from consul_coord.http.blocking import IndexTracker, Pace
+from consul_coord.http.blocking import JITTER, IndexTracker, Pace
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import wait_once
 from consul_coord.io import Signal
@@ -29,9 +30,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WAIT = 30.0
+SHORTEST_WAIT = 0.02
+"""Seconds. A wait of 0 would be the agent's default."""
+WAY_BACK = 0.02
+"""Seconds for a query's answer to come back."""
 LONGEST_PAUSE = 15.0
 POLL = 1.0
 """Seconds between two readings where there are too many blocking queries for one more."""
+
+
+def wait_of(longest: float, *, most: float = WAIT) -> float:
+    """Return the ``wait`` of a query that is answered within ``longest`` seconds."""
+    return max(SHORTEST_WAIT, min(most, (longest - WAY_BACK) / (1 + JITTER)))
 
 
 class Query(Protocol[T]):
@@ -42,8 +52,20 @@ class Query(Protocol[T]):
         ...
 
 
+class Longest(Protocol):
+    """Says how many seconds a query that begins now may last."""
+
+    async def __call__(self, io: IO, /, *, until: Signal | None) -> float:
+        """Return it; ``until`` ends waiting for the answer."""
+        ...
+
+
 class Bound(Protocol):
     """The bound on a client's blocking queries."""
+
+    async def longest(self, io: IO, /, *, until: Signal | None) -> float:
+        """Return how many seconds a query that begins now may last; ``until`` ends waiting for the answer."""
+        ...
 
     def query(self) -> Signal | None:
         """Count a query that begins; returns what ends it, or None when there are too many."""
@@ -59,6 +81,8 @@ class Follower(Generic[T]):
 
     bound: Bound | None = None
     """What counts its queries; None for one that is counted elsewhere."""
+    longest: Longest | None = None
+    """What says how long a query may last, where its bound does not."""
 
     def __init__(
         self,
@@ -127,21 +151,36 @@ class Follower(Generic[T]):
         return answer
 
     async def _read(self, io: IO, until: Signal | None) -> Result[T] | None:
-        index = self._tracker.index
-        if self.bound is None or not index:
-            return await wait_once(io, self._query(index=index, wait=self._wait), until=until)
-        stop = self.bound.query()
+        index, bound = self._tracker.index, self.bound
+        if not index:
+            return await self._look(io, until)
+        if bound is None:
+            return await self._query_until(io, index, until, self.longest)
+        stop = bound.query()
         if stop is None:
             await io.wait(Signal() if until is None else until, deadline=io.now() + POLL)
-            return await wait_once(io, self._query(index=0, wait=self._wait), until=until)
+            return await self._look(io, until)
         unsubscribe = None if until is None else until.subscribe(stop.set)
         try:
-            answer = await wait_once(io, self._query(index=index, wait=self._wait), until=stop)
+            answer = await self._query_until(io, index, stop, bound.longest)
         finally:
             if unsubscribe is not None:
                 unsubscribe()
-            self.bound.end_query(stop)
+            bound.end_query(stop)
         if answer is None and (until is None or not until.is_set()):
             # Told to make room: the present state will do.
-            answer = await wait_once(io, self._query(index=0, wait=self._wait), until=until)
+            answer = await self._look(io, until)
         return answer
+
+    async def _look(self, io: IO, until: Signal | None) -> Result[T] | None:
+        return await wait_once(io, self._query(index=0, wait=self._wait), until=until)
+
+    async def _query_until(
+        self, io: IO, index: int, until: Signal | None, longest: Longest | None
+    ) -> Result[T] | None:
+        wait = self._wait
+        if longest is not None:
+            wait = wait_of(await longest(io, until=until), most=wait)
+            if until is not None and until.is_set():
+                return None
+        return await wait_once(io, self._query(index=index, wait=wait), until=until)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
+
+import pytest
 
 from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Response
 from consul_coord.io import Signal
-from consul_coord.recipes.watch.follow import POLL, Follower
+from consul_coord.recipes.watch.follow import POLL, SHORTEST_WAIT, WAIT, WAY_BACK, Follower, wait_of
 from tests.support.fake_io import FakeIO
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request
+    from consul_coord.io import IO
     from consul_coord.models import KVPair
 
 PATH = "/v1/kv/k"
@@ -23,7 +27,12 @@ class Room:
 
     def __init__(self, most: int) -> None:
         self.left = most
+        self.seconds = math.inf
         self.running: list[Signal] = []
+
+    async def longest(self, _io: IO, /, *, until: Signal | None) -> float:
+        assert until is None or not until.is_set() or self.seconds == math.inf
+        return self.seconds
 
     def query(self) -> Signal | None:
         if not self.left:
@@ -63,6 +72,21 @@ def test_a_query_counts_while_it_runs() -> None:
     assert seen == [0]
     assert room.left == 1
     assert "index" in dict(io.requests[1].params)
+
+
+def test_a_query_is_answered_before_the_next_renewal() -> None:
+    io, room = FakeIO(), Room(1)
+    watched = follower(room)
+    io.expect("GET", PATH, absent(5), absent(6))
+    io.run(watched.next(io))
+    room.seconds = 3.4
+    io.run(watched.next(io))
+    assert io.requests[1].hold_open * 17 / 16 + WAY_BACK == pytest.approx(3.4)
+
+
+def test_a_query_waits_neither_for_nothing_nor_for_long() -> None:
+    assert wait_of(0.0) == SHORTEST_WAIT > 0
+    assert wait_of(math.inf) == WAIT
 
 
 def test_without_room_the_state_is_read_every_second() -> None:
