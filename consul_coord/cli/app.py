@@ -35,6 +35,7 @@ VERBS = {
     "elect": "elect.elect",
     "transfer": "transfer.transfer",
     "leader": "leader.leader",
+    "members": "members.members",
     "holders": "holders.holders",
     "top": "top.top",
     "resize": "resize.resize",

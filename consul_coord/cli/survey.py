@@ -17,7 +17,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from consul_coord import LOCK_FLAGS, SEMAPHORE_FLAGS, DecodeError
+from consul_coord import GROUP_FLAGS, LOCK_FLAGS, SEMAPHORE_FLAGS, DecodeError
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.rwlock import queue as rwqueue
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ELECT = "consul-coord elect "
 """What the names of the sessions of ``consul-coord elect`` begin with."""
-Kind = Literal["lock", "election", "semaphore", "reading", "writing", "key"]
+Kind = Literal["lock", "election", "semaphore", "reading", "writing", "member", "key"]
 
 _QUEUE = "/.wait/"
 
@@ -115,6 +115,8 @@ def _locked(key: str, pair: KVPair | None, queue: list[KVPair], sessions: Mappin
     names = [each.session_name or "" for each in held] + [each.session_name or "" for each in waiters]
     if noted or any(name.startswith(ELECT) for name in names):
         kind = "election"
+    elif pair is not None and pair.flags == GROUP_FLAGS:
+        kind = "member"
     return Place(kind, key, held, waiters)
 
 

@@ -177,7 +177,10 @@ def test_text_lists_who_waits_by_place_from_1(call: Call, key: str, client: Clie
 
 def test_an_election_of_the_command_is_shown_as_one(call: Call, key: str, start: Start) -> None:
     candidates = [start("elect", key, "--value", name, "--json", "--", "cat") for name in ("one", "two")]
-    until(lambda: [len(each["waiters"]) for each in told(call, key)] == [1], "one leads, one waits")
+    until(
+        lambda: [(len(one["holders"]), len(one["waiters"])) for one in told(call, key)] == [(1, 1)],
+        "one leads, one waits",
+    )
     (place,) = told(call, key)
     assert place["kind"] == "election"
     assert {each["value"] for each in place["holders"] + place["waiters"]} == {"one", "two"}
