@@ -102,7 +102,10 @@ def test_fastapi_leads_locks_and_resigns(address: str, tmp_path: Path) -> None:
         status, shipped = server.ask("/orders/7/ship", method="POST")
         assert (status, shipped["fence"] > 0) == (200, True)
         with Lock(client, "orders/8").hold(timeout=PATIENCE):
-            assert server.ask("/orders/8/ship", method="POST") == (409, {"detail": "somebody else is at it"})
+            assert server.ask("/orders/8/ship", method="POST") == (
+                409,
+                {"detail": "another request is on it"},
+            )
         settled = eventually(lambda: accepted(server.ask("/settle", method="POST")))
         # Somebody else takes the leadership by force: what the application writes then is refused.
         now = leader(client, KEY)
