@@ -77,24 +77,20 @@ class Signal:
         return f"Signal({'set' if self._raised else 'not set'})"
 
 
-class Once(Generic[T]):
-    """A value settled by whoever comes first; later attempts change nothing."""
+class Once(dict[None, tuple[T]], Generic[T]):
+    """A value settled by whoever comes first; later attempts change nothing. Not empty once it is settled."""
 
-    __slots__ = ("settled",)
-
-    def __init__(self) -> None:
-        self.settled: dict[None, tuple[T]] = {}
-        """Not empty once it is settled."""
+    __slots__ = ()
 
     def settle(self, value: T) -> bool:
         """Set the value; returns whether this call was the first."""
         mine = (value,)
-        return self.settled.setdefault(None, mine) is mine
+        return self.setdefault(None, mine) is mine
 
     @property
     def value(self) -> T | None:
         """The settled value, or None before."""
-        settled = self.settled.get(None)
+        settled = self.get(None)
         return None if settled is None else settled[0]
 
 

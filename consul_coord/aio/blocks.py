@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from consul_coord.aio.body import Body, misused, require_interruptible
 from consul_coord.aio.driver import current_owner
-from consul_coord.base_client import OUTAGES, brief
-from consul_coord.recipes.contend.recipe import acquire, try_acquire
+from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
 from consul_coord.recipes.hold.view import handle_of, host_of
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
     from consul_coord.aio.hold import AsyncHold
     from consul_coord.aio.runner import AsyncRunner
-    from consul_coord.recipes.contend.recipe import Recipe
-    from consul_coord.recipes.contend.waiting import Flag
+    from consul_coord.models import ReleaseOutcome
+    from consul_coord.recipes.contend.recipe import Flag, Owners, Recipe
 
 H = TypeVar("H", bound="AsyncHold")
 T = TypeVar("T")
@@ -37,8 +36,9 @@ P = ParamSpec("P")
 class Blocks(Generic[H]):
     """The blocks of one object."""
 
-    def __init__(self, key: str, kind: type[Body] = Body) -> None:
+    def __init__(self, key: str, kind: type[Body] = Body, *, owners: Owners | None = None) -> None:
         self._key = key
+        self._owners = owners
         self._kind = kind
         self._entered: dict[Body, None] = {}
 
@@ -48,6 +48,8 @@ class Blocks(Generic[H]):
         if interrupt:
             body.interrupt_at_loss(functools.partial(_has, weakref.ref(self)), host_of(hold))
         if handle is not None:
+            if self._owners is not None:
+                self._owners.note(body.owner, handle)
             handle.grant.depth += handle.again
         self._entered[body] = None  # with nothing called since, nothing comes in between
         return hold
@@ -94,10 +96,11 @@ class AsyncHeld(Generic[H]):
         *,
         interrupt: bool = False,
         kind: type[Body] | None = None,
+        owners: Owners | None = None,
     ) -> None:
         self._take = take
         self._interrupt = interrupt
-        self._blocks = Blocks[H](key, kind or Body)
+        self._blocks = Blocks[H](key, kind or Body, owners=owners)
 
     async def __aenter__(self) -> H:
         if self._interrupt:
@@ -114,12 +117,57 @@ class AsyncHoldable(Generic[H]):
     """What is taken and given back: the ways to do so that a lock and a semaphore have in common."""
 
     _runner: AsyncRunner
-    _recipe: Recipe
 
-    def __init__(self, key: str, view: type[H]) -> None:
-        self._blocks = Blocks[H](key)
-        self._name = key
+    def __init__(self, recipe: Recipe[Any], view: type[H]) -> None:
+        self._recipe = recipe
+        self._blocks = Blocks[H](recipe.name, owners=recipe.owners)
         self._view = view
+
+    async def acquire(
+        self, *, timeout: float | None = None, max_hold: float | None = None, cancel: Flag | None = None
+    ) -> H:
+        """Take it, waiting up to ``timeout`` seconds for it: None waits for ever, 0 tries once.
+
+        The timeout covers everything, failing requests too, which are repeated meanwhile. ``max_hold``:
+        seconds after which the hold is lost, as MAX_HOLD, though its session goes on; the key, or the slot,
+        is given back when the lock-delay is over, or the holder has released it. ``cancel``: an event, of any
+        kind that has ``is_set()``, which ends the waiting with AcquireCancelled within 100 ms, as
+        ``cancel()`` does. Raises AcquireTimeout (its ``blocker`` says what stood in the way),
+        AcquireCancelled, AlreadyHeld when this thread or task has the lock, SemaphoreLimitConflict when a
+        semaphore's record has another limit, KeyConflict when the key is used for something else, DecodeError
+        when a semaphore's record can't be read, ClientClosed, and what the server refuses.
+        """
+        core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe, cancel)
+        handle = await self._runner.run(
+            waiting, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold, waiting=waiting
+        )
+        hold = self._view(self._runner, core, handle.grant, handle)
+        self._recipe.owners.keep(owner, handle)
+        return hold
+
+    async def try_acquire(self, *, max_hold: float | None = None) -> H | None:
+        """Take it if it is free, and nobody waits for a semaphore's slot; None otherwise, as in a lock-delay.
+
+        Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
+        """
+        core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe)
+        handle = await self._runner.run(waiting, try_acquire, core, self._recipe, max_hold=max_hold)
+        if handle is None:
+            return None
+        hold = self._view(self._runner, core, handle.grant, handle)
+        self._recipe.owners.keep(owner, handle)
+        return hold
+
+    async def release(self) -> ReleaseOutcome:
+        """Give up the latest hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""
+        return await self._runner.finish(release_own, self._runner.core, self._recipe)
+
+    def cancel(self) -> None:
+        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms.
+
+        May be called from any thread, and from a signal handler.
+        """
+        self._recipe.cancel(self._runner.core)
 
     def hold(
         self,
@@ -142,7 +190,7 @@ class AsyncHoldable(Generic[H]):
         cancellation goes on unchanged.
         """
         take = functools.partial(self._taken, timeout, max_hold=max_hold, cancel=cancel)
-        return AsyncHeld(self._name, take, interrupt=interrupt)
+        return AsyncHeld(self._recipe.name, take, interrupt=interrupt, owners=self._recipe.owners)
 
     async def __aenter__(self) -> H:
         return self._blocks.enter(await self._taken(None))
@@ -155,33 +203,12 @@ class AsyncHoldable(Generic[H]):
     async def _taken(
         self, timeout: float | None, *, max_hold: float | None = None, cancel: Flag | None = None
     ) -> H:
-        """Take it, for a caller or a block that is to keep it."""
-        core = self._runner.core
-        try:
-            with self._recipe.waiting(core.host, cancel) as interrupt:
-                handle = await self._runner.run(
-                    interrupt, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold
-                )
-        except OUTAGES as error:
-            raise brief(error) from error.__cause__
+        """Take it, for a block that is to keep it."""
+        core, waiting = self._runner.core, Waiting(self._recipe, cancel)
+        handle = await self._runner.run(
+            waiting, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold, waiting=waiting
+        )
         return self._view(self._runner, core, handle.grant, handle)
-
-    async def _tried(self, max_hold: float | None) -> H | None:
-        """Take it if that can be done at once."""
-        core = self._runner.core
-        try:
-            with self._recipe.waiting() as interrupt:
-                handle = await self._runner.run(interrupt, try_acquire, core, self._recipe, max_hold=max_hold)
-        except OUTAGES as error:
-            raise brief(error) from error.__cause__
-        return None if handle is None else self._view(self._runner, core, handle.grant, handle)
-
-    def _kept(self, hold: H) -> H:
-        """Keep the hold for the caller's ``release``: the last thing that an acquire does."""
-        owner, handle = current_owner(), handle_of(hold)
-        if handle is not None:
-            self._recipe.owners.keep(owner, handle)
-        return hold
 
     async def run(
         self,

@@ -14,6 +14,7 @@ from consul_coord.base_client import require
 from consul_coord.errors import ConsulCoordError, LockLost
 from consul_coord.models._validate import bytes_or_none
 from consul_coord.models.once import OnceResult, check_period
+from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Record, asked
 
@@ -157,8 +158,9 @@ class AsyncOnce:
             slot=slot, period=period, align=align, now=self._runner.wall(), retry_failed=self._retry_failed
         )
         core = self._runner.core
-        with self._once.waiting() as interrupt:
-            turn = await self._runner.run(interrupt, recipe.begin, core, self._once, ask, timeout=timeout)
+        turn = await self._runner.run(
+            Waiting(self._once), recipe.begin, core, self._once, ask, timeout=timeout
+        )
         if isinstance(turn, Record):
             return turn.result()
         return AsyncOnceRun(self._runner, core, self._once, turn)
@@ -177,7 +179,7 @@ class AsyncOnce:
 
     def cancel(self) -> None:
         """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
-        self._once.cancel()
+        self._once.cancel(self._runner.core)
 
     def __repr__(self) -> str:
         return f"<AsyncOnce on {self.key!r} of {self._runner!r}>"

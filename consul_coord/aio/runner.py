@@ -171,14 +171,17 @@ class AsyncRunner(BaseRunner):
         try:
             core.enter(interrupt)
             return await program(AsyncIO(self._host, self._transport, interrupt=interrupt), *args, **kwargs)
+        except OUTAGES as error:
+            raise brief(error) from error.__cause__
         finally:
             core.calls.pop(interrupt, None)
             core.call_ended()
 
     async def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, in this task."""
+        self._host.running()
         try:
-            return await self.run(Interrupt(), program, *args, **kwargs)
+            return await self._run(Interrupt(), program, *args, **kwargs)
         except OUTAGES as error:
             raise brief(error) from error.__cause__
 
@@ -189,7 +192,7 @@ class AsyncRunner(BaseRunner):
     async def perform(self, call: Call[T], /) -> T:
         """Carry out one endpoint's call; needs no background."""
         try:
-            return await self.alone(ask, call, timeout=self._settings.timeout)
+            return await self._run(Interrupt(), ask, call, timeout=self._settings.timeout)
         except OUTAGES as error:
             raise brief(error) from error.__cause__
 

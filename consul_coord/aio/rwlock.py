@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from consul_coord.aio.blocks import AsyncHoldable
 from consul_coord.aio.client import AsyncClient
+from consul_coord.aio.hold import AsyncHold
 from consul_coord.aio.lock import AsyncLock
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
@@ -78,7 +80,8 @@ class AsyncRwSide(AsyncLock):
     def __init__(self, client: AsyncClient, key: str, side: recipe.RwSide) -> None:
         self._key = key  # first: the base class asks for it
         super().__init__(client, key)
-        self._recipe = self._side = side
+        self._side = side
+        AsyncHoldable.__init__(self, side, AsyncHold)
 
     @property
     def key(self) -> str:
@@ -89,6 +92,10 @@ class AsyncRwSide(AsyncLock):
         """Return who is in, on either side, or the first of several readers; a consistent read."""
         holders = await self._runner.call(recipe.holders, self._runner.core, self._side)
         return holders[0] if holders else None
+
+    async def locked(self) -> bool:
+        """Return whether anybody is in, on either side; a consistent read, and old at once."""
+        return await self.holder() is not None
 
     async def contenders(self) -> tuple[Contender, ...]:
         """Return who waits, for either side, the next one first; a consistent read."""

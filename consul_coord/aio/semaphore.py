@@ -10,15 +10,13 @@ from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.models._validate import bytes_or_none
-from consul_coord.recipes.contend.recipe import release_own
 from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
-    from consul_coord.recipes.contend.waiting import Flag
+    from consul_coord.models import Contender, Holder, SessionSpec
 
 
 class AsyncPermit(AsyncHold):
@@ -74,7 +72,7 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         record of so many holders can't be kept, UnsafeSession for checks without a grace.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
-        self._recipe = self._semaphore = recipe.SemaphoreObject(
+        self._semaphore = recipe.SemaphoreObject(
             SemaphorePlan(
                 prefix=prefix,
                 value=bytes_or_none(value),
@@ -86,7 +84,7 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
             ),
             limit,
         )
-        super().__init__(self.prefix, AsyncPermit)
+        super().__init__(self._semaphore, AsyncPermit)
 
     @property
     def prefix(self) -> str:
@@ -97,40 +95,6 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
     def limit(self) -> int:
         """The number of slots, as this object has it; no I/O."""
         return self._semaphore.limit
-
-    async def acquire(
-        self, *, timeout: float | None = None, max_hold: float | None = None, cancel: Flag | None = None
-    ) -> AsyncPermit:
-        """Get a slot, waiting up to ``timeout`` seconds for it: None waits for ever, 0 tries once.
-
-        The timeout covers everything, failing requests too, which are repeated meanwhile. ``max_hold``:
-        seconds after which the hold is lost, as MAX_HOLD, though its session goes on; the slot is given back
-        when the lock-delay is over, or the holder has released it. ``cancel``: an event, of any kind that has
-        ``is_set()``, which ends the waiting with AcquireCancelled within 100 ms, as ``cancel()`` does. Raises
-        AcquireTimeout (its ``blocker`` says what stood in the way), AcquireCancelled, SemaphoreLimitConflict
-        when the record has another limit, KeyConflict when it is none, DecodeError when it can't be read,
-        ClientClosed, and what the server refuses.
-        """
-        return self._kept(await self._taken(timeout, max_hold=max_hold, cancel=cancel))
-
-    async def try_acquire(self, *, max_hold: float | None = None) -> AsyncPermit | None:
-        """Get a slot if one is free and nobody waits for it; None otherwise.
-
-        Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
-        """
-        hold = await self._tried(max_hold)
-        return None if hold is None else self._kept(hold)
-
-    async def release(self) -> ReleaseOutcome:
-        """Give up the latest permit of the calling thread or task; see ``Permit.release``. Raises NotHeld."""
-        return await self._runner.finish(release_own, self._runner.core, self._semaphore)
-
-    def cancel(self) -> None:
-        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms.
-
-        May be called from any thread, and from a signal handler.
-        """
-        self._semaphore.cancel()
 
     async def holders(self) -> tuple[Holder, ...]:
         """Return who holds a slot, the longest holder first; a consistent read.

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
     from consul_coord.http.agents import Agents
     from consul_coord.io import IO, Host
-    from consul_coord.recipes.contend.owners import Owners
-    from consul_coord.recipes.contend.shared import Standing
+    from consul_coord.recipes.contend.shared import Owners, Standing
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.recipes.session.keeping import KeptSession, SessionSource
 
@@ -98,7 +97,8 @@ class ClientState:
         self._asking = OnDemand(host, self._keep_asking, has_work=self._is_looked_at, name="contact")
         self._fresh: deque[Grant] = deque()
         """Holds that are not watched yet."""
-        self._owners: weakref.WeakSet[Owners] = weakref.WeakSet()
+        self.owners: weakref.WeakSet[Owners] = weakref.WeakSet()
+        """Who has holds of which object: of each object that was used with this client."""
         self._attending = OnDemand(host, self._attend, has_work=self._has_work, name="attend to holds")
         self._closed_by: Once[LossReason] = Once()
         """Settled when closing begins: nothing new begins from then on."""
@@ -144,10 +144,8 @@ class ClientState:
         self._fresh.append(hold)
         self.attend()
 
-    def attend(self, owners: Owners | None = None) -> None:
-        """Have the register swept while anything is entered, and holds of ``owners`` that ended forgotten."""
-        if owners is not None:
-            self._owners.add(owners)
+    def attend(self) -> None:
+        """Have the register swept while anything is entered."""
         self._attending.start()
 
     def _has_work(self) -> bool:
@@ -176,7 +174,7 @@ class ClientState:
                     seldom = ()
 
     def _sweep(self) -> None:
-        for owners in list(self._owners):
+        for owners in list(self.owners):
             owners.forget_ended(self.host.has_ended)
         self.tickets.heal()
         self.holds.announce_losses()
@@ -252,12 +250,12 @@ class ClientState:
     def enter(self, interrupt: Interrupt) -> None:
         """Let ``close`` end a call that is about to begin. Raises ClientClosed when it is too late."""
         self.calls[interrupt] = None
-        if self._closed_by.value:
+        if self._closed_by:
             raise _closed()
 
     def call_ended(self) -> None:
         """Tell whoever closes when it was the last one."""
-        if self._closed_by.value and not self.calls:
+        if self._closed_by and not self.calls:
             self._no_calls.set()
 
     async def calls_end(self, io: IO, *, deadline: float) -> None:

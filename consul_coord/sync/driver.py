@@ -355,7 +355,7 @@ class _LoopThread:
 
     def start(self) -> None:
         """Start the thread, and the loop unless that is put off. Raises BackgroundFailed."""
-        if not self._thread.settled:
+        if not self._thread:
             start_thread(self._run, name="consul-coord-loop")
         self.started = True
         if not start_delay:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import bytes_or_none
-from consul_coord.recipes.contend.recipe import release_own
 from consul_coord.recipes.lock import lock as recipe
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.sync.blocks import Holdable
@@ -18,9 +17,7 @@ from consul_coord.sync.hold import Hold
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from consul_coord.models import Contender, Holder, ReleaseOutcome, SessionSpec
-    from consul_coord.recipes.contend.recipe import Recipe
-    from consul_coord.recipes.contend.waiting import Flag
+    from consul_coord.models import Contender, Holder, SessionSpec
 
 
 class Lock(Holdable[Hold]):
@@ -64,8 +61,7 @@ class Lock(Holdable[Hold]):
         that crashed. Raises InvalidKey, and InvalidArgument for a client of the other kind.
         """
         self._runner = require(client, Client, type(self).__name__)
-        self._recipe: Recipe
-        self._recipe = self._lock = recipe.LockObject(
+        self._lock = recipe.LockObject(
             LockPlan(
                 keys=self._keys or (key,),
                 value=bytes_or_none(value),
@@ -78,46 +74,12 @@ class Lock(Holdable[Hold]):
                 any_key=self._any_key,
             )
         )
-        super().__init__(self.key, Hold)
+        super().__init__(self._lock, Hold)
 
     @property
     def key(self) -> str:
         """The key that is locked."""
         return self._lock.plan.key
-
-    def acquire(
-        self, *, timeout: float | None = None, max_hold: float | None = None, cancel: Flag | None = None
-    ) -> Hold:
-        """Take the lock, waiting up to ``timeout`` seconds for it: None waits for ever, 0 tries once.
-
-        The timeout covers everything, failing requests too, which are repeated meanwhile. ``max_hold``:
-        seconds after which the hold is lost, as MAX_HOLD, though its session goes on; the lock is given back
-        when the lock-delay is over, or the holder has released it. ``cancel``: an event, of any kind that has
-        ``is_set()``, which ends the waiting with AcquireCancelled within 100 ms, as ``cancel()`` does. Raises
-        AcquireTimeout (its ``blocker`` says what stood in the way), AcquireCancelled, AlreadyHeld when this
-        thread or task has it, KeyConflict when the key is used for something else, ClientClosed, and what the
-        server refuses.
-        """
-        return self._kept(self._taken(timeout, max_hold=max_hold, cancel=cancel))
-
-    def try_acquire(self, *, max_hold: float | None = None) -> Hold | None:
-        """Take the lock if it is free; None when somebody else has it or a lock-delay is in force.
-
-        Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
-        """
-        hold = self._tried(max_hold)
-        return None if hold is None else self._kept(hold)
-
-    def release(self) -> ReleaseOutcome:
-        """Give up the hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""
-        return self._runner.finish(release_own, self._runner.core, self._recipe)
-
-    def cancel(self) -> None:
-        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms.
-
-        May be called from any thread, and from a signal handler.
-        """
-        self._recipe.cancel()
 
     def holder(self) -> Holder | None:
         """Return who holds the lock, as the leader has it, or None; a consistent read.

@@ -102,6 +102,8 @@ class Runner(BaseRunner):
         try:
             core.enter(interrupt)
             return run(program(BlockingIO(self._host, self._transport, interrupt=interrupt), *args, **kwargs))
+        except OUTAGES as error:
+            raise brief(error) from error.__cause__
         finally:
             core.calls.pop(interrupt, None)
             core.call_ended()
@@ -120,13 +122,13 @@ class Runner(BaseRunner):
     def perform(self, call: Call[T], /) -> T:
         """Carry out one endpoint's call."""
         try:
-            return self.alone(ask, call, timeout=self._settings.timeout)
+            return self.run(Interrupt(), ask, call, timeout=self._settings.timeout)
         except OUTAGES as error:
             raise brief(error) from error.__cause__
 
     def alone(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that needs no background, on this thread."""
-        return self.call(program, *args, **kwargs)
+        return self.run(Interrupt(), program, *args, **kwargs)
 
     @property
     def serving(self) -> str:

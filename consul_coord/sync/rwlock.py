@@ -9,7 +9,9 @@ from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
 from consul_coord.models._validate import bytes_or_none
 from consul_coord.recipes.rwlock import lock as recipe
+from consul_coord.sync.blocks import Holdable
 from consul_coord.sync.client import Client
+from consul_coord.sync.hold import Hold
 from consul_coord.sync.lock import Lock
 
 if TYPE_CHECKING:
@@ -79,7 +81,8 @@ class RwSide(Lock):
     def __init__(self, client: Client, key: str, side: recipe.RwSide) -> None:
         self._key = key  # first: the base class asks for it
         super().__init__(client, key)
-        self._recipe = self._side = side
+        self._side = side
+        Holdable.__init__(self, side, Hold)
 
     @property
     def key(self) -> str:
@@ -90,6 +93,10 @@ class RwSide(Lock):
         """Return who is in, on either side, or the first of several readers; a consistent read."""
         holders = self._runner.call(recipe.holders, self._runner.core, self._side)
         return holders[0] if holders else None
+
+    def locked(self) -> bool:
+        """Return whether anybody is in, on either side; a consistent read, and old at once."""
+        return self.holder() is not None
 
     def contenders(self) -> tuple[Contender, ...]:
         """Return who waits, for either side, the next one first; a consistent read."""

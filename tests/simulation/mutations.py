@@ -404,7 +404,7 @@ MUTATIONS = (
         "a lost hold is said to be held while its lease lasts",
         Grant,
         "is_held",
-        "self.look(now)[1] is None and not self._end.settled",
+        "self.look(now)[1] is None and not self._end",
         "self.lease.is_valid(now)",
         breaks="lost for good",
     ),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import AcquireCancelled, LeadershipLost
-from consul_coord.io import Interrupt
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
 from consul_coord.recipes import client as coordinator
@@ -90,12 +89,11 @@ class Scene:
         locked: LockObject,
         *,
         timeout: float | None = None,
-        interrupt: Interrupt | None = None,
     ) -> Handle:
         return await self.process.call(
             io.task,
             lambda io: recipe.acquire(io, self.process.core, locked, timeout=timeout),
-            interrupt=interrupt,
+            interrupt=recipe.Waiting(locked),
         )
 
 
@@ -109,11 +107,11 @@ def scene() -> Generator[Scene]:
 
 def test_a_cancelled_acquire_that_is_applied_late_leaves_nothing_locked(scene: Scene) -> None:
     async def program(io: SimIO) -> None:
-        interrupt = Interrupt()
+        lock = a_lock()
         scene.world.network.delay_next("barge", 0.5)
-        scene.process.alarm(io.now() + 0.1, lambda: interrupt.fire(lambda: AcquireCancelled("now", key=KEY)))
+        scene.process.alarm(io.now() + 0.1, lambda: lock.cancel(scene.process.core))
         with pytest.raises(AcquireCancelled):
-            await scene.acquire(io, a_lock(), interrupt=interrupt)
+            await scene.acquire(io, lock)
 
     scene.play(program, seconds=1.0)
     scene.world.advance(scene.world.scheduler.now + sum(SWEEPS[:2]))
@@ -143,10 +141,9 @@ def test_what_one_lock_has_left_does_not_stop_another_of_the_same_client_with_a_
             await release(io, scene.process.core.holds, handle.grant)
         scene.process.core.queue_memory.saw_waiters(KEY, waiting=True)  # so that it queues
         scene.world.network.delay_next("join", 0.5)
-        interrupt = Interrupt()
-        scene.process.alarm(io.now() + 0.1, lambda: interrupt.fire(lambda: AcquireCancelled("now", key=KEY)))
+        scene.process.alarm(io.now() + 0.1, lambda: first.cancel(scene.process.core))
         with pytest.raises(AcquireCancelled):
-            await scene.acquire(io, first, interrupt=interrupt)
+            await scene.acquire(io, first)
         await io.sleep(0.6)
         await scene.acquire(io, second, timeout=2 * SWEEPS[0])
 
@@ -308,10 +305,10 @@ def test_a_candidate_of_low_priority_sees_a_vacancy_that_is_like_an_earlier_one(
 def test_a_closed_client_does_not_wait_for_sessions_that_late_requests_may_make(scene: Scene) -> None:
     async def program(io: SimIO) -> None:
         scene.process.link.cut = True
-        interrupt = Interrupt()
-        scene.process.alarm(io.now() + 0.1, lambda: interrupt.fire(lambda: AcquireCancelled("now", key=KEY)))
+        lock = a_lock()
+        scene.process.alarm(io.now() + 0.1, lambda: lock.cancel(scene.process.core))
         with pytest.raises(AcquireCancelled):
-            await scene.acquire(io, a_lock(), interrupt=interrupt)
+            await scene.acquire(io, lock)
         scene.process.link.mend()
         scene.process.core.begin_close()
         await coordinator.close(io, scene.process.core, deadline=io.now() + 5.0)

@@ -1,38 +1,157 @@
-"""What every lock and semaphore object has: attempts, the holds of its threads and tasks, waiting calls."""
+"""What every lock and semaphore object has: attempts, waiting calls, and the holds of its threads and tasks.
+
+Rules
+- ``release()`` of the object means the latest hold of the caller: each is *noted* here, by a weak reference.
+- What ``acquire`` returns is *kept* here, too, for as long as that thread or task lives: its caller may drop
+  it. What only an ended thread had is given back. The hold of a ``with`` block is kept by the block.
+- Keeping is the last thing that an acquire does, in a line that calls nothing: CPython runs no signal handler
+  within it. So a call that raises keeps nothing, and what nobody keeps is given back.
+- An event of a user's that ends a waiting call need not tell anybody, and may be set by a signal handler: so
+  it is looked at again and again, in the background, while the call waits.
+"""
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from consul_coord.errors import InvalidArgument, LockLost, NotHeld
+from consul_coord.errors import AcquireCancelled, InvalidArgument, LockLost, NotHeld
+from consul_coord.io import Interrupt
 from consul_coord.recipes.contend.attempt import or_none
-from consul_coord.recipes.contend.owners import Owners
-from consul_coord.recipes.contend.waiting import WaitingCalls
 from consul_coord.recipes.hold.asking import check
 from consul_coord.recipes.hold.grant import Handle
 from consul_coord.recipes.hold.release import release
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from consul_coord.io import IO
     from consul_coord.models import ReleaseOutcome
     from consul_coord.recipes.contend.attempt import Attempt
     from consul_coord.recipes.contend.shared import Shared
 
 
-class Recipe(WaitingCalls, ABC):
+S = TypeVar("S")
+
+LOOK = 0.05
+"""Seconds between two looks at a user's event."""
+
+
+class Flag(Protocol):
+    """What can be set: an event of ``threading``, ``multiprocessing``, ``asyncio`` or ``anyio``, say."""
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        ...
+
+
+class Waiting(Interrupt):
+    """What ends one waiting call: ``cancel`` of the object that it is about, or an event of the user's."""
+
+    __slots__ = ("about", "flag")
+
+    def __init__(self, about: Cancellable, flag: Flag | None = None) -> None:
+        super().__init__()
+        self.about = about
+        self.flag = flag
+
+    def heed(self, io: IO, client: Shared) -> None:
+        """Let the event end the call, until it is over. Raises AcquireCancelled when it is set already."""
+        if self.flag is not None:
+            if self.flag.is_set():
+                raise self.about.cancelled()
+            io.spawn(partial(self._look, client), name=f"heed an event for {self.about.name}")
+
+    async def _look(self, client: Shared, io: IO) -> None:
+        while self in client.calls:
+            if self.flag is not None and self.flag.is_set():
+                self.fire(self.about.cancelled)
+            await io.sleep(LOOK)
+
+
+class Cancellable:
+    """Something named that calls wait for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def cancel(self, client: Shared) -> None:
+        """End the waiting calls with AcquireCancelled."""
+        for call in list(client.calls):
+            if isinstance(call, Waiting) and call.about is self:
+                call.fire(self.cancelled)
+
+    def cancelled(self) -> AcquireCancelled:
+        """Return what a call raises that was ended."""
+        return AcquireCancelled(f"waiting for {self.name!r} was cancelled", key=self.name)
+
+
+class Owners:
+    """The holds of one object, by the thread or task that has them."""
+
+    def __init__(self) -> None:
+        self._noted: dict[object, list[weakref.ref[Handle]]] = {}
+        self._kept: dict[Handle, object] = {}
+
+    def note(self, owner: object, handle: Handle) -> None:
+        """Remember a hold as its owner's latest, for as long as something keeps it."""
+        before = [ref for ref in self._noted.get(owner, ()) if _is_wanted(ref())]
+        self._noted[owner] = [*before, weakref.ref(handle)]
+
+    def keep(self, owner: object, handle: Handle) -> None:
+        """Note a hold, and keep it while its owner lives; the last thing that an acquire does."""
+        self.note(owner, handle)
+        handle.grant.depth += handle.again
+        self._kept[handle] = owner
+
+    def latest(self, owner: object) -> Handle | None:
+        """Return the owner's latest hold that it is not done with."""
+        for ref in reversed(self._noted.get(owner, ())):
+            handle = ref()
+            if handle is not None and not handle.grant.left:
+                return handle
+        return None
+
+    def forget_ended(self, is_over: Callable[[object], bool]) -> None:
+        """Forget the holds of owners that have ended, and what living ones are done with."""
+        for handle, owner in list(self._kept.items()):
+            if handle.grant.left or is_over(owner):
+                self._kept.pop(handle, None)
+        for owner, refs in list(self._noted.items()):
+            if not any(_is_wanted(ref()) for ref in refs):
+                self._noted.pop(owner, None)
+
+
+def _is_wanted(handle: Handle | None) -> bool:
+    return handle is not None and not handle.grant.left
+
+
+class Recipe(Cancellable, ABC, Generic[S]):
     """One object of a user's: ``name`` is what it is about, ``one`` what a holder has."""
 
     def __init__(self, name: str, *, one: str, reentrant: bool = False) -> None:
         super().__init__(name)
-        self.name = name
         self.reentrant = reentrant
         self.owners = Owners()
         self._one = one
+        self._begun: tuple[Shared, S] | None = None
 
     @abstractmethod
     def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> Attempt:
         """Return one call of ``acquire``, not begun yet."""
+
+    @abstractmethod
+    def _begin(self, client: Shared) -> S:
+        """Make what the object has with one client's state."""
+
+    def with_client(self, client: Shared) -> S:
+        """Return what the object has with a client: the same for as long as the client's state is."""
+        if self._begun is None or self._begun[0] is not client:
+            client.owners.add(self.owners)
+            self._begun = (client, self._begin(client))
+        return self._begun[1]
 
     def held_by(self, owner: object) -> Handle:
         """Return the owner's latest hold that was not given up. Raises NotHeld."""
@@ -46,25 +165,30 @@ class Recipe(WaitingCalls, ABC):
         return handle
 
 
-async def acquire(
-    io: IO, client: Shared, recipe: Recipe, *, timeout: float | None, max_hold: float | None = None
-) -> Handle:
+def acquire(
+    io: IO,
+    client: Shared,
+    recipe: Recipe[Any],
+    *,
+    timeout: float | None,
+    max_hold: float | None = None,
+    waiting: Waiting | None = None,
+) -> Coroutine[Any, Any, Handle]:
     """Acquire, waiting up to ``timeout`` seconds (None: for ever; 0: one try), for ``max_hold`` at most.
 
-    The caller keeps the handle at its very end: with ``recipe.owners``, or with a block. Raises AlreadyHeld,
-    AcquireTimeout, KeyConflict, InvalidArgument, and what the server refuses.
+    The caller keeps the handle at its very end: with ``recipe.owners``, or with a block that notes it there.
+    Raises AlreadyHeld, AcquireTimeout, AcquireCancelled, KeyConflict, InvalidArgument, and what the server
+    refuses.
     """
     check_max_hold(max_hold)
-    owner = io.owner()
-    again = recipe.owners.latest(owner) if recipe.reentrant else None
+    if waiting is not None:
+        waiting.heed(io, client)
+    again = recipe.owners.latest(io.owner()) if recipe.reentrant else None
     if again is None or again.grant.refused_again:
-        client.attend(recipe.owners)
-        handle = await recipe.attempt(io, client, timeout=timeout).run()
+        program = recipe.attempt(io, client, timeout=timeout).run()
     else:
-        handle = _enter_again(io, again)
-    client.holds.limit(handle.grant, max_hold)
-    recipe.owners.note(owner, handle)
-    return handle
+        program = _enter_again(io, again)
+    return program if max_hold is None else _limited(client, program, max_hold)
 
 
 def check_max_hold(max_hold: float | None) -> None:
@@ -74,7 +198,13 @@ def check_max_hold(max_hold: float | None) -> None:
         raise InvalidArgument(message)
 
 
-def _enter_again(io: IO, handle: Handle) -> Handle:
+async def _limited(client: Shared, program: Coroutine[Any, Any, Handle], max_hold: float) -> Handle:
+    handle = await program
+    client.holds.limit(handle.grant, max_hold)
+    return handle
+
+
+async def _enter_again(io: IO, handle: Handle) -> Handle:
     try:
         check(handle.grant, io.now())
     except LockLost:
@@ -84,7 +214,7 @@ def _enter_again(io: IO, handle: Handle) -> Handle:
 
 
 async def try_acquire(
-    io: IO, client: Shared, recipe: Recipe, *, max_hold: float | None = None
+    io: IO, client: Shared, recipe: Recipe[Any], *, max_hold: float | None = None
 ) -> Handle | None:
     """Acquire if that can be done at once; None when somebody else has it, or a lock-delay is in force.
 
@@ -93,6 +223,6 @@ async def try_acquire(
     return await or_none(acquire(io, client, recipe, timeout=0, max_hold=max_hold))
 
 
-async def release_own(io: IO, client: Shared, recipe: Recipe) -> ReleaseOutcome:
+async def release_own(io: IO, client: Shared, recipe: Recipe[Any]) -> ReleaseOutcome:
     """Release what the calling thread or task holds. Raises NotHeld."""
     return await release(io, client.holds, recipe.held_by(io.owner()).grant)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from consul_coord.io import Host, Signal
+    from collections.abc import Callable
+    from weakref import WeakSet
+
+    from consul_coord.io import Host, Interrupt, Signal
     from consul_coord.models import SessionSpec
     from consul_coord.recipes.cleanup.reaper import Reaper
     from consul_coord.recipes.contend.memory import QueueMemory
-    from consul_coord.recipes.contend.owners import Owners
     from consul_coord.recipes.contend.tickets import Tickets
     from consul_coord.recipes.hold.holds import Holds
     from consul_coord.recipes.session.keeping import Sessions, SessionSource
@@ -23,6 +25,14 @@ class Standing(Protocol):
     @property
     def problem(self) -> Exception | None:
         """What is wrong with it at this moment."""
+        ...
+
+
+class Owners(Protocol):
+    """The holds of one object, by the thread or task that has them."""
+
+    def forget_ended(self, is_over: Callable[[object], bool]) -> object:
+        """Forget the holds of owners that have ended."""
         ...
 
 
@@ -41,6 +51,10 @@ class Shared(Protocol):
     reaper: Reaper
     watches: Watches
     queue_memory: QueueMemory
+    calls: dict[Interrupt, None]
+    """What ends each call that waits."""
+    owners: WeakSet[Owners]
+    """Who has holds of which object: swept from time to time."""
     standing: dict[Standing, None]
     """The candidates that were started, and not stopped."""
 
@@ -52,6 +66,6 @@ class Shared(Protocol):
         """Return where a lock gets its session from; one of its own ends when nobody refers to its source."""
         ...
 
-    def attend(self, owners: Owners | None = None) -> None:
-        """Have the register swept while anything is entered, and ``owners`` that have ended forgotten."""
+    def attend(self) -> None:
+        """Have the register swept while anything is entered."""
         ...

@@ -329,7 +329,7 @@ class Candidacy:
                 io,
                 self.client,
                 self.lock.plan,
-                self.lock.source(self.client),
+                self.lock.with_client(self.client),
                 timeout=timeout,
                 saw=self._saw_in_queue,
             )
@@ -474,7 +474,7 @@ class Candidacy:
 
     def _saw_in_queue(self, leader: LeaderInfo | None) -> None:
         """Take note of what an attempt sees, which may be older than what was seen by following."""
-        if not self._follows.settled:
+        if not self._follows:
             self._saw(leader)
 
     def _saw(self, leader: LeaderInfo | None, ttl: float | None = None) -> None:

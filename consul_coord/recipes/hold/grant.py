@@ -238,7 +238,7 @@ class Grant:
 
         Settles the loss if this is the first to see it.
         """
-        if not self._end.settled and (over_by := self._over_by(now)) is not None:
+        if not self._end and (over_by := self._over_by(now)) is not None:
             self.lose(over_by)
         end = self._end.value
         if end is not None:
@@ -256,12 +256,12 @@ class Grant:
 
     def is_held(self, now: float) -> bool:
         """Return whether the hold may be relied on at ``now``."""
-        return self.look(now)[1] is None and not self._end.settled
+        return self.look(now)[1] is None and not self._end
 
     @property
     def ended(self) -> bool:
         """Whether it was released or lost, as settled so far; does not look at the time."""
-        return bool(self._end.settled)
+        return bool(self._end)
 
     @property
     def reason(self) -> LossReason | None:

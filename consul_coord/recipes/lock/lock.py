@@ -33,7 +33,7 @@ NO_SESSION = "00000000-0000-0000-0000-000000000000"
 """An id that no session has."""
 
 
-class LockObject(Recipe):
+class LockObject(Recipe["SessionSource"]):
     """One lock on a key, or on several."""
 
     def __init__(self, plan: LockPlan) -> None:
@@ -42,18 +42,15 @@ class LockObject(Recipe):
             (check_key if plan.any_key else check_name)(key)
         check_value(plan.keys, plan.value or b"")
         self.plan = plan
-        self._source: tuple[Shared, SessionSource] | None = None
 
     def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> Attempt:
         """Return one call of ``acquire``, not begun yet."""
         kind = LockAttempt if len(self.plan.keys) == 1 else MultiLockAttempt
-        return kind(io, client, self.plan, self.source(client), timeout=timeout)
+        return kind(io, client, self.plan, self.with_client(client), timeout=timeout)
 
-    def source(self, client: Shared) -> SessionSource:
-        """Return where its session comes from: the same for as long as the client's state is."""
-        if self._source is None or self._source[0] is not client:
-            self._source = (client, client.source(self.plan.session))
-        return self._source[1]
+    def _begin(self, client: Shared) -> SessionSource:
+        """Return where its session comes from."""
+        return client.source(self.plan.session)
 
 
 async def holder(io: IO, client: Shared, lock: LockObject) -> Holder | None:

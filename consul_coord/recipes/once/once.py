@@ -28,8 +28,8 @@ from consul_coord.http.retry import Failures, send_once
 from consul_coord.http.retry import ask as answer
 from consul_coord.models import LOCK_FLAGS, Blocker, ReadOptions, TxnOp
 from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.recipe import Cancellable
 from consul_coord.recipes.contend.refusals import timed_out
-from consul_coord.recipes.contend.waiting import WaitingCalls
 from consul_coord.recipes.hold.asking import check, put
 from consul_coord.recipes.hold.release import release
 from consul_coord.recipes.lock.attempt import LockAttempt
@@ -48,7 +48,7 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 _GUARD_CLOSED = {"stale_index", "not_holder", "missing"}
 
 
-class OnceObject(WaitingCalls):
+class OnceObject(Cancellable):
     """One job: a lock and a record."""
 
     def __init__(self, key: str, *, value: bytes | None, session: SessionSpec | str | None) -> None:
@@ -88,7 +88,7 @@ async def begin(
 
     Waits up to ``timeout`` seconds while another caller has the lock. Raises what an acquire raises.
     """
-    attempt = LockAttempt(io, client, once.lock.plan, once.lock.source(client), timeout=timeout)
+    attempt = LockAttempt(io, client, once.lock.plan, once.lock.with_client(client), timeout=timeout)
     seen = await _look(io, client, once, deadline=attempt.deadline)
     verdict = judge(ask, read(seen.pop(once.record, None)))
     if isinstance(verdict, Record):

@@ -24,8 +24,8 @@ from consul_coord.recipes.rwlock.queue import MODES
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.recipes.contend.owners import Owners
     from consul_coord.recipes.contend.queue import Look
+    from consul_coord.recipes.contend.recipe import Owners
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.rwlock.queue import Mode
     from consul_coord.recipes.session.pool import SessionPool
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
-class RwSide(Recipe):
+class RwSide(Recipe["SessionPool"]):
     """The read or the write side of one lock object.
 
     Both share their sessions, and know of each other's holds.
@@ -59,7 +59,6 @@ class RwSide(Recipe):
         check_value((self.base,), value or b"")
         self._flags = flags
         self._spec = session
-        self._pool: tuple[Shared, SessionPool] | None = None
 
     def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> RwAttempt:
         """Return one call of ``acquire``. Raises AlreadyHeld when the thread or task is in already."""
@@ -67,7 +66,7 @@ class RwSide(Recipe):
         return RwAttempt(
             io,
             client,
-            self.pool(client),
+            self.with_client(client),
             base=self.base,
             mode=self.mode,
             value=client.value_of(self._value),
@@ -75,13 +74,11 @@ class RwSide(Recipe):
             timeout=timeout,
         )
 
-    def pool(self, client: Shared) -> SessionPool:
-        """Return where the sessions come from: the same for as long as the client's state is."""
-        if self._pool is None or self._pool[0] is not client:
-            plain = replace(client.sessions.spec, node_checks=(), service_checks=())
-            spec = replace(self._spec or plain, behavior="delete")
-            self._pool = (client, client.pools.pool(waitqueue.directory(self.base), spec))
-        return self._pool[1]
+    def _begin(self, client: Shared) -> SessionPool:
+        """Return where the sessions come from."""
+        plain = replace(client.sessions.spec, node_checks=(), service_checks=())
+        spec = replace(self._spec or plain, behavior="delete")
+        return client.pools.pool(waitqueue.directory(self.base), spec)
 
     def _refuse_owner_of_a_hold(self, owner: object) -> None:
         """Raise AlreadyHeld for a thread or task that would wait for itself, or let a writer do so."""

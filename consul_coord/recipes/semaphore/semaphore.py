@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
-class SemaphoreObject(Recipe):
+class SemaphoreObject(Recipe[Memory]):
     """What one semaphore object has besides its plan: its limit, and its attempts and permits."""
 
     def __init__(self, plan: SemaphorePlan, limit: int) -> None:
@@ -52,7 +52,6 @@ class SemaphoreObject(Recipe):
         self.plan = plan
         self.limit = self.check_limit(limit)
         self._spec = None if plan.session is None else slot_spec(plan.session, plan.grace, plan.prefix)
-        self._memory: tuple[Shared, Memory] | None = None
         self.attempts: weakref.WeakSet[PermitAttempt] = weakref.WeakSet()
         """The calls under way."""
 
@@ -62,19 +61,19 @@ class SemaphoreObject(Recipe):
 
     def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> PermitAttempt:
         """Return one call of ``acquire``, not begun yet."""
-        attempt = PermitAttempt(io, client, self.plan, self.memory(client), limit=self.limit, timeout=timeout)
+        attempt = PermitAttempt(
+            io, client, self.plan, self.with_client(client), limit=self.limit, timeout=timeout
+        )
         self.attempts.add(attempt)
         return attempt
 
-    def memory(self, client: Shared) -> Memory:
-        """Return what is remembered: the same for as long as the client's state is."""
-        if self._memory is None or self._memory[0] is not client:
-            plain = replace(client.sessions.spec, node_checks=(), service_checks=())
-            spec = self._spec or slot_spec(plain, None, self.plan.prefix)
-            pool = client.pools.pool(slots.directory(self.plan.prefix), spec)
-            graced = bool(spec.node_checks or spec.service_checks)
-            self._memory = (client, Memory(pool, self.plan.prefix, self.plan.flags, graced=graced))
-        return self._memory[1]
+    def _begin(self, client: Shared) -> Memory:
+        """Return what is remembered of it."""
+        plain = replace(client.sessions.spec, node_checks=(), service_checks=())
+        spec = self._spec or slot_spec(plain, None, self.plan.prefix)
+        pool = client.pools.pool(slots.directory(self.plan.prefix), spec)
+        graced = bool(spec.node_checks or spec.service_checks)
+        return Memory(pool, self.plan.prefix, self.plan.flags, graced=graced)
 
 
 async def read(io: IO, client: Shared, semaphore: SemaphoreObject) -> Listing:

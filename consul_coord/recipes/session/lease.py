@@ -67,11 +67,11 @@ class Lease:
 
     def is_valid(self, now: float) -> bool:
         """Return whether the session may still be believed in."""
-        return not self._end.settled and now < self.valid_until
+        return not self._end and now < self.valid_until
 
     def remaining(self, now: float) -> float:
         """Return the seconds left, 0 when there are none, infinite without a bound."""
-        return 0.0 if self._end.settled else max(0.0, self.valid_until - now)
+        return 0.0 if self._end else max(0.0, self.valid_until - now)
 
     @property
     def longest(self) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import weakref
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import (
@@ -29,6 +30,7 @@ from consul_coord.http.endpoints import txn
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import send_once
 from consul_coord.models import TxnOp
+from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.release import release
 from consul_coord.testing.simulation.program import Cancelled
@@ -153,7 +155,7 @@ class User(Holder, ABC):
         """Return what may be acquired."""
 
     @abstractmethod
-    def object_for(self, of: str, *, alone: bool) -> Recipe:
+    def object_for(self, of: str, *, alone: bool) -> Recipe[Any]:
         """Return the lock or semaphore object; one of this round's own if it is to be ``alone``."""
 
     async def prepare(self, io: SimIO, what: Any) -> None:  # noqa: ANN401 - a LockObject or the like
@@ -225,11 +227,11 @@ class User(Holder, ABC):
         # A fair lock that is only tried may lose a race against a newcomer of the same moment.
         return self.rng.choice(kinds if self.process.fair else (*kinds, 0.0))
 
-    def _plan_attack(self, io: SimIO, what: Recipe) -> Callable[[], None]:
+    def _plan_attack(self, io: SimIO, what: Recipe[Any]) -> Callable[[], None]:
         """Have the round ended from outside, perhaps; returns how to call that off."""
         if not self.rng.chance(0.2):
             return _nothing
-        attacks = (what.cancel, io.task.cancel, io.task.strike)
+        attacks = (partial(what.cancel, self.process.core), io.task.cancel, io.task.strike)
         attack, delay = self.rng.choice(attacks), self.rng.choice((0.005, 0.1, 3.0))
         if self.rng.chance(0.1):
             io.task.cancel()  # before anything has begun
@@ -243,7 +245,9 @@ class User(Holder, ABC):
 
         return self.process.alarm(io.now() + self.rng.uniform(0.0, delay), strike)
 
-    async def _acquire(self, io: SimIO, of: str, what: Recipe, *, timeout: float | None) -> Handle | None:
+    async def _acquire(
+        self, io: SimIO, of: str, what: Recipe[Any], *, timeout: float | None
+    ) -> Handle | None:
         process, name = self.process, self.process.name
         limit = "" if timeout is None else f", within {timeout:.2f} s"
         self.judge.note(name, f"acquires {of}{limit}")
@@ -256,10 +260,9 @@ class User(Holder, ABC):
         call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
         try:
             try:
-                with what.waiting() as interrupt:
-                    handle = await process.call(
-                        io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=interrupt
-                    )
+                handle = await process.call(
+                    io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=Waiting(what)
+                )
             finally:
                 self.judge.promises.ended(call)
             what.owners.keep(io.owner(), handle)

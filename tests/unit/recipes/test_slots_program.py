@@ -477,7 +477,7 @@ class TestUsingSessionsAgain:
         assert bench.acquire().session == US
 
     def test_an_older_record_without_it_says_nothing(self, bench: Bench) -> None:
-        sessions = bench.semaphore.memory(bench.core).sessions
+        sessions = bench.semaphore.with_client(bench.core).sessions
         hold = bench.held()
         bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
         bench.io.expect("PUT", "/v1/txn", txn_done(contender(US, at=20), record(US, at=20)))
@@ -500,7 +500,7 @@ class TestUsingSessionsAgain:
         bench.held()
         bench.makes(NEXT)
         bench.make_ahead()
-        assert [one.id for one in bench.semaphore.memory(bench.core).sessions._fit] == [NEXT]
+        assert [one.id for one in bench.semaphore.with_client(bench.core).sessions._fit] == [NEXT]
         started = bench.io.now()
         bench.io.run_spawned("idle sessions")
         assert bench.io.now() == started + IDLE
@@ -518,7 +518,7 @@ class TestUsingSessionsAgain:
         bench.io.expect("PUT", f"/v1/session/destroy/{NEXT}", ok(True))
         bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.now() + 5))
         assert not bench.io.steps
-        assert bench.semaphore.memory(bench.core).sessions._idle() == []
+        assert bench.semaphore.with_client(bench.core).sessions._idle() == []
 
     def test_none_is_made_once_the_client_closes(self, bench: Bench) -> None:
         bench.held()
@@ -546,7 +546,7 @@ class TestTakingAtOnce:
 
     def test_whoever_is_there_is_let_go_first(self, bench: Bench) -> None:
         self.leave(bench, contender(THEM, at=30))
-        assert bench.semaphore.memory(bench.core).recall() is None
+        assert bench.semaphore.with_client(bench.core).recall() is None
 
     def test_a_fair_semaphore_always_queues(self) -> None:
         bench = Bench(fair=True)
@@ -558,7 +558,7 @@ class TestTakingAtOnce:
 
     def test_what_was_left_is_recalled_once(self, bench: Bench) -> None:
         self.leave(bench)
-        memory = bench.semaphore.memory(bench.core)
+        memory = bench.semaphore.with_client(bench.core)
         assert memory.recall() is not None
         assert memory.recall() is None
 
