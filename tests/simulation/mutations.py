@@ -31,6 +31,7 @@ from consul_coord.recipes.election.election import Candidacy
 from consul_coord.recipes.hold import release
 from consul_coord.recipes.hold.grant import Grant
 from consul_coord.recipes.hold.holds import Holds
+from consul_coord.recipes.hold.limits import Limits
 from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.kind import MultiLockKind
@@ -525,6 +526,38 @@ MUTATIONS = (
         "if now.value == seen.value:",
         "if now.value is None or now.value.session is None:",
         breaks="order",
+    ),
+    Mutation(
+        "a stuck holder's key is given back at once",
+        Limits,
+        "owe",
+        "self._host.now() + hold.kept.lock_delay",
+        "self._host.now()",
+        breaks="stuck",
+    ),
+    Mutation(
+        "a stuck holder's key is left to others at once",
+        Holds,
+        "ended",
+        "if reason in OVERDUE:",
+        "if False:",
+        breaks="stuck",
+    ),
+    Mutation(
+        "a stuck holder's key is never given back",
+        Limits,
+        "_give_back",
+        "self._owed.pop(hold, None) is None",
+        "True",
+        breaks="progress",
+    ),
+    Mutation(
+        "nobody looks whether a hold has lasted too long",
+        Limits,
+        "watch",
+        "self._limited[hold] = None",
+        "pass",
+        breaks="told",
     ),
     Mutation(
         "giving up waits for an answer",

@@ -67,6 +67,7 @@ class CandidateUser(Holder):
             on_lost=self._office.lost,
             on_change=self._changed if self.rng.chance(0.3) else None,
             health=self._health if sick else None,
+            max_hold=self.chance.uniform(0.05, 3.0) if self.chance.chance(plan.stuck) else None,
         )
 
         self._manner = plan.office

@@ -1,7 +1,7 @@
 """A hold as its user has got it, and what can be seen of it from outside.
 
 Rules
-- It is believed in by its own lease on its process's own clock, whether the process runs or not.
+- It is believed in by its own deadline on its process's own clock, whether the process runs or not.
 - It refers to the hold weakly: one that was dropped without a release must be found.
 """
 
@@ -27,6 +27,7 @@ class Claim:
         "found_lost",
         "gone_since",
         "lease",
+        "left",
         "of",
         "others",
         "process",
@@ -51,6 +52,8 @@ class Claim:
         self.reference = weakref.ref(hold)
         self.told = False
         """Whether its user's callback was called."""
+        self.left = False
+        """Whether its user is at work no more."""
         self.said_lost = False
         """Whether its user has asked, and was told that it is lost."""
         self.session_ended: float | None = None
@@ -77,12 +80,14 @@ class Claim:
             and not hold.ended
             and not self.process.crashed
             and self.lease.is_valid(self.process.clock.now())
+            and self.process.clock.now() < hold.limited_until
         )
 
     @property
     def until(self) -> float:
         """The true time until which it is believed in, as things are."""
-        return self.process.clock.true(self.lease.valid_until)
+        hold = self.reference()
+        return self.process.clock.true(self.lease.valid_until if hold is None else hold.valid_until)
 
     def __str__(self) -> str:
         return f"{self.process.name}'s hold of {self.of} by {short(self.session)} with fence {self.fence}"

@@ -32,7 +32,9 @@ from consul_coord.http.retry import send_once
 from consul_coord.models import TxnOp
 from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.recipes.hold.release import release
+from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.shapes import GUARDED
 
@@ -40,13 +42,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from consul_coord.io import IO
+    from consul_coord.models import LossReason
     from consul_coord.recipes.contend.recipe import Recipe
     from consul_coord.recipes.hold.grant import Grant, Handle
+    from consul_coord.recipes.session.keeping import KeptSession
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.promises import PendingCall
 
+STUCK_FOR = 8.0
+"""Seconds for which a user that is stuck goes on, at most, after his hold has ended."""
 FORGETFUL = 0.05
 """Of so many rounds the hold is dropped without a release."""
 FORGOTTEN_WITHIN = 15.0
@@ -66,6 +72,7 @@ class Holder:
         self.rng = process.rng
         self.judge = process.judge
         self.healed = healed
+        self.chance = Dice(process.seed, f"{process.name} {actor} is stuck")
         self.lingering = process.lingering
 
     async def work(self, io: SimIO, hold: Grant, claim: Claim) -> None:
@@ -79,10 +86,36 @@ class Holder:
         finally:
             self.judge.write(claim)
 
+    def limit(self, hold: Grant) -> None:
+        """Give a hold an end in advance, perhaps, as ``acquire`` does, or by a promise."""
+        holds, part = self.process.core.holds, self.process.stuck
+        if self.healed() or not self.chance.chance(part):
+            return
+        if self.chance.chance(0.5):
+            holds.limit(hold, self.chance.uniform(0.01, 3.0))
+        elif hold.is_held(self.process.host.now()):
+            holds.beat(hold, self.chance.uniform(0.5, 3.0))
+            self.process.alarm(self.process.clock.now() + 0.3, partial(self._beat_again, hold))
+
+    def _beat_again(self, hold: Grant) -> None:
+        if hold.is_held(self.process.host.now()):
+            self.process.core.holds.beat(hold, self.chance.uniform(0.01, 3.0))
+
+    async def be_stuck(self, io: SimIO, hold: Grant, claim: Claim) -> None:
+        """Go on for a while after the end of a hold that has lasted too long."""
+        if hold.reason in OVERDUE and self.chance.chance(0.7):
+            until = io.now() + self.chance.uniform(0.0, STUCK_FOR)
+            while io.now() < until and not self.healed():
+                await io.sleep(0.2)
+                self.judge.asked(claim, held=hold.is_held(io.now()))
+                self.judge.write(claim)
+
     async def give_back(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Release a hold; a late write under it must find its guard closed."""
-        for one in () if hold.ended else claim.whole:
-            self.judge.tell(one, "released")
+        for one in claim.whole:
+            one.left = True
+            if not hold.ended:
+                self.judge.tell(one, "released")
         await self.call(io, lambda io: release(io, self.process.core.holds, hold))
         self.judge.write(claim)
         if self.rng.chance(0.3):
@@ -109,7 +142,8 @@ class Holder:
                 await self.call(io, lambda io: hold_ops.verify(io, core.sessions, hold))
             case 3:
                 seconds = self.rng.uniform(0.0, hold.lease.longest)
-                await self.call(io, lambda io: self.ensure(io, hold, seconds))
+                if seconds < hold.limited_until - io.now():
+                    await self.call(io, lambda io: self.ensure(io, hold, seconds))
             case _:
                 pass
 
@@ -210,6 +244,7 @@ class User(Holder, ABC):
                 dropped = weakref.ref(handle) if forgetful else None
                 try:
                     await self.work(io, hold, claim)
+                    await self.be_stuck(io, hold, claim)
                 finally:
                     if not forgetful:
                         await self.give_back(io, hold, claim)
@@ -297,8 +332,14 @@ class User(Holder, ABC):
             self.judge.granted(self.process, hold, of=one, actor=self.actor) for one in self.claimed(of)
         )
         claim.others = tuple(others)
-        self.process.core.holds.on_lost(hold, lambda _: self.judge.told(claim))
+        self.limit(hold)
+        self.process.core.holds.on_lost(hold, partial(self._told, claim, hold.kept))
         return claim
+
+    def _told(self, claim: Claim, kept: KeptSession, reason: LossReason) -> None:
+        self.judge.told(claim)
+        for one in claim.whole if reason in OVERDUE else ():
+            self.judge.stuck(one, lock_delay=kept.lock_delay)
 
 
 def _nothing() -> None:

@@ -50,6 +50,7 @@ Rule = Literal[
     "fairness",
     "record",
     "fork",
+    "stuck",
     "progress",
     "nothing left",
     "no bugs",
@@ -363,6 +364,10 @@ class Judge:
         """Take note that a user is told of a loss."""
         for one in claim.whole:
             self.rules[one.of].told(one)
+
+    def stuck(self, claim: Claim, *, lock_delay: float) -> None:
+        """Take note that a user was told that he has held for too long."""
+        self.rules[claim.of].stuck(claim, lock_delay)
 
     def write(self, claim: Claim) -> None:
         """Write to the fenced resources under a hold."""

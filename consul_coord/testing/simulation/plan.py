@@ -119,6 +119,8 @@ class Plan:
     """Whether some users of locks take all keys at once."""
     lingering: bool = False
     """Whether what is got is kept for long."""
+    stuck: float = 0.0
+    """Of so many holds the end is given in advance, by ``max_hold`` or a beat that does not come."""
     office: Literal["", "heirs", "short"] = ""
     """What leaders are like: all hand over, or all lead for a moment, with many of low priority."""
 
@@ -152,7 +154,7 @@ class Plan:
             f"sessions: {spec.behavior}, checks {checks}; clocks {self.skew:.1%} off at most",
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
             f"aimed at: {', '.join(sorted(self.hot)) or 'nothing'} ({self.hot_probability:.0%})",
-            f"and: {chaos or 'nothing else'}",
+            f"and: {chaos or 'nothing else'}; stuck holders: {self.stuck:.0%}",
         )
         return "\n".join(rows)
 
@@ -224,7 +226,9 @@ def draw(seed: int) -> Plan:
     """Return what a seed stands for."""
     rng = Dice(seed, "plan")
     plan = _mixed(seed, rng)
-    return replace(plan, **rng.choice(SCENES)(rng, plan)) if rng.chance(SCENES_SHARE) else plan
+    if rng.chance(SCENES_SHARE):
+        return replace(plan, **rng.choice(SCENES)(rng, plan))
+    return replace(plan, stuck=STUCK) if Dice(seed, "stuck").chance(STUCK_SHARE) else plan
 
 
 def _mixed(seed: int, rng: Dice) -> Plan:
@@ -354,6 +358,9 @@ SCENES: tuple[Callable[[Dice, Plan], dict[str, Any]], ...] = (
 SEVERAL_SHARE = 0.15
 """The part of the runs with locks in which some take several at once."""
 _TWO_KEYS = ("jobs/a", "jobs/b")
+STUCK = 0.4
+STUCK_SHARE = 0.2
+"""The part of the other runs where holders get stuck."""
 SCENES_SHARE = 0.3
 """The part of all runs that are one of these."""
 

@@ -73,6 +73,9 @@ class Process:
         """Seconds, in all, for which its timers stood still as well."""
         self.fair = rng.chance(0.4)
         self.lingering = plan.lingering
+        self.stuck = plan.stuck
+        """Of so many of its holds the end is given in advance."""
+        self.seed = plan.seed
         self.modest: set[str] = set()
         """The keys that it has candidates of low priority for."""
         self._scheduler = scheduler

@@ -7,6 +7,7 @@ Rules
 - Nobody believes in a hold for longer than the lock-delay after its session has ended, whatever has ended it;
   without a lock-delay, for no longer than the TTL.
 - Who believes in what is compared with the server's state, and with who else believes, after every event.
+- Whoever has held for too long, and is still at work, keeps others out for the lock-delay after he was told.
 - The loss of a hold is told once, by its deadline or as soon as its process goes on, and never of one that
   goes on; and a hold never comes back, neither for those who are told nor for those who ask.
 - A write guarded by a hold succeeds only while its session has, under its fence, what it is a hold of.
@@ -57,6 +58,8 @@ class Rules(ABC):
         """Up to which index holds were granted before an operator's force."""
         self._forced: dict[str, int] = {}
         """Likewise, of one session."""
+        self._stuck: dict[Claim, float] = {}
+        """Those that have lasted too long, and until when nobody else may get what they had."""
         self._by_fence: dict[int, Claim] = {}
         self._free_since: float | None = None
         self._register: tuple[int, Claim | None] = (0, None)
@@ -173,6 +176,25 @@ class Rules(ABC):
             self.judge.convict("told", f"the loss of {claim} was told, and it is believed in")
         claim.told = True
 
+    def stuck(self, claim: Claim, lock_delay: float) -> None:
+        """Keep in mind that a claim has lasted too long, if its owner is at work still."""
+        if not claim.left and self.judge.bounded:
+            since = self.judge.now if claim.found_lost is None else claim.found_lost
+            # By the fastest of clocks, and a moment for the news.
+            self._stuck[claim] = since + lock_delay / (1 + self.judge.skew) - TOLD_WITHIN
+            self.judge.see("stuck")
+
+    def _check_stuck(self) -> None:
+        for claim, until in list(self._stuck.items()):
+            gone = claim.left or claim.process.crashed or not self.cluster.lives(claim.session)
+            if gone or self.judge.now > until or not self.counts(claim):
+                del self._stuck[claim]
+            elif not self.stands(claim):
+                left = until - self.judge.now
+                self.judge.convict(
+                    "stuck", f"{claim} was given away {left:.3f} s early, with its user at work"
+                )
+
     def _is_promised(self, claim: Claim) -> bool:
         return self.judge.bounded and self.counts(claim) and claim.believed()
 
@@ -197,6 +219,7 @@ class Rules(ABC):
         if self.claims:
             self._check_claims(written=written)
         if written:
+            self._check_stuck()
             self.check_queue()
         if self.judge.healed_at is not None or self.judge.gentle:
             self._check_taken()
