@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 class AsyncReadWriteLock:
     """A lock that many may hold to read, or one to write.
 
-    Guarantees: a writer is alone; who waits gets in in order, so that writers do not starve; ``fence`` rises
-    from each writer to whoever gets in after it; a loss is noticed as with ``AsyncLock``. Does not guarantee:
-    anything beside an ``AsyncLock`` on the same key, or beside other languages' clients: it has a queue of
-    its own, under ``KEY/.rw/``. A thread or task that is in must leave before it gets in again, on either
-    side. Each hold costs a session of its own, which is used again afterwards.
+    Guarantees: a writer is alone, whatever ends the session of a holder; who waits gets in in order, so that
+    writers do not starve; ``fence`` rises from each writer to whoever gets in after it; a loss is noticed as
+    with ``AsyncLock``. Does not guarantee: anything beside an ``AsyncLock`` on the same key, or beside other
+    languages' clients: it has a queue of its own, under ``KEY/.rw/``. A thread or task that is in must leave
+    before it gets in again, on either side. Each hold costs a session of its own, which is used again
+    afterwards.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class AsyncReadWriteLock:
     ) -> None:
         """Describe the lock.
 
-        No I/O. ``session``: what its sessions are like, without checks. Raises InvalidKey, InvalidArgument.
+        No I/O. ``session``: what its sessions are like, None for the client's settings. Raises InvalidKey,
+        InvalidArgument.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._key = key

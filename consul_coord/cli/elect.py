@@ -30,7 +30,6 @@ from consul_coord.cli.output import Reporter
 from consul_coord.cli.supervise import FORWARDED, Drain, Ended, Observer, grace_of, supervise
 from consul_coord.cli.told import environ_of, shown_value
 from consul_coord.events import Failed
-from consul_coord.models.session import effective_lock_delay
 
 if TYPE_CHECKING:
     from consul_coord import Hold
@@ -199,7 +198,7 @@ def _lead(
                     environ=os.environ | environ_of(hold),
                     client=client,
                     hold=hold,
-                    grace=grace_of(spec, keeps_out=effective_lock_delay(spec)),
+                    grace=grace_of(spec),
                     guard=guard,
                     inbox=inbox,
                     reporter=reporter,

@@ -90,15 +90,13 @@ def run(
     errand: Errand,
     *,
     session: SessionSettings,
-    keeps_out: Callable[[SessionSpec], float],
     wanted: Callable[[Client], Holdable],
     ended: Callable[[Hold, int], object] = lambda _hold, _code: None,
 ) -> int:
     """Acquire what ``wanted`` makes, run the command under it, and return the exit code.
 
-    ``ended`` is called when the command has ended by itself, before the release. ``keeps_out`` tells for how
-    many seconds others are kept out when the session has ended. Whatever comes, what was acquired is
-    released, and a problem is told. Raises bugs only.
+    ``ended`` is called when the command has ended by itself, before the release. Whatever comes, what was
+    acquired is released, and a problem is told. Raises bugs only.
     """
     reporter = Reporter(as_json=errand["as_json"], quiet=errand["quiet"])
     inbox = Inbox()
@@ -111,7 +109,7 @@ def run(
                 errand["command"],
                 client=client,
                 hold=hold,
-                grace=grace_of(spec, keeps_out=keeps_out(spec)),
+                grace=grace_of(spec),
                 guard=guard,
                 inbox=inbox,
                 reporter=reporter,

@@ -9,7 +9,6 @@ import click
 from consul_coord import Lock
 from consul_coord.cli import holding, options
 from consul_coord.cli.told import shown_value
-from consul_coord.models.session import effective_lock_delay
 
 if TYPE_CHECKING:
     from consul_coord.cli.holding import Errand
@@ -44,6 +43,5 @@ def lock(
     return holding.run(
         errand,
         session={"ttl": ttl, "lock_delay": lock_delay, "name": f"consul-coord lock {key}"},
-        keeps_out=effective_lock_delay,
         wanted=lambda client: Lock(client, key, value=shown_value(value), fair=fair),
     )

@@ -20,9 +20,10 @@ Examples:
 
 All that use a prefix have to give the same limit (exit code 65 otherwise). The command gets
 CONSUL_LOCK_HELD=true, CONSUL_LOCK_FENCE, CONSUL_LOCK_KEY (its own key below the prefix) and
-CONSUL_LOCK_SESSION. When the slot is lost it gets TERM, then KILL, and the exit code is 76: KILL comes before
-the lease ends, but after the end of the session, or an operator's intervention, others may be in already.
-It does not outlive consul-coord.
+CONSUL_LOCK_SESSION. When the slot is lost it gets TERM, then KILL, before others can have the slot, and the
+exit code is 76. Only an operator who deletes the record or the holder's own key lets others in at once, and
+a consul lock -n or Go client that takes the slot of a session that has ended. The command does not outlive
+consul-coord.
 """
 
 
@@ -52,7 +53,5 @@ def semaphore(
     return holding.run(
         errand,
         session={"ttl": ttl, "lock_delay": lock_delay, "name": f"consul-coord semaphore {prefix}"},
-        # A slot of a session that has ended may be somebody else's at once.
-        keeps_out=lambda _: 0.0,
         wanted=lambda client: Semaphore(client, prefix, limit, value=shown_value(value), fair=fair),
     )

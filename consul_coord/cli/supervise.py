@@ -27,6 +27,7 @@ from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.guard import Limits
 from consul_coord.cli.inbox import ChildEnded, ChildStopped, Handover, Lost, Renewed, Signalled
 from consul_coord.cli.terminal import Terminal, suspend
+from consul_coord.models.session import effective_lock_delay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,10 +84,10 @@ class Grace(NamedTuple):
     """After the session has ended."""
 
 
-def grace_of(spec: SessionSpec, *, keeps_out: float) -> Grace:
-    """Return what the lease can spare and, once the session has ended, ``keeps_out`` seconds at most."""
+def grace_of(spec: SessionSpec) -> Grace:
+    """Return what the lease can spare and, once the session has ended, the lock-delay."""
     lease = min(LONGEST_GRACE, GRACE_SHARE * (spec.lease_horizon or 0.0))
-    return Grace(lease, session_gone=min(lease, max(keeps_out, MOMENT)))
+    return Grace(lease, session_gone=min(lease, max(effective_lock_delay(spec), MOMENT)))
 
 
 class Observer:

@@ -123,9 +123,9 @@ class ClientState:
 
     # -- sessions
 
-    def destroy(self, session: str) -> None:
-        """Have a session destroyed on the server."""
-        self.reaper.add(DestroySession(session))
+    def destroy(self, session: str, contender: str | None = None) -> None:
+        """Have a session destroyed on the server, after this key of its has been deleted."""
+        self.reaper.add(DestroySession(session, contender))
 
     def destroy_named(self, name: str, *, has_ttl: bool) -> None:
         """Have a session of that name looked for, now and later, and destroyed."""

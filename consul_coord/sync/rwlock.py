@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 class ReadWriteLock:
     """A lock that many may hold to read, or one to write.
 
-    Guarantees: a writer is alone; who waits gets in in order, so that writers do not starve; ``fence`` rises
-    from each writer to whoever gets in after it; a loss is noticed as with ``Lock``. Does not guarantee:
-    anything beside a ``Lock`` on the same key, or beside other languages' clients: it has a queue of
-    its own, under ``KEY/.rw/``. A thread or task that is in must leave before it gets in again, on either
-    side. Each hold costs a session of its own, which is used again afterwards.
+    Guarantees: a writer is alone, whatever ends the session of a holder; who waits gets in in order, so that
+    writers do not starve; ``fence`` rises from each writer to whoever gets in after it; a loss is noticed as
+    with ``Lock``. Does not guarantee: anything beside a ``Lock`` on the same key, or beside other
+    languages' clients: it has a queue of its own, under ``KEY/.rw/``. A thread or task that is in must leave
+    before it gets in again, on either side. Each hold costs a session of its own, which is used again
+    afterwards.
     """
 
     def __init__(
@@ -39,7 +40,8 @@ class ReadWriteLock:
     ) -> None:
         """Describe the lock.
 
-        No I/O. ``session``: what its sessions are like, without checks. Raises InvalidKey, InvalidArgument.
+        No I/O. ``session``: what its sessions are like, None for the client's settings. Raises InvalidKey,
+        InvalidArgument.
         """
         self._runner = require(client, Client, type(self).__name__)
         self._key = key

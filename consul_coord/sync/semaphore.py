@@ -37,12 +37,13 @@ class Permit(Hold):
 class Semaphore(Holdable[Permit]):
     """A number of slots under one prefix, for any number of threads, tasks and processes.
 
-    Guarantees: at most ``limit`` permits at a time whose clients believe in them, as ``Permit`` says; a
-    holder that dies is succeeded after at most twice its session's TTL; nothing stays behind after a release,
-    or a timed-out, cancelled or failed acquire, but for the record; waiters are served in order, and a
-    release wakes one of them. Does not guarantee: that a paused holder stops in time (use the fence); order
-    among clients that know nothing of the queue, such as ``consul lock -n``; the limit while an operator's
-    deletion of the record or of a holder's key is not yet known to the holders.
+    Guarantees: at most ``limit`` permits at a time whose clients believe in them, as ``Permit`` says,
+    whatever ends their sessions; a holder that dies is succeeded within ``failover_bound`` of its session;
+    nothing stays behind after a release, or a timed-out, cancelled or failed acquire, but for the record;
+    waiters are served in order, and a release wakes one of them. Does not guarantee: that a paused holder
+    stops in time (use the fence); order among Go clients and ``consul lock -n``, nor that they leave the slot
+    of a holder whose session has ended alone for its lock-delay; the limit while an operator's deletion of
+    the record or of a holder's key is not yet known to the holders.
 
     Compatible with the official Go client's ``api.Semaphore`` and with ``consul lock -n LIMIT PREFIX``. One
     object may be used by many threads or tasks, and each may have several permits, every one with a session
@@ -58,7 +59,6 @@ class Semaphore(Holdable[Permit]):
         value: bytes | str | None = None,
         fair: bool = False,
         session: SessionSpec | None = None,
-        grace: float | None = None,
         flags: int = SEMAPHORE_FLAGS,
         accept_flags: Collection[int] = (),
     ) -> None:
@@ -66,11 +66,9 @@ class Semaphore(Holdable[Permit]):
 
         ``limit`` has to be the same for all its clients. ``value`` is written to the own key for operators to
         see. ``fair``: never take a slot without queueing. ``session``: what the sessions are like, None for
-        the client's settings without checks; keys always vanish with them. ``grace``: seconds for which the
-        slot of a holder that vanished is left alone; needed where sessions have checks, the same for all
-        clients, and not known to foreign ones. ``accept_flags``: further flags that an existing record may
-        carry, such as 0 for hand-written clients. Raises InvalidKey, InvalidArgument, ValueTooLarge when the
-        record of so many holders can't be kept, UnsafeSession for checks without a grace.
+        the client's settings; keys always vanish with them. ``accept_flags``: further flags that an existing
+        record may carry, such as 0 for hand-written clients. Raises InvalidKey, InvalidArgument,
+        ValueTooLarge when the record of so many holders can't be kept.
         """
         self._runner = require(client, Client, type(self).__name__)
         self._semaphore = recipe.SemaphoreObject(
@@ -81,7 +79,6 @@ class Semaphore(Holdable[Permit]):
                 accept_flags=frozenset(accept_flags),
                 fair=fair,
                 session=session,
-                grace=grace,
             ),
             limit,
         )

@@ -107,7 +107,7 @@ def test_a_hold_that_is_over_starts_no_command(key: str, client: Client, tmp_pat
             environ=os.environ,
             client=client,
             hold=hold,
-            grace=grace_of(SessionSpec(ttl=TTL), keeps_out=0),
+            grace=grace_of(SessionSpec(ttl=TTL)),
             guard=guard,
             inbox=Inbox(),
             reporter=Reporter(quiet=True),

@@ -148,7 +148,11 @@ def _queue(data: bytes) -> object:
     told = notes.find(notes.heir_key("k"), (strange,)) or KVPair(notes.heir_key("k"), value, modify_index=9)
     notes.counts(told, look)
     notes.term_of(lock, KVPair(notes.term_key("k"), value, modify_index=9))
-    return lockqueue.judge(look, SID), rwqueue.judge(look, SID, rwqueue.mode_of(own)), rwqueue.value_of(own)
+    return (
+        lockqueue.judge(look, SID),
+        rwqueue.judge(look, SID, rwqueue.mode_of(own), born=7),
+        rwqueue.value_of(own),
+    )
 
 
 def _address(data: bytes) -> object:

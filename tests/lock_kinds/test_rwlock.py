@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -20,26 +21,33 @@ from consul_coord import (
     LossReason,
     ReadWriteLock,
     ReleaseOutcome,
-    SessionSpec,
 )
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.rwlock import queue as rwqueue
 from tests.lock.conftest import spec
+from tests.support.proxy import FaultProxy
 from tests.support.sites import eventually
+from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
+    from consul_coord import Hold
     from tests.lock.conftest import MakeClient
     from tests.support.sites import Site
 
 A, B, C = (f"{digit * 8}-0000-0000-0000-000000000000" for digit in "abc")
 
 
-def queue(*marks: tuple[str, rwqueue.Mode]) -> waitqueue.Look:
+def judge(look: waitqueue.Look, session: str, mode: rwqueue.Mode) -> rwqueue.Verdict:
+    born = next(pair.create_index for pair in look.live if pair.session == session)
+    return rwqueue.judge(look, session, mode, born=born)
+
+
+def queue(*marks: tuple[str, rwqueue.Mode], dead: str = "") -> waitqueue.Look:
     pairs = (
         KVPair(
             waitqueue.contender_key("k", session),
             rwqueue.marked(mode, b"v"),
-            session=session,
+            session=None if session in dead else session,
             create_index=place,
             modify_index=place,
         )
@@ -60,18 +68,41 @@ def queue(*marks: tuple[str, rwqueue.Mode]) -> waitqueue.Look:
 def test_place_alone_decides_who_is_in(marks: list[tuple[str, rwqueue.Mode]], inside: list[str]) -> None:
     look = queue(*marks)
     assert [pair.session for pair in rwqueue.inside(look)] == inside
-    entered = [s for s, mode in marks if isinstance(rwqueue.judge(look, s, mode), rwqueue.Enter)]
+    entered = [s for s, mode in marks if isinstance(judge(look, s, mode), rwqueue.Enter)]
     assert entered == inside
 
 
 def test_a_reader_waits_for_the_nearest_writer_and_a_writer_for_whoever_is_before_it() -> None:
     look = queue((A, "write"), (B, "read"), (C, "read"))
-    behind = rwqueue.judge(look, C, "read")
+    behind = judge(look, C, "read")
     assert isinstance(behind, rwqueue.Behind)
     assert behind.blocker.session == A
-    behind = rwqueue.judge(queue((A, "read"), (B, "read"), (C, "write")), C, "write")
+    behind = judge(queue((A, "read"), (B, "read"), (C, "write")), C, "write")
     assert isinstance(behind, rwqueue.Behind)
     assert behind.blocker.session == B
+
+
+def test_who_died_inside_is_in_the_way_and_in_until_removed() -> None:
+    look = queue((A, "write"), (B, "read"), dead=A)
+    behind = judge(look, B, "read")
+    assert isinstance(behind, rwqueue.Behind)
+    assert behind.blocker == look.dead[0]
+    assert rwqueue.inside(look) == look.dead
+    assert [(op.verb, op.key, op.session) for op in rwqueue.removal(look.dead[0], by=B)] == [
+        ("lock", waitqueue.contender_key("k", A), B),
+        ("delete", waitqueue.contender_key("k", A), None),
+    ]
+
+
+def test_who_died_waiting_never_was_in() -> None:
+    look = queue((A, "write"), (B, "write"), (C, "read"), dead=B)
+    assert look.dead[0] not in rwqueue.inside(look)
+
+
+def test_a_contender_of_an_earlier_hold_is_not_ours() -> None:
+    # As an old leader may show it: its place was given back long ago.
+    look = queue((A, "write"))
+    assert isinstance(rwqueue.judge(look, A, "write", born=9), waitqueue.Rejoin)
 
 
 def test_readers_share_and_a_writer_is_alone(site: Site, make_client: MakeClient) -> None:
@@ -154,18 +185,70 @@ def test_who_is_in_does_not_enter_again(site: Site, client: Client) -> None:
 def test_a_reader_whose_session_ends_is_told_and_lets_the_writer_in(
     site: Site, make_client: MakeClient
 ) -> None:
-    reader = ReadWriteLock(make_client(), site.key).read.acquire(timeout=5)
+    session = spec(site, lock_delay=1.0)
+    reader = ReadWriteLock(make_client(), site.key, session=session).read.acquire(timeout=5)
     site.operator.destroy(reader.session)
     assert reader.lost.wait(5)
     assert reader.reason is LossReason.SESSION_GONE
     assert reader.release() is ReleaseOutcome.ALREADY_LOST
-    with ReadWriteLock(make_client(), site.key).write.hold(timeout=5) as writer:
+    with ReadWriteLock(make_client(), site.key).write.hold(timeout=10) as writer:
         assert writer.is_held
 
 
-def test_sessions_with_checks_are_refused(client: Client) -> None:
-    with pytest.raises(InvalidArgument, match="without checks"):
-        ReadWriteLock(client, "k", session=SessionSpec.liveness())
+@pytest.mark.parametrize(("dead", "next_one"), [("write", "read"), ("write", "write"), ("read", "write")])
+def test_whoever_died_inside_keeps_others_out_for_as_long_as_its_client_trusts_it(
+    site: Site, make_client: MakeClient, dead: str, next_one: str
+) -> None:
+    session = spec(site, lock_delay=1.0)
+    with FaultProxy(site.address) as proxy:
+        client = make_client(address=proxy.address)
+        held: Hold = getattr(ReadWriteLock(client, site.key, session=session), dead).acquire(timeout=5)
+        other = getattr(ReadWriteLock(make_client(), site.key, session=session), next_one)
+        proxy.go_down()
+        site.operator.destroy(held.session)
+        with pytest.raises(AcquireTimeout) as caught:
+            other.acquire(timeout=0)
+        assert (caught.value.blocker.kind, caught.value.blocker.session) == ("lock_delay", held.session)
+        assert held.remaining()
+        with other.hold(timeout=10):
+            assert not held.remaining()
+        proxy.come_up()
+    assert eventually(lambda: site.operator.under(f"{site.key}/") == [])
+
+
+def test_a_dead_reader_keeps_no_reader_out_and_is_removed_in_time(
+    site: Site, make_client: MakeClient
+) -> None:
+    session = spec(site, lock_delay=0.5)
+    dead = ReadWriteLock(make_client(), site.key, session=session).read.acquire(timeout=5)
+    site.operator.destroy(dead.session)
+    other = ReadWriteLock(make_client(), site.key, session=session)
+    with lasting(most=5.0):
+        other.read.acquire(timeout=20).release()
+
+    def removed() -> bool:
+        with other.read:
+            return site.operator.entry(dead.key) is None
+
+    assert eventually(removed)
+
+
+def test_whose_place_was_given_back_keeps_nobody_out(site: Site, make_client: MakeClient) -> None:
+    session = spec(site, lock_delay=30.0)
+    other = ReadWriteLock(make_client(), site.key, session=session)
+    forgotten = [ReadWriteLock(make_client(), site.key, session=session).write.acquire(timeout=5)]
+    forgotten.clear()
+    gc.collect()
+    with lasting(most=8.0), other.write.hold(timeout=20):
+        pass
+
+
+def test_sessions_may_have_checks_but_come_from_no_outside(site: Site, make_client: MakeClient) -> None:
+    checked = spec(site, node_checks=("serfHealth",))
+    with ReadWriteLock(make_client(), site.key, session=checked).write:
+        pass
+    with pytest.raises(InvalidArgument, match="for each hold"):
+        ReadWriteLock(make_client(), "k", session="0" * 8)  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio

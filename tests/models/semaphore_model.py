@@ -10,10 +10,15 @@ Rules
 - A client has a session for each attempt. It uses the last one again if every request of that was answered
   and the record was seen without it, and else has it destroyed, which is what giving up does, too. A
   destroyed session's contender is gone, and late requests of it are refused.
+- A session may be killed while its client knows nothing of it: destroyed, or gone with its node. The client
+  believes until its lease ends, which it does at any time, but before the lock-delay: that closes the name of
+  every contender whose session ends while it has it.
+- A take that is refused for a lock-delay is judged again by the same list. The front that was refused watches
+  until something changes, or its pause is over.
 - An operator may delete a contender, and raise the limit. A client may keep its slot for ever: others get the
   free ones all the same.
 
-Looked at: never more holders than the limit, but for those whom an operator deposed; no waiter of a lower
+Looked at: never more believers than the limit, but for those whom an operator deposed; no waiter of a lower
 rank is passed; and from everywhere an end can be reached in which nobody waits and nothing is left.
 """
 
@@ -24,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair
 from consul_coord.recipes.semaphore import slots
-from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Take
+from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Prune, Take
 from tests.models.explorer import Broken, Step
 
 if TYPE_CHECKING:
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.semaphore.slots import Listing, Verdict
 
 PREFIX: Final = "p"
-_ATTEMPTS: Final = 4
+_ATTEMPTS: Final = 8
 """Most sessions of one client."""
 
 
@@ -43,6 +48,16 @@ class Contender(NamedTuple):
     created: int
     modified: int
     waits: bool = True
+
+
+class Seen(NamedTuple):
+    """A list, kept to be judged again."""
+
+    holders: tuple[int, ...]
+    record: int
+    limit: int
+    contenders: tuple[tuple[int, Contender], ...]
+    changed: int
 
 
 class Client(NamedTuple):
@@ -66,6 +81,11 @@ class Client(NamedTuple):
     """Whether every request of its session was answered."""
     deposed: bool = False
     """Whether an operator deleted its contender in this attempt."""
+    removed: tuple[int, ...] = ()
+    """The dead holders that its take removes."""
+    refused: tuple[int, ...] = ()
+    """Those that it could not remove, until its pause is over."""
+    seen: Seen | None = None
 
 
 class Request(NamedTuple):
@@ -77,10 +97,11 @@ class Request(NamedTuple):
     at: int = 0
     """The index of the record."""
     holders: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
 
 
 class World(NamedTuple):
-    """Everything there is. Sessions are numbers: ``client * 4 + attempt``."""
+    """Everything there is. Sessions are numbers: ``client * 8 + attempt``."""
 
     holders: tuple[int, ...]
     """Whom the record names."""
@@ -94,8 +115,11 @@ class World(NamedTuple):
     late: tuple[Request, ...]
     faults: int
     deaths: int
+    kills: int
     deletions: int
     give_ups: int
+    delays: frozenset[int]
+    """The sessions whose contenders' names are closed by a lock-delay."""
     changed: int
     """The index of the last change under the prefix."""
     now: int
@@ -104,14 +128,16 @@ class World(NamedTuple):
 Ops = tuple[str, ...]
 REQUESTS: Final[Mapping[str, Ops]] = {
     "join": ("lock C",),
-    "take": ("check-index C", "cas R", "mark C"),
+    "take": ("remove the dead", "check-index C", "cas R", "mark C"),
     "leave": ("delete C",),
+    "drop": ("delete C",),
     "destroy": ("destroy",),
 }
 UNANSWERED: Final[Mapping[str, str]] = {
     "join": "join",
     "take": "list",
-    "leave": "destroy",
+    "leave": "drop",
+    "drop": "destroy",
     "destroy": "destroy",
 }
 
@@ -125,14 +151,21 @@ class SemaphoreModel:
     attempts: int = 1
     faults: int = 1
     deaths: int = 0
+    kills: int = 0
+    """How often a session ends while its client believes."""
     deletions: int = 0
     """How often an operator deletes a contender."""
     give_ups: int = 0
     requests: Mapping[str, Ops] = field(default_factory=lambda: REQUESTS)
     unanswered: Mapping[str, str] = field(default_factory=lambda: UNANSWERED)
-    judge: Callable[[Listing, str, int], Verdict] = lambda listing, session, born: slots.judge(
-        listing, session, born=born
+    judge: Callable[[Listing, str, int, frozenset[str]], Verdict] = lambda listing, session, born, refused: (
+        slots.judge(listing, session, born=born, refused=refused)
     )
+    lease_first: bool = True
+    """Whether no lock-delay is over before its holder's lease is."""
+    pauses_end: bool = True
+    raise_prunes: bool = False
+    """Whether raising the limit leaves the dead out of the record."""
     uses_again: str = "when seen without"
     """When a session is used again: ``when seen without``, or ``always``."""
     keeps: frozenset[int] = frozenset()
@@ -156,8 +189,10 @@ class SemaphoreModel:
             late=(),
             faults=self.faults,
             deaths=self.deaths,
+            kills=self.kills,
             deletions=self.deletions,
             give_ups=self.give_ups,
+            delays=frozenset(),
             changed=0,
             now=0,
         )
@@ -178,9 +213,7 @@ class SemaphoreModel:
         for who, client in enumerate(world.clients):
             for name, after in self._moves(world, who, client):
                 yield Step(f"{who} {name}", _renumbered(after) if isinstance(after, World) else after)
-            if world.deaths and client.doing not in {"dead", "idle"}:
-                after = _destroy(world._replace(deaths=world.deaths - 1), client.session)
-                yield Step(f"{who} dies", _renumbered(_put(after, who, Client("dead", 0, client.session))))
+            yield from self._ends_of(world, who, client)
         for number, late in enumerate(world.late):
             rest = world._replace(late=world.late[:number] + world.late[number + 1 :])
             yield Step(f"{late.session} late {late.name} vanishes", _renumbered(rest))
@@ -188,8 +221,31 @@ class SemaphoreModel:
             if applied is not None:
                 after = _renumbered(applied) if isinstance(applied, World) else applied
                 yield Step(f"{late.session} late {late.name} is applied", after)
+        yield from self._delays_end(world)
+        yield from self._operator(world)
+
+    def _ends_of(self, world: World, who: int, client: Client) -> Iterator[Step[World]]:
+        """Yield the ends that a client's session may come to without its doing."""
+        if client.doing not in {"dead", "idle"}:
+            if world.deaths:
+                after = _destroy(world._replace(deaths=world.deaths - 1), client.session)
+                yield Step(f"{who} dies", _renumbered(_put(after, who, Client("dead", 0, client.session))))
+            if world.kills and client.session not in world.ended:
+                after = _destroy(world._replace(kills=world.kills - 1), client.session)
+                yield Step(f"{who} is killed", _renumbered(after))
+
+    def _delays_end(self, world: World) -> Iterator[Step[World]]:
+        for session in sorted(world.delays):
+            owner = world.clients[session // _ATTEMPTS]
+            if not (self.lease_first and owner.doing == "hold" and owner.session == session):
+                after = world._replace(delays=world.delays - {session})
+                yield Step(f"{session} lock-delay is over", _renumbered(after))
+
+    def _operator(self, world: World) -> Iterator[Step[World]]:
         if world.raises and world.record:
             raised = world._replace(limit=world.limit + 1, raises=world.raises - 1, now=world.now + 1)
+            if self.raise_prunes:
+                raised = _prune(raised, Request(-1, "raise"))
             yield Step("- the limit is raised", _renumbered(_changed(raised._replace(record=raised.now))))
         if world.deletions:
             for session, _ in world.contenders:
@@ -212,7 +268,7 @@ class SemaphoreModel:
         yield from moves.get(client.doing, self._ask)(world, who, client)
         if world.give_ups and client.doing in {"join", "list", "front", "follow", "take"}:
             spent = world._replace(give_ups=world.give_ups - 1)
-            yield "gives up", _put(spent, who, client._replace(doing="destroy"))
+            yield "gives up", _put(spent, who, client._replace(doing="drop", seen=None))
 
     def _begins(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
         if client.attempts:
@@ -229,7 +285,10 @@ class SemaphoreModel:
             ahead = _contender(world, client.other)
             name, seen = "is woken by the one before", 0 if ahead is None else ahead.modified
         if seen != client.at:
-            yield name, _put(world, who, client._replace(doing="list"))
+            yield name, _put(world, who, client._replace(doing="list", seen=None))
+        if client.refused and client.doing == "front" and self.pauses_end and client.seen is not None:
+            rested = _put(world, who, client._replace(refused=(), seen=None))
+            yield "ends its pause", self._judged(rested, who, client.seen)
 
     def _ends(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
         if not self._keeps(who, client):
@@ -237,35 +296,42 @@ class SemaphoreModel:
         if client.session not in world.holders or _contender(world, client.session) is None:
             yield "is told of the loss", _put(world, who, client._replace(doing="destroy"))
 
-    def _judged(self, world: World, who: int) -> World:
+    def _judged(self, world: World, who: int, seen: Seen | None = None) -> World:
+        """Return what becomes of a client that judges a list: the present one, or one that it has kept."""
         client = world.clients[who]
         session = _id(client.session)
+        seen = seen or Seen(world.holders, world.record, world.limit, world.contenders, world.changed)
         listing = slots.read(
-            PREFIX, _pairs(world), limit=self.limit, flags=SEMAPHORE_FLAGS, index=world.changed
+            PREFIX, _pairs(seen), limit=self.limit, flags=SEMAPHORE_FLAGS, index=seen.changed
         )
-        verdict = self.judge(listing, session, client.born)
+        client = client._replace(refused=tuple(one for one in client.refused if _id(one) in listing.dead))
+        verdict = self.judge(listing, session, client.born, frozenset(map(_id, client.refused)))
         if isinstance(verdict, Gone):
-            return _put(world, who, client._replace(doing="destroy", attempts=client.attempts + 1))
-        client = client._replace(place=verdict.own.modify_index)
-        return _put(world, who, self._next(world, client, verdict))
+            again = client._replace(doing="drop", attempts=client.attempts + 1, refused=(), seen=None)
+            return _put(world, who, again)
+        client = client._replace(place=verdict.own.modify_index, seen=None)
+        return _put(world, who, self._next(seen, client, verdict))
 
-    def _next(self, world: World, client: Client, verdict: Held | Take | Front | Follow) -> Client:
+    def _next(self, seen: Seen, client: Client, verdict: Held | Take | Prune | Front | Follow) -> Client:
+        assert not isinstance(verdict, Prune), "so many are never dead here"
         if isinstance(verdict, Held):
-            return client._replace(doing="hold")
+            return client._replace(doing="hold", refused=())
         if isinstance(verdict, Take):
             record = verdict.record
-            taken = tuple(sorted(map(_number, record.holders)))
-            return client._replace(doing="take", at=record.index, holders=taken)
+            taken, removed = (tuple(sorted(map(_number, ids))) for ids in (record.holders, verdict.removed))
+            kept = seen if removed else None
+            return client._replace(doing="take", at=record.index, holders=taken, removed=removed, seen=kept)
         if isinstance(verdict, Front):
-            index = world.changed if self.watches_prefix else world.record
-            return client._replace(doing="front", at=index)
+            index = seen.changed if self.watches_prefix else seen.record
+            return client._replace(doing="front", at=index, seen=seen if client.refused else None)
         ahead = verdict.predecessor
         other = _number(slots.session_of(ahead))
-        return client._replace(doing="follow", other=other, at=ahead.modify_index)
+        return client._replace(doing="follow", other=other, at=ahead.modify_index, refused=())
 
     def _ask(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
         name = client.doing
-        request = Request(client.session, name, client.place, client.at, client.holders)
+        removed = client.removed if name == "take" else ()
+        request = Request(client.session, name, client.place, client.at, client.holders, removed)
         applied = self._apply(world, request)
         if isinstance(applied, Broken):
             yield name, applied
@@ -275,7 +341,7 @@ class SemaphoreModel:
         if not world.faults:
             return
         spent = world._replace(faults=world.faults - 1)
-        lost = client._replace(doing=self.unanswered[name], settled=False)
+        lost = client._replace(doing=self.unanswered[name], settled=False, removed=(), seen=None)
         yield f"{name} lost", _put(spent, who, lost)
         yield f"{name} late", _put(spent._replace(late=tuple(sorted((*world.late, request)))), who, lost)
         if applied is not None:
@@ -286,19 +352,31 @@ class SemaphoreModel:
         name = client.doing
         if name == "join":
             if not done:
-                return _put(world, who, client._replace(doing="destroy", attempts=client.attempts + 1))
+                return _put(world, who, client._replace(doing="drop", attempts=client.attempts + 1))
             own = _contender(world, client.session)
             return self._judged(_put(world, who, client._replace(born=own.created if own else 0)), who)
         if name == "take":
             if not done:
-                return _put(world, who, client._replace(doing="list"))
-            after = _put(world, who, client._replace(doing="hold"))
+                return self._refused(world, who)
+            after = _put(world, who, client._replace(doing="hold", removed=(), refused=(), seen=None))
             return Broken("limit") if _holding(after) > world.limit else after
-        if name == "leave":
+        if name in {"leave", "drop"}:
             without = client.session not in world.holders
             again = self.uses_again == "always" or (without and client.settled)
-            return _put(world, who, _fresh(client) if again else client._replace(doing="destroy"))
+            goes_on = {"leave": _fresh(client) if again else client._replace(doing="drop")}
+            return _put(world, who, goes_on.get(name, client._replace(doing="destroy")))
         return _put(world, who, _fresh(client)._replace(session=client.session + 1, settled=True))
+
+    def _refused(self, world: World, who: int) -> World:
+        """Return what becomes of a client whose take was refused."""
+        client, delayed = world.clients[who], _delayed(world, world.clients[who].removed)
+        kept, client = client.seen, client._replace(removed=(), seen=None)
+        if not delayed or "remove the dead" not in self.requests["take"]:
+            return _put(world, who, client._replace(doing="list"))
+        if client.session in world.delays:  # its own delay is named as well: its session has ended
+            return _put(world, who, client._replace(doing="drop", attempts=client.attempts + 1, refused=()))
+        refused = tuple(sorted({*client.refused, *delayed}))
+        return self._judged(_put(world, who, client._replace(refused=refused)), who, kept)
 
     def _apply(self, world: World, request: Request) -> World | Broken | None:
         """Return the state after a request; None when it was refused."""
@@ -341,6 +419,19 @@ def _mark(world: World, request: Request) -> World | None:
     return _changed(_contends(world, request.session, Contender(created, world.now, waits=False)))
 
 
+def _delayed(world: World, removed: tuple[int, ...]) -> tuple[int, ...]:
+    """Return whom a take can't remove: a lock-delay is in force, or the contender is there again."""
+    there = {session for session, _ in world.contenders}
+    return tuple(one for one in removed if one in world.delays or one in there)
+
+
+def _prune(world: World, request: Request) -> World:
+    """Leave the dead out of the record, and the session that asks for it."""
+    there = {session for session, _ in world.contenders}
+    kept = tuple(one for one in world.holders if one in there and one != request.session)
+    return world if kept == world.holders else _changed(world._replace(holders=kept, record=world.now))
+
+
 def _check(world: World, request: Request) -> World | None:
     own = _contender(world, request.session)
     return world if own is not None and own.modified == request.place else None
@@ -356,6 +447,8 @@ _OPS: Final[Mapping[str, Callable[[World, Request], World | None]]] = {
     "check-index C": _check,
     "cas R": lambda world, request: _set_record(world, request) if world.record == request.at else None,
     "set R": _set_record,
+    "remove the dead": lambda world, request: None if _delayed(world, request.removed) else world,
+    "prune R": _prune,
     "delete C": lambda world, request: (
         world if _contender(world, request.session) is None else _changed(_without(world, request.session))
     ),
@@ -365,7 +458,9 @@ _OPS: Final[Mapping[str, Callable[[World, Request], World | None]]] = {
 
 def _destroy(world: World, session: int) -> World:
     gone = world._replace(ended=world.ended | {session}, now=world.now + 1)
-    return gone if _contender(world, session) is None else _changed(_without(gone, session))
+    if session in world.ended or _contender(world, session) is None:
+        return gone
+    return _changed(_without(gone, session))._replace(delays=world.delays | {session})
 
 
 def _contender(world: World, session: int) -> Contender | None:
@@ -410,21 +505,41 @@ def _renumbered(world: World) -> World:
         used.update(one[:2])
     for client in world.clients:
         used.update((client.at, client.place, client.born))
+        if client.seen is not None:
+            used.update((client.seen.record, client.seen.changed))
+            for _, one in client.seen.contenders:
+                used.update(one[:2])
     for late in world.late:
         used.update((late.place, late.at))
     rank = {index: place for place, index in enumerate(sorted(used))}
     return world._replace(
         record=rank[world.record],
         changed=rank[world.changed],
-        contenders=tuple(
-            (session, Contender(rank[one.created], rank[one.modified], one.waits))
-            for session, one in world.contenders
-        ),
+        contenders=_ranked(world.contenders, rank),
         clients=tuple(
-            one._replace(at=rank[one.at], place=rank[one.place], born=rank[one.born]) for one in world.clients
+            one._replace(
+                at=rank[one.at],
+                place=rank[one.place],
+                born=rank[one.born],
+                seen=one.seen
+                and one.seen._replace(
+                    record=rank[one.seen.record],
+                    changed=rank[one.seen.changed],
+                    contenders=_ranked(one.seen.contenders, rank),
+                ),
+            )
+            for one in world.clients
         ),
         late=tuple(one._replace(place=rank[one.place], at=rank[one.at]) for one in world.late),
         now=len(rank) - 1,
+    )
+
+
+def _ranked(
+    contenders: tuple[tuple[int, Contender], ...], rank: Mapping[int, int]
+) -> tuple[tuple[int, Contender], ...]:
+    return tuple(
+        (session, Contender(rank[one.created], rank[one.modified], one.waits)) for session, one in contenders
     )
 
 
@@ -436,7 +551,7 @@ def _number(session: str) -> int:
     return int(session[:8], 16)
 
 
-def _pairs(world: World) -> list[KVPair]:
+def _pairs(world: Seen) -> list[KVPair]:
     """Return what a listing of the prefix gives."""
     found = [
         KVPair(

@@ -25,6 +25,9 @@ SMALL: Final = {
         clients=3, raises=1, faults=0, keeps=frozenset({1})
     ),
     "an operator deletes": SemaphoreModel(deletions=1, faults=0, attempts=2),
+    "three clients, a kill": SemaphoreModel(clients=3, faults=0, kills=1),
+    "two clients, twice each, two kills": SemaphoreModel(attempts=2, faults=0, kills=2),
+    "two clients, a fault and a kill": SemaphoreModel(kills=1),
 }
 LARGE: Final = {
     "three clients, a fault": SemaphoreModel(clients=3),
@@ -33,6 +36,12 @@ LARGE: Final = {
     "two clients, twice each, two faults": SemaphoreModel(attempts=2, faults=2),
     "an operator deletes, a fault": SemaphoreModel(deletions=1, attempts=2),
     "four clients for two slots": SemaphoreModel(clients=4, limit=2, faults=0),
+    "three clients for two slots, two kills": SemaphoreModel(clients=3, limit=2, faults=0, kills=2),
+    "three clients for two slots, a kill, the limit raised": SemaphoreModel(
+        clients=3, limit=2, faults=0, kills=1, raises=1
+    ),
+    "two clients, twice each, a fault and a kill": SemaphoreModel(attempts=2, kills=1),
+    "three clients, a kill and a death": SemaphoreModel(clients=3, faults=0, kills=1, deaths=1),
 }
 HAPPENS: Final = {
     *("take done", "take refused", "take lost", "take late", "take reply lost", "join late", "leave lost"),
@@ -46,35 +55,47 @@ def explored_once(name: str) -> Explored:
     return explore(SMALL[name])
 
 
-def _judge(listing: Listing, session: str, born: int) -> Verdict:
-    return slots.judge(listing, session, born=born)
+Refused = frozenset[str]
 
 
-def _not_adopted(listing: Listing, session: str, born: int) -> Verdict:
-    verdict = _judge(listing, session, born)
+def _judge(listing: Listing, session: str, born: int, refused: Refused) -> Verdict:
+    return slots.judge(listing, session, born=born, refused=refused)
+
+
+def _not_adopted(listing: Listing, session: str, born: int, refused: Refused) -> Verdict:
+    verdict = _judge(listing, session, born, refused)
     return Front(verdict.own) if isinstance(verdict, Held) else verdict
 
 
-def _rank_does_not_count(listing: Listing, session: str, born: int) -> Verdict:
-    verdict = _judge(listing, session, born)
+def _rank_does_not_count(listing: Listing, session: str, born: int, refused: Refused) -> Verdict:
+    verdict = _judge(listing, session, born, refused)
     if isinstance(verdict, Front | Follow) and len(listing.held) < listing.record.limit:
         return Take(verdict.own, listing.record.with_holders((*listing.held, session)))
     return verdict
 
 
-def _the_dead_keep_their_slots(listing: Listing, session: str, born: int) -> Verdict:
-    return _judge(listing.sparing(listing.record.holders), session, born)
+def _the_dead_keep_their_slots(listing: Listing, session: str, born: int, refused: Refused) -> Verdict:
+    return _judge(listing, session, born, refused.union(listing.dead))
 
 
-def _nobody_prunes(listing: Listing, session: str, born: int) -> Verdict:
-    verdict = _judge(listing, session, born)
+def _the_refused_do_not_count(listing: Listing, session: str, born: int, refused: Refused) -> Verdict:
+    """Judge the rank as if the refused slots were free, and take one if there is any other."""
+    verdict, kept = _judge(listing, session, born, frozenset()), (*listing.held, *sorted(refused))
+    if isinstance(verdict, Take) and len(kept) < listing.record.limit:
+        removed = tuple(one for one in verdict.removed if one not in refused)
+        return Take(verdict.own, listing.record.with_holders((*kept, session)), removed)
+    return _judge(listing, session, born, refused)
+
+
+def _nobody_prunes(listing: Listing, session: str, born: int, refused: Refused) -> Verdict:
+    verdict = _judge(listing, session, born, refused)
     if isinstance(verdict, Take):
         return replace(verdict, record=verdict.record.with_holders((session,)))
     return verdict
 
 
-def _everybody_is_the_front(listing: Listing, session: str, born: int) -> Verdict:
-    verdict = _judge(listing, session, born)
+def _everybody_is_the_front(listing: Listing, session: str, born: int, refused: Refused) -> Verdict:
+    verdict = _judge(listing, session, born, refused)
     return (
         Take(verdict.own, listing.record.with_holders((*listing.held, session)))
         if isinstance(verdict, Front | Follow)
@@ -89,21 +110,42 @@ def _with(request: str, *ops: str) -> dict[str, Any]:
 WITHOUT: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "a take names no index of the record": (
         "limit",
-        {**_with("take", "check-index C", "set R", "mark C"), "clients": 3, "limit": 2, "faults": 0},
+        {
+            **_with("take", "remove the dead", "check-index C", "set R", "mark C"),
+            "clients": 3,
+            "limit": 2,
+            "faults": 0,
+        },
     ),
     "a take names no contender": (
         "order",
-        {**_with("take", "cas R", "mark C"), "clients": 3, "faults": 0, "deletions": 1},
+        {**_with("take", "remove the dead", "cas R", "mark C"), "clients": 3, "faults": 0, "deletions": 1},
     ),
     "a take leaves its contender as it is": (
         "progress",
-        {**_with("take", "check-index C", "cas R"), "clients": 3, "faults": 0, "raises": 1, "keeps": {1}},
+        {
+            **_with("take", "remove the dead", "check-index C", "cas R"),
+            "clients": 3,
+            "faults": 0,
+            "raises": 1,
+            "keeps": {1},
+        },
     ),
-    "giving up destroys nothing": ("progress", {**_with("destroy"), "give_ups": 1, "faults": 0}),
+    "giving up ends nothing": (
+        "progress",
+        {"requests": {**REQUESTS, "drop": (), "destroy": ()}, "give_ups": 1, "faults": 0},
+    ),
     "an unanswered leave is taken for done": ("progress", {"unanswered": {**UNANSWERED, "leave": "idle"}}),
-    "a session is always used again": (
+    # Among takers that ask for the lock-delay nothing comes of it: a living one can't be removed.
+    "a session is always used again, and a take asks for no lock-delay": (
         "limit",
-        {"uses_again": "always", "attempts": 2, "faults": 0, "clients": 3},
+        {
+            **_with("take", "check-index C", "cas R", "mark C"),
+            "uses_again": "always",
+            "attempts": 2,
+            "faults": 0,
+            "clients": 3,
+        },
     ),
     "the front watches the record alone": ("progress", {"watches_prefix": False, "faults": 0, "deaths": 1}),
     "a slot that is ours is not adopted": ("progress", {"judge": _not_adopted}),
@@ -120,6 +162,31 @@ WITHOUT: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         {"judge": _nobody_prunes, "clients": 3, "limit": 2, "faults": 0},
     ),
     "the limit does not count": ("order", {"judge": _everybody_is_the_front, "faults": 0}),
+    "a take asks for no lock-delay": (
+        "limit",
+        {**_with("take", "check-index C", "cas R", "mark C"), "faults": 0, "kills": 1},
+    ),
+    "a lease is longer than the lock-delay": ("limit", {"lease_first": False, "faults": 0, "kills": 1}),
+    "no timer ends the front's watch": ("progress", {"pauses_end": False, "faults": 0, "kills": 1}),
+    "the refused do not count in ranks": (
+        "order",
+        {"judge": _the_refused_do_not_count, "clients": 4, "limit": 2, "faults": 0, "kills": 1},
+    ),
+    "a leave removes the dead": (
+        "limit",
+        {
+            **_with("leave", "delete C", "prune R"),
+            "clients": 3,
+            "limit": 2,
+            "attempts": 2,
+            "faults": 0,
+            "kills": 1,
+        },
+    ),
+    "a resize removes the dead": (
+        "limit",
+        {"raise_prunes": True, "clients": 3, "faults": 0, "kills": 1, "raises": 1},
+    ),
 }
 
 

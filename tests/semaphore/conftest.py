@@ -68,7 +68,7 @@ class Place:
 
     def foreign(self, value: bytes = b"") -> str:
         """Make a session that has a contender with this value: without a mark, as foreign clients do."""
-        wanted = {"TTL": "60s", "Behavior": "delete", "NodeChecks": []}
+        wanted = {"TTL": "60s", "Behavior": "delete", "NodeChecks": [], "LockDelay": "200ms"}
         session = str(self.operator.done("PUT", "/v1/session/create", wanted)["ID"])
         key = f"{self.prefix}/{session}"
         assert self.operator.put(key, value, acquire=session, flags=SEMAPHORE_FLAGS)

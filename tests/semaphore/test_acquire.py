@@ -25,7 +25,6 @@ from consul_coord import (
     SessionSpec,
     TxnFailed,
     TxnOp,
-    UnsafeSession,
     ValueTooLarge,
 )
 from tests.support.sites import eventually
@@ -288,16 +287,6 @@ class TestArguments:
     def test_a_prefix_is_a_clean_key(self, client: Client, prefix: str) -> None:
         with pytest.raises(InvalidKey):
             Semaphore(client, prefix, 2)
-
-    def test_sessions_with_checks_need_a_grace(self, client: Client) -> None:
-        checked = SessionSpec.liveness()
-        for grace in (None, 0.0):
-            with pytest.raises(UnsafeSession, match="grace"):
-                Semaphore(client, "a/b", 2, session=checked, grace=grace)
-        Semaphore(client, "a/b", 2, session=checked, grace=5.0)
-        for wrong in (-1.0, 61.0, float("nan")):
-            with pytest.raises(InvalidArgument):
-                Semaphore(client, "a/b", 2, grace=wrong)
 
     def test_a_users_session_settings_still_vanish_with_their_keys(
         self, client: Client, place: Place

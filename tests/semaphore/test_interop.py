@@ -13,6 +13,7 @@ import pytest
 
 from consul_coord import SEMAPHORE_FLAGS, Client, Semaphore, SemaphoreLimitConflict
 from tests.semaphore.conftest import Place, spec
+from tests.support.proxy import FaultProxy
 from tests.support.sites import Site, eventually
 
 if TYPE_CHECKING:
@@ -188,6 +189,21 @@ def test_they_wait_for_our_slots_and_are_woken(client: Client, peers: Peers, jou
         call.result(20)
     permits[1].release()
     assert journal.entries("they") == 1
+
+
+def test_a_go_client_takes_a_dead_holders_slot_at_once(peers: Peers, site: Site) -> None:
+    with FaultProxy(site.address) as proxy, Client(address=proxy.address, session=spec(site)) as cut_off:
+        semaphore = Semaphore(cut_off, peers.place.prefix, 2)
+        first, second = semaphore.acquire(timeout=5), semaphore.acquire(timeout=5)
+        proxy.go_down()
+        for permit in (first, second):
+            peers.place.operator.destroy(permit.session)
+        with Client(address=site.address, session=spec(site)) as client:
+            assert Semaphore(client, peers.place.prefix, 2).try_acquire() is None
+        peers.run("they", limit=2)
+        assert first.remaining() > 0
+        assert second.remaining() > 0
+        proxy.come_up()
 
 
 def test_a_limit_conflict_is_one_for_both(client: Client, peers: Peers) -> None:

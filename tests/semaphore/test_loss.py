@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,6 +14,7 @@ import pytest
 
 from consul_coord import (
     SEMAPHORE_FLAGS,
+    AcquireTimeout,
     AsyncClient,
     AsyncPermit,
     AsyncSemaphore,
@@ -26,6 +29,7 @@ from consul_coord import (
 )
 from consul_coord.testing.agent import RealAgent
 from tests.semaphore.conftest import Place, spec
+from tests.support.proxy import FaultProxy
 from tests.support.sites import Operator, Site, eventually
 from tests.support.stalls import lasting
 
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.semaphore.conftest import MakeClient
-    from tests.support.proxy import FaultProxy
 
 
 def remove_slot(place: Place, permit: Permit) -> None:
@@ -152,33 +155,88 @@ def test_losing_contact_is_jeopardy_then_expiry(
     eventually(lambda: not place.contenders())
 
 
-class TestGrace:
-    def test_a_slot_whose_holder_vanished_is_left_alone_for_the_grace(
-        self, make_client: MakeClient, place: Place
-    ) -> None:
-        permit = Semaphore(make_client(), place.prefix, 1).acquire(timeout=5)
-        careful = Semaphore(make_client(), place.prefix, 1, grace=0.5)
-        place.operator.destroy(permit.session)
-        started = time.monotonic()
-        assert careful.try_acquire() is None
-        assert place.read()["Holders"] == {permit.session: True}
-        with careful.hold(timeout=5):
-            assert 0.5 <= time.monotonic() - started < 5.0
+DELAY = 1.0
+"""Lock-delay in tests of what happens behind a dead holder, in seconds."""
 
-    def test_a_free_slot_is_taken_without_forgetting_who_vanished(
-        self, make_client: MakeClient, place: Place
+
+class TestLockDelay:
+    """Whatever has ended a holder's session, its slot stays closed for as long as it may be trusted."""
+
+    def rivals(self, site: Site, client: Client, other: Client, *, limit: int = 1) -> list[Semaphore]:
+        session = spec(site, lock_delay=DELAY)
+        prefix = Place(site).prefix
+        return [Semaphore(one, prefix, limit, session=session) for one in (client, other)]
+
+    def test_a_destroyed_holders_slot_is_taken_after_its_lease_and_soon_after_the_delay(
+        self, site: Site, make_client: MakeClient
     ) -> None:
-        gone = Semaphore(make_client(), place.prefix, 2).acquire(timeout=5)
-        place.operator.destroy(gone.session)
-        permit = Semaphore(make_client(), place.prefix, 2, grace=30.0).acquire(timeout=5)
-        assert set(place.read()["Holders"]) == {gone.session, permit.session}
+        place = Place(site)
+        first, second = self.rivals(site, make_client(), make_client())
+        permit = first.acquire(timeout=5)
+        assert permit.remaining() <= DELAY
+        place.operator.destroy(permit.session)
+        destroyed = time.monotonic()
+        with pytest.raises(AcquireTimeout) as caught:
+            second.acquire(timeout=0)
+        assert (caught.value.blocker.kind, caught.value.blocker.session) == ("lock_delay", permit.session)
+        assert place.read()["Holders"] == {permit.session: True}
+        with second.hold(timeout=10):
+            assert not permit.is_held
+            assert time.monotonic() - destroyed >= DELAY
+        assert place.contenders() == []
+
+    def test_a_waiter_behind_a_dead_holder_takes_what_gets_free_meanwhile(
+        self, site: Site, make_client: MakeClient
+    ) -> None:
+        place = Place(site)
+        session = spec(site, lock_delay=30.0)
+        one = Semaphore(make_client(), place.prefix, 2, session=session)
+        dead, alive = one.acquire(timeout=5), one.acquire(timeout=5)
+        place.operator.destroy(dead.session)
+        two = Semaphore(make_client(), place.prefix, 2, session=session)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(two.acquire, timeout=20)
+            assert eventually(lambda: two.position() == 1)
+            assert not waiting.done()
+            with lasting(most=5.0):
+                alive.release()
+                permit = waiting.result(20)
+        assert set(place.read()["Holders"]) >= {dead.session, permit.session}
         permit.release()
 
-    def test_with_checks_the_lease_ends_within_the_grace(self, site: Site, client: Client) -> None:
+    def test_a_slot_that_was_given_back_is_free_at_once_however_it_was(
+        self, site: Site, make_client: MakeClient
+    ) -> None:
         place = Place(site)
-        checked = spec(site, node_checks=("serfHealth",))
-        semaphore = Semaphore(client, place.prefix, 1, session=checked, grace=2.0)
-        with semaphore as permit:
+        session = spec(site, lock_delay=30.0)
+        other = Semaphore(make_client(), place.prefix, 1, session=session)
+        permit = Semaphore(make_client(), place.prefix, 1, session=session).acquire(timeout=5)
+        permit.put(b"")  # so that its session ends with it
+        permit.release()
+        with lasting(most=5.0), other.hold(timeout=20):
+            pass
+        forgotten = [Semaphore(make_client(), place.prefix, 1, session=session).acquire(timeout=5)]
+        forgotten.clear()
+        gc.collect()
+        with lasting(most=8.0), other.hold(timeout=20):
+            pass
+
+    def test_a_semaphore_is_not_destroyed_while_a_dead_holder_may_trust_its_slot(
+        self, site: Site, make_client: MakeClient
+    ) -> None:
+        place = Place(site)
+        first, second = self.rivals(site, make_client(), make_client())
+        permit = first.acquire(timeout=5)
+        place.operator.destroy(permit.session)
+        assert not second.destroy()
+        assert permit.lost.wait(5)
+        assert eventually(second.destroy)
+        assert place.operator.under(f"{place.prefix}/") == []
+
+    def test_sessions_may_have_checks(self, site: Site, client: Client) -> None:
+        place = Place(site)
+        checked = spec(site, node_checks=("serfHealth",), lock_delay=2.0)
+        with Semaphore(client, place.prefix, 1, session=checked) as permit:
             assert permit.remaining() <= 2.0
             (session,) = site.operator.done("GET", f"/v1/session/info/{permit.session}")
             assert session["NodeChecks"] == ["serfHealth"]
@@ -210,7 +268,7 @@ def test_two_holders_of_the_last_slot_never_believe_at_once_over_a_stopped_agent
 ) -> None:
     """The agent stands still for longer than the lease: when it goes on, sessions end, and slots pass on."""
     with RealAgent(binary=consul_binary) as agent:
-        session = SessionSpec(ttl=0.4, name="stopped")
+        session = SessionSpec(ttl=0.4, lock_delay=0.4, name="stopped")
         with (
             Client(address=agent.address, session=session) as one,
             Client(address=agent.address, session=session) as other,
@@ -230,21 +288,26 @@ def test_two_holders_of_the_last_slot_never_believe_at_once_over_a_stopped_agent
         eventually(lambda: operator.sessions("stopped") == [])
 
 
-def test_when_sessions_are_destroyed_the_old_holder_of_the_last_slot_is_told_soon(
+def test_when_sessions_are_destroyed_no_two_believe_in_the_last_slot(
     make_client: MakeClient, place: Place
 ) -> None:
-    """Nobody can be asked first when an operator destroys a session; its holder is told by its watches."""
-    semaphores = [Semaphore(make_client(), place.prefix, 1) for _ in range(2)]
-    permits = [semaphores[0].acquire(timeout=5)]
-    for turn in range(1, 31):
-        place.operator.destroy(permits[-1].session)
-        destroyed = time.monotonic()
-        permits.append(semaphores[turn % 2].acquire(timeout=5))
-        assert permits[-2].lost.wait(2.0 - (time.monotonic() - destroyed))
-        assert permits[-2].reason is LossReason.SESSION_GONE
-        assert [permit.is_held for permit in permits] == [False] * turn + [True]
+    """Each holder's session is destroyed, and its client can't hear of it; the next one takes over."""
+    session = spec(place.site, lock_delay=0.4)
+    proxies = [FaultProxy(place.site.address) for _ in range(2)]
+    with proxies[0], proxies[1]:
+        semaphores = [
+            Semaphore(make_client(address=proxy.address), place.prefix, 1, session=session)
+            for proxy in proxies
+        ]
+        permits = [semaphores[0].acquire(timeout=5)]
+        for turn in range(1, 9):
+            proxies[(turn - 1) % 2].go_down()
+            place.operator.destroy(permits[-1].session)
+            permits.append(semaphores[turn % 2].acquire(timeout=10))
+            assert not [permit for permit in permits[:-1] if permit.is_held]
+            proxies[(turn - 1) % 2].come_up()
+        permits[-1].release()
     assert [permit.fence for permit in permits] == sorted({permit.fence for permit in permits})
-    permits[-1].release()
 
 
 FORKS = """

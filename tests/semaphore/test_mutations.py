@@ -9,7 +9,7 @@ import pytest
 
 from consul_coord.errors import ConsulCoordError
 from consul_coord.recipes.contend.pooled import PooledAttempt
-from consul_coord.recipes.semaphore import slots
+from consul_coord.recipes.semaphore import semaphore, slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.semaphore.kind import Memory, PermitKind
 from consul_coord.recipes.semaphore.slots import Listing
@@ -36,6 +36,7 @@ def on_a_bench(test: Callable[[program.Bench], None]) -> Callable[[], None]:
 
 
 JOINING, TAKING, WAITING = program.TestJoining(), program.TestTaking(), program.TestWaiting()
+DELAYED = program.TestLockDelay()
 LEAVING, AGAIN, AT_ONCE = program.TestLeaving(), program.TestUsingSessionsAgain(), program.TestTakingAtOnce()
 
 
@@ -100,7 +101,7 @@ BROKEN = (
         Mutation(
             "a take does not name the contender",
             PermitAttempt,
-            "_take",
+            "_write",
             "TxnOp.check_index(own.key, own.modify_index)",
             "TxnOp.get(own.key)",
         ),
@@ -122,7 +123,7 @@ BROKEN = (
         Mutation(
             "a take does not name the record's index",
             PermitAttempt,
-            "_take_ops",
+            "_write_record",
             "record.index, flags",
             "0, flags",
         ),
@@ -183,8 +184,8 @@ BROKEN = (
             "holders above a shrunken limit do not count",
             slots,
             "judge",
-            "listing.record.limit - len(held)",
-            "max(1, listing.record.limit - len(held))",
+            "record.limit - len(kept)",
+            "max(1, record.limit - len(kept))",
         ),
         lambda: pure.TestJudge().test_a_shrunken_limit_expels_nobody_and_admits_nobody(),
     ),
@@ -236,6 +237,139 @@ BROKEN = (
         ),
         on_a_bench(AT_ONCE.test_without_an_answer_the_session_is_never_used_again),
     ),
+    Broken(
+        "S12",
+        Mutation(
+            "a dead holder's slot is taken without asking for its lock-delay",
+            slots,
+            "removal",
+            "(TxnOp.lock(key, by), TxnOp.delete(key))",
+            "(TxnOp.delete(key),)",
+        ),
+        on_a_bench(TAKING.test_a_dead_holder_is_removed_together_with_its_key),
+    ),
+    Broken(
+        "S12",
+        Mutation(
+            "the refused do not count in ranks",
+            slots,
+            "judge",
+            "if rank < record.limit - len(kept):",
+            "if rank < record.limit - len(listing.held):",
+        ),
+        lambda: pure.TestJudge().test_refused_slots_count_in_ranks(),
+    ),
+    Broken(
+        "S12",
+        Mutation(
+            "no timer ends the front's watch",
+            PermitAttempt,
+            "_wait_at_the_front",
+            "min(self._watch_until, self._pause_over) if self.refused else self._watch_until",
+            "self._watch_until",
+        ),
+        on_a_bench(DELAYED.test_a_refused_holder_counts_and_is_tried_again_after_a_pause),
+    ),
+    Broken(
+        "S12",
+        Mutation(
+            "the refused front sleeps",
+            PermitAttempt,
+            "_wait_at_the_front",
+            "await self._before_a_watch()",
+            "await self._before_a_watch()\n    if self.refused:\n        await self.io.sleep(0.05)\n"
+            "        return",
+        ),
+        DELAYED.test_a_slot_that_gets_free_in_the_pause_is_taken_without_the_refused,
+    ),
+    Broken(
+        "S12",
+        Mutation(
+            "a delay of the own session's is taken for another's",
+            PermitAttempt,
+            "_refused",
+            "failure.op_index < removing and failure.op",
+            "failure.op",
+        ),
+        on_a_bench(DELAYED.test_a_delay_on_the_own_contender_means_that_the_own_session_has_ended),
+    ),
+    Broken(
+        "S12",
+        Mutation(
+            "one take removes all the dead",
+            slots,
+            "judge",
+            "dead[:MOST_REMOVED]",
+            "dead",
+        ),
+        lambda: pure.TestJudge().test_one_take_removes_no_more_than_a_transaction_holds(),
+    ),
+    Broken(
+        "S12",
+        Mutation(
+            "so many are dead that nobody can take",
+            slots,
+            "judge",
+            "if rank == 0 and len(dead) > len(removed):",
+            "if False:",
+        ),
+        lambda: pure.TestJudge().test_where_that_frees_no_slot_the_front_removes_them_first(),
+    ),
+    Broken(
+        "S7",
+        Mutation(
+            "a leave removes the dead",
+            PermitKind,
+            "_leave_tidily",
+            "self._record.without(self._session.id)",
+            "self._record.with_holders(())",
+        ),
+        LEAVING.test_the_dead_stay_in_the_record,
+    ),
+    Broken(
+        "S7",
+        Mutation(
+            "a session is destroyed with its contender",
+            PermitKind,
+            "_destroy",
+            "await delete_once(io, hold.key, deadline=deadline)",
+            "pass",
+        ),
+        on_a_bench(LEAVING.test_without_an_answer_the_session_is_destroyed_until_that_is_answered),
+    ),
+    Broken(
+        "S8",
+        Mutation(
+            "giving up closes the slot",
+            PooledAttempt,
+            "_claim",
+            "pooled.contender = self.contender_of(pooled.id)",
+            "pass",
+        ),
+        on_a_bench(program.TestGivingUp().test_the_contender_is_deleted_before_its_session),
+    ),
+    Broken(
+        "S9",
+        Mutation(
+            "a resize removes the dead",
+            semaphore,
+            "resize",
+            "replace(record, limit=limit)",
+            "replace(record, limit=limit, holders=())",
+        ),
+        on_a_bench(program.TestResizing().test_the_dead_stay_in_the_record),
+    ),
+    Broken(
+        "S11",
+        Mutation(
+            "dead holders do not count when a slot is taken at once",
+            Memory,
+            "left",
+            "len(record.holders) < record.limit",
+            "len(listing.held) < record.limit",
+        ),
+        AT_ONCE.test_the_dead_keep_their_slots,
+    ),
 )
 
 
@@ -247,4 +381,4 @@ def test_a_broken_rule_is_seen(broken: Broken) -> None:
 
 
 def test_every_rule_is_broken() -> None:
-    assert {broken.rule for broken in BROKEN} == {f"S{number}" for number in range(1, 12)}
+    assert {broken.rule for broken in BROKEN} == {f"S{number}" for number in range(1, 13)}

@@ -38,7 +38,6 @@ from consul_coord.recipes.lock.kind import MultiLockKind
 from consul_coord.recipes.lock.multi import MultiLockAttempt
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
-from consul_coord.recipes.semaphore.slots import Listing
 from consul_coord.recipes.session import keeping as session
 from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
@@ -187,9 +186,9 @@ MUTATIONS = (
     Mutation(
         "the order is that of the ids",
         waitqueue,
-        "read",
-        "(pair.create_index, pair.key)",
-        "pair.key",
+        "_place",
+        "pair.create_index, pair.key",
+        "pair.key, pair.key",
         breaks="order",
     ),
     Mutation(
@@ -273,27 +272,25 @@ MUTATIONS = (
         "the limit is not compared",
         slots,
         "judge",
-        "if rank < listing.record.limit - len(held):",
+        "if rank < record.limit - len(kept):",
         "if rank < 99:",
         breaks="limit",
     ),
     Mutation(
         "a take does not name the record's index",
         PermitAttempt,
-        "_take_ops",
+        "_write_record",
         "TxnOp.cas(key, record.encode(), record.index, flags=record.flags)",
         "TxnOp.set(key, record.encode(), flags=record.flags)",
     ),
     Mutation(
         "a refused take is repeated at the record's new index",
         PermitAttempt,
-        "_take",
-        "self._refused(error)\n        return None",
-        """again = verdict.record.at((await self._list()).record.index)
+        "_write",
+        "self._refused(error, removing=len(removal), listing=listing)\n        return None",
+        """again = record.at((await self._list()).record.index)
         try:
-            result = await self._ask(
-                TxnOp.check_index(own.key, own.modify_index), *self._take_ops(again)
-            )
+            result = await self._ask(check, *self._take_ops(again))
         except TxnFailed:
             return None""",
     ),
@@ -320,18 +317,19 @@ MUTATIONS = (
     ),
     Mutation(
         "dead holders count for ever",
-        Listing,
-        "held",
-        "if one in self.live or one in self.spared",
-        "",
+        slots,
+        "judge",
+        "for one in listing.dead if one not in refused",
+        "for one in ()",
+        breaks="progress",
     ),
     Mutation(
-        "a slot is taken before its grace",
-        PermitAttempt,
-        "_spare_the_dead",
-        "if now < self._spared_until(since)",
-        "if False",
-        rare=True,
+        "a dead holder's slot is taken without asking for its lock-delay",
+        slots,
+        "removal",
+        "for key in keys for",
+        "for key in () for",
+        breaks="limit",
     ),
     Mutation(
         "the front watches the record alone",

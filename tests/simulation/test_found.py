@@ -150,15 +150,14 @@ def test_what_one_lock_has_left_does_not_stop_another_of_the_same_client_with_a_
     scene.play(program, seconds=5.0)
 
 
-def a_semaphore(limit: int, *, grace: float) -> SemaphoreObject:
+def a_semaphore(limit: int, *, lock_delay: float) -> SemaphoreObject:
     plan = SemaphorePlan(
         prefix="pool/a",
         value=b"",
         flags=SEMAPHORE_FLAGS,
         accept_flags=frozenset(),
         fair=True,
-        session=SessionSpec(ttl=8.0, node_checks=(SERF_HEALTH,)),
-        grace=grace,
+        session=SessionSpec(ttl=8.0, lock_delay=lock_delay, node_checks=(SERF_HEALTH,)),
     )
     return SemaphoreObject(plan, limit)
 
@@ -221,9 +220,9 @@ def test_a_place_that_is_not_given_up_is_seen(scene: Scene) -> None:
         test_a_place_in_a_queue_that_may_not_be_seen_any_more_is_given_up(scene, touched=False)
 
 
-def test_a_slot_that_was_given_back_is_not_left_alone_for_its_grace(scene: Scene) -> None:
+def test_a_slot_that_was_given_back_is_not_behind_its_lock_delay(scene: Scene) -> None:
     async def program(io: SimIO) -> None:
-        slots = a_semaphore(2, grace=60.0)
+        slots = a_semaphore(2, lock_delay=60.0)
         first = await recipe.acquire(io, scene.process.core, slots, timeout=None)
         second = await recipe.acquire(io, scene.process.core, slots, timeout=None)  # writes the record
         waiting = io.spawn(

@@ -187,7 +187,13 @@ class FakeIO:
     ) -> Response | None:
         if until is not None and until.is_set():
             return None
-        return await self.send(request, deadline=math.inf if deadline is None else deadline)
+        end = math.inf if deadline is None else deadline
+        try:
+            return await self.send(request, deadline=end)
+        except RequestTimeout:
+            if self.time >= end:
+                return None
+            raise
 
     async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
         end = math.inf if deadline is None else deadline

@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from consul_coord.errors import PermissionDenied
+from consul_coord.errors import ConsulCoordError, PermissionDenied
 from consul_coord.events import Cleaned, Released
+from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import send_once
 from consul_coord.models import ReadOptions, ReleaseOutcome
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from consul_coord.io import IO
+    from consul_coord.models import TxnOp
 
 SWEEPS = (1.0, 4.0, 10.0, 45.0)
 """Seconds from an unanswered request to the first look at its key, and from each look to the next.
@@ -149,13 +151,42 @@ class RemoveKey:
 
 
 @dataclass(slots=True, eq=False)
+class RemoveDead:
+    """Remove a dead contender that is in nobody's way, if its lock-delay is over: one try."""
+
+    removal: tuple[TxnOp, ...]
+
+    async def step(self, io: IO, *, deadline: float) -> float | None:
+        """Remove it; whoever sees it next tries again."""
+        with suppress(ConsulCoordError):
+            await send_once(io, txn.txn(*self.removal), deadline=deadline)
+        return None
+
+
+async def delete_once(io: IO, contender: str, *, deadline: float) -> None:
+    """Delete the contender of a session that is about to be destroyed, in one try of half the time left.
+
+    It only spares others the lock-delay. The key has the session's name, so nobody else can have made it; a
+    copy of the request that comes late finds nothing.
+    """
+    now = io.now()
+    with suppress(ConsulCoordError):
+        await send_once(io, kv.delete(contender), deadline=now + (deadline - now) / 2)
+
+
+@dataclass(slots=True, eq=False)
 class DestroySession:
     """Destroy a session that nobody here relies on any more, its contender first where it has one."""
 
     session: str
+    contender: str | None = None
+    """The key to delete first, so that no lock-delay closes what it stands for; None to leave all locked."""
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Destroy it; harmless when it is gone."""
+        contender, self.contender = self.contender, None
+        if contender is not None:
+            await delete_once(io, contender, deadline=deadline)
         await send_once(io, session_endpoint.destroy(self.session), deadline=deadline)
         return None
 

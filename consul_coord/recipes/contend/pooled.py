@@ -4,10 +4,14 @@ Rules
 - The session is the claim: destroying it ends whatever the attempt has left. It is destroyed unless every
   request of it was answered and its contender is surely gone; then the pool has it back.
 - The contender is made once for each session. When it has gone, the attempt starts over with another session.
+- A session that may have its contender is destroyed after that was deleted: otherwise Consul's lock-delay
+  would keep the name closed, and with it what others may be waiting for.
+- A lock-delay on the own contender is that of its own session, which has ended.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError
@@ -37,6 +41,10 @@ class PooledAttempt(Attempt):
         self.own: KVPair | None = None
         """Our contender as last seen; None when the present session has not joined."""
 
+    @abstractmethod
+    def contender_of(self, session: str) -> str:
+        """Return the key of a session's contender."""
+
     async def _begin(self) -> None:
         """Do nothing: the session is claimed when the pool gives it."""
 
@@ -50,13 +58,16 @@ class PooledAttempt(Attempt):
 
     def _claim(self, pooled: PooledSession) -> None:
         self.client.attend()  # not long before: making a session may have taken its time
+        pooled.contender = self.contender_of(pooled.id)
         self.client.holds.register.enter(pooled, self)
 
     def _drop_session(self) -> None:
         """Let go of the present session for good; its end removes whatever it has left."""
         pooled, self.pooled, self.kept, self.own = self.pooled, None, None, None
-        self.asked = False
+        asked, self.asked = self.asked, False
         if pooled is not None:
+            if not asked:
+                pooled.contender = None
             pooled.abandon()
             self.client.holds.register.remove(pooled)
 

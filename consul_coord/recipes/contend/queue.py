@@ -63,6 +63,11 @@ class Look:
         """Return a session's place, 0 for the head; None when it does not queue."""
         return next((place for place, pair in enumerate(self.live) if pair.session == session), None)
 
+    @property
+    def places(self) -> tuple[KVPair, ...]:
+        """All contenders, the dead too, in the order of the queue."""
+        return tuple(sorted((*self.live, *self.dead), key=_place))
+
     def others(self, session: str) -> bool:
         """Return whether anybody else queues."""
         return any(pair.session != session for pair in self.live)
@@ -84,8 +89,12 @@ def read(key: str, pairs: Iterable[KVPair]) -> Look:
             dead.append(pair)
         elif pair.session == name:
             live.append(pair)
-    live.sort(key=lambda pair: (pair.create_index, pair.key))
+    live.sort(key=_place)
     return Look(key, lock, tuple(live), tuple(dead))
+
+
+def _place(pair: KVPair) -> tuple[int, str]:
+    return pair.create_index, pair.key
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 Rules
 - Given back by deleting the contender; the session is kept for the next attempt.
-- Where the contender was written by somebody else, or there is no answer, the session is destroyed: that ends
-  the contender in any case.
+- Where the contender was written by somebody else, or there is no answer, the contender is deleted in one
+  try, then the session is destroyed: that ends the place in any case. Without the delete it would stay closed
+  for the lock-delay.
+- A lost place stays as it is, behind its lock-delay: that covers what its former holder may have under way.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.recipes.cleanup.tasks import delete_once
 from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.hold.grant import Ending
 from consul_coord.recipes.hold.kind import KeyOfSession, loss_of
@@ -63,15 +66,19 @@ class RwKind(KeyOfSession):
         pair = (await perform(io, call, deadline=deadline, attempt=deadline - io.now())).value
         loss = loss_of(hold.session, pair)
         if loss is None:
+            await delete_once(io, hold.key, deadline=deadline)
             destroy = session_endpoint.destroy(hold.session)
             await perform(io, destroy, deadline=deadline, attempt=deadline - io.now())
-        self._pooled.abandon()
+        self.lost(hold)
         if loss is None or uncertain:
             return Ending(ReleaseOutcome.RELEASED)
         return Ending(ReleaseOutcome.ALREADY_LOST, loss)
 
     def abandon(self, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
-        """Leave the destroying of the session to the reaper: that ends the contender."""
+        """Leave the deleting of the contender and the destroying of the session to the reaper."""
         self._pooled.abandon()
 
-    lost = abandon
+    def lost(self, hold: Grant) -> None:
+        """Leave the destroying of the session to the reaper, with its contender as it is."""
+        self._pooled.contender = None
+        self.abandon(hold)

@@ -76,8 +76,7 @@ class RwSide(Recipe["SessionPool"]):
 
     def _begin(self, client: Shared) -> SessionPool:
         """Return where the sessions come from."""
-        plain = replace(client.sessions.spec, node_checks=(), service_checks=())
-        spec = replace(self._spec or plain, behavior="delete")
+        spec = replace(self._spec or client.sessions.spec, behavior="release")
         return client.pools.pool(waitqueue.directory(self.base), spec)
 
     def _refuse_owner_of_a_hold(self, owner: object) -> None:
@@ -94,13 +93,10 @@ def sides(
 ) -> tuple[RwSide, RwSide]:
     """Return the read and the write side of one lock object.
 
-    Raises InvalidArgument for a session with checks.
+    Raises InvalidArgument for the id of a session.
     """
-    if isinstance(session, str) or (session is not None and (session.node_checks or session.service_checks)):
-        message = (
-            "a ReadWriteLock makes sessions of its own, without checks: these could end one at any moment, "
-            "and no lock-delay protects a place in the queue. Give a SessionSpec without checks, or none"
-        )
+    if isinstance(session, str):
+        message = "a ReadWriteLock makes a session for each hold: give a SessionSpec, or none"
         raise InvalidArgument(message)
     inside: dict[Mode, Owners] = {}
     read, write = (
@@ -119,13 +115,15 @@ async def holders(io: IO, client: Shared, side: RwSide) -> tuple[Holder, ...]:
             since_index=pair.modify_index,
         )
         for pair in rwqueue.inside(await _queue(io, client, side))
+        if pair.session is not None
     )
 
 
 async def contenders(io: IO, client: Shared, side: RwSide) -> tuple[Contender, ...]:
     """Return who waits to get in, the next one first."""
     look = await _queue(io, client, side)
-    waiting = look.live[len(rwqueue.inside(look)) :]
+    inside = rwqueue.inside(look)
+    waiting = [pair for pair in look.live if pair not in inside]
     return tuple(
         Contender(
             waitqueue.session_of(pair),
@@ -155,8 +153,8 @@ async def break_in(
 
 
 async def is_unused(io: IO, client: Shared, side: RwSide) -> bool:
-    """Return whether nobody is in and nobody waits: nothing is left on the server then."""
-    return not (await _queue(io, client, side)).live
+    """Return whether nobody is in, dead or alive, and nobody waits: nothing is left on the server then."""
+    return not (await _queue(io, client, side)).places
 
 
 async def _queue(io: IO, client: Shared, side: RwSide) -> Look:

@@ -9,6 +9,12 @@ Rules
   contender ends, and being in needs no further write. Whoever comes after a waiting writer waits behind it:
   writers do not starve.
 - A reader waits for the nearest writer before it, a writer for its nearest predecessor: one wake-up each.
+- A contender that lost its session is dead, and keeps its place if it was in: its client may still trust its
+  hold, for as long as the lock-delay lasts. Whoever waits for it locks and deletes its key in one
+  transaction, which Consul refuses until then. A dead contender that was not in stands for nothing: those
+  that kept it out were there all the time.
+- A contender with another CreateIndex than its join made is that of an earlier hold, as an old leader may
+  show it.
 - The fence is the contender's CreateIndex. It rises in the order of the queue, which for any two that exclude
   each other is the order in which they are in.
 """
@@ -18,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from consul_coord.models import TxnOp
 from consul_coord.recipes.contend.queue import Rejoin
 
 if TYPE_CHECKING:
@@ -67,7 +74,7 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Somebody is in the way: watch it."""
+    """Somebody is in the way: watch it, or remove it if it is dead."""
 
     own: KVPair
     blocker: KVPair
@@ -77,19 +84,26 @@ class Behind:
 Verdict = Enter | Behind | Rejoin
 
 
-def judge(look: Look, session: str, mode: Mode) -> Verdict:
-    """Return what a reading means for a session that queues in a mode."""
+def judge(look: Look, session: str, mode: Mode, *, born: int) -> Verdict:
+    """Return what a reading means for a session that joined in a mode, at the index ``born``."""
     position = look.position(session)
-    if position is None:
+    if position is None or look.live[position].create_index != born:
         return Rejoin()
-    own, before = look.live[position], look.live[:position]
+    own = look.live[position]
+    before = look.places[: look.places.index(own)]
     in_the_way = [pair for pair in before if mode == "write" or mode_of(pair) == "write"]
     return Behind(own, in_the_way[-1], position) if in_the_way else Enter(own)
 
 
 def inside(look: Look) -> tuple[KVPair, ...]:
-    """Return the contenders that are in: one writer, or the readers before the first one."""
-    if look.live and mode_of(look.live[0]) == "write":
-        return look.live[:1]
-    first_writer = next((place for place, pair in enumerate(look.live) if mode_of(pair) == "write"), None)
-    return look.live[:first_writer]
+    """Return the contenders that are in, dead ones too: one writer, or the readers before the first one."""
+    places = look.places
+    if places and mode_of(places[0]) == "write":
+        return places[:1]
+    first_writer = next((place for place, pair in enumerate(places) if mode_of(pair) == "write"), None)
+    return places[:first_writer]
+
+
+def removal(dead: KVPair, *, by: str) -> tuple[TxnOp, TxnOp]:
+    """Return the operations that remove a dead contender, once its lock-delay is over."""
+    return TxnOp.lock(dead.key, by), TxnOp.delete(dead.key)

@@ -11,10 +11,12 @@ Rules, each with what happens without it
   the contender, too, which wakes the one behind.
 - A take, or the list it was judged by, without an answer is followed by a list, never by itself.
 - A limit other than ours is a conflict when it is seen at the join, and a resize when it changes afterwards.
-- Giving up deletes the contender if every request was answered, else destroys the session: late requests are
-  refused then, and nothing needs to be looked for later.
-- With checks in its session a holder may lose its slot before it can know. So a slot whose holder vanished is
-  left alone for the grace that all clients of the semaphore agreed on.
+- Giving up deletes the contender, and destroys the session unless every request was answered: late requests
+  are refused then, and nothing needs to be looked for later.
+- A take that Consul refuses because of a dead holder's lock-delay is judged again at once, with the refused
+  ids counted as holders: the reply names all of them, so the next take, if there is one, names none. The
+  front then watches the prefix for a pause only, and tries the refused again: the end of a lock-delay is not
+  an event. With the pause alone, without the watch, it would sleep while other slots get free.
 - *Taking at once*: if the record has not changed since this client left it, with a slot free and nobody
   waiting, then nobody has come or gone: one transaction takes the slot, without a place in the queue. It
   fails on the record's index if anything happened. Each record is tried once, so that each waiter is passed
@@ -27,14 +29,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import PermissionDenied, SemaphoreLimitConflict, TxnFailed
+from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
 from consul_coord.models import Holder, ReadOptions, TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
+from consul_coord.recipes.contend.attempt import FIRST_PAUSE, LONGEST_PAUSE
 from consul_coord.recipes.contend.pooled import PooledAttempt
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.kind import PermitKind
-from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held
+from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Prune
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +78,11 @@ class PermitAttempt(PooledAttempt):
         """The limit in force; None before the first list."""
         self.upcoming: Listing | None = None
         """What a watch has brought, to be judged next."""
-        self.dead_since: dict[str, float] = {}
+        self.refused: frozenset[str] = frozenset()
+        """Dead holders whose lock-delay was in force when they were tried; forgotten after a pause."""
+        self._pauses = 0
+        """How many pauses there were since the first refusal."""
+        self._pause_over = 0.0
 
     async def _move(self) -> Handle | None:
         """Do what is next; None when it did not bring a slot."""
@@ -92,9 +100,9 @@ class PermitAttempt(PooledAttempt):
         self.upcoming = None
         super()._drop_session()
 
-    @property
-    def _own_key(self) -> str:
-        return slots.contender_key(self.plan.prefix, self.session)
+    def contender_of(self, session: str) -> str:
+        """Return the key of a session's contender."""
+        return slots.contender_key(self.plan.prefix, session)
 
     # -- listing
 
@@ -121,7 +129,7 @@ class PermitAttempt(PooledAttempt):
         return self._read(result.value, index=result.index)
 
     def _read(self, pairs: Iterable[KVPair], *, index: int) -> Listing:
-        """Sort a list, and take note of what it tells besides: limit, leftovers, resting sessions, dead."""
+        """Sort a list, and take note of what it tells besides: limit, leftovers, resting sessions."""
         plan, limit = self.plan, self._own_limit
         listing = slots.read(plan.prefix, pairs, limit=limit, flags=plan.flags, index=index)
         record = listing.record
@@ -141,24 +149,17 @@ class PermitAttempt(PooledAttempt):
         self.pool.saw(record.index, record.holders)
         for pair in listing.leftovers:
             self.client.reaper.add(RemoveKey(pair.key, pair.modify_index))
-        return self._spare_the_dead(listing)
-
-    def _spare_the_dead(self, listing: Listing) -> Listing:
-        now = self.io.now()
-        self.dead_since = {one: self.dead_since.get(one, now) for one in listing.dead}
-        return listing.sparing(
-            [one for one, since in self.dead_since.items() if now < self._spared_until(since)]
-        )
-
-    def _spared_until(self, since: float) -> float:
-        return since + (self.plan.grace or 0.0)
+        return listing
 
     # -- acting
 
     async def _follow_up(self, listing: Listing) -> Handle | None:
+        in_pause = self.io.now() < self._pause_over
+        self.refused = self.refused.intersection(listing.dead) if in_pause else frozenset()
         verdict = self._judge(listing)
         if isinstance(verdict, Gone):
-            verdict = self._judge(await self._list(_CONSISTENT))
+            listing = await self._list(_CONSISTENT)
+            verdict = self._judge(listing)
         if isinstance(verdict, Gone):
             self._drop_session()
             return None
@@ -171,40 +172,50 @@ class PermitAttempt(PooledAttempt):
             return None
         if isinstance(verdict, Held):
             return self._granted(listing.record, verdict.own, alone=False)
-        return await self._take(verdict, alone=not listing.wanted(but_by=self.session))
+        return await self._write(verdict, listing)
 
     def _judge(self, listing: Listing) -> Verdict:
-        return slots.judge(listing, self.session, born=self.born)
+        return slots.judge(listing, self.session, born=self.born, refused=self.refused)
 
     async def _wait_at_the_front(self, listing: Listing) -> None:
-        self._block("held", session=next(iter(listing.held), None), position=1)
+        if self.refused:
+            self._block("lock_delay", session=min(self.refused), position=1)
+            self._must_pause = False  # the watch is the pause
+        else:
+            self._block("held", session=next(iter(listing.held), None), position=1)
         await self._before_a_watch()
-        over = (self._spared_until(self.dead_since[one]) for one in listing.spared)
         found = await self.client.watches.change_below(
             self.io,
             slots.directory(self.plan.prefix),
             listing.index,
             until=None if self.kept is None else self.kept.over,
-            deadline=min([self._watch_until, *over]),
+            deadline=min(self._watch_until, self._pause_over) if self.refused else self._watch_until,
         )
         if found is not None:
             self.upcoming = self._read(found.value, index=found.index)
+        elif self.refused:
+            self.upcoming = listing  # nothing has changed
 
     async def _wait_behind(self, verdict: Follow) -> None:
         ahead = verdict.predecessor
+        self._pause_over, self._pauses = 0.0, 0
         self._block("queued", session=slots.session_of(ahead), position=verdict.position + 1)
         await self._watch(ahead.key, ahead.modify_index)
 
-    async def _take(self, verdict: Take, *, alone: bool) -> Handle | None:
-        own = verdict.own
+    async def _write(self, verdict: Take | Prune, listing: Listing) -> Handle | None:
+        """Write the record as judged; None when it was refused, or took no slot."""
+        own, record = verdict.own, verdict.record
+        removal = slots.removal(self.plan.prefix, verdict.removed, by=self.session)
+        check = TxnOp.check_index(own.key, own.modify_index)
+        write = (self._write_record(record),) if isinstance(verdict, Prune) else self._take_ops(record)
         try:
-            result = await self._ask(
-                TxnOp.check_index(own.key, own.modify_index), *self._take_ops(verdict.record)
-            )
+            result = await self._ask(*removal, check, *write)
         except TxnFailed as error:
-            self._refused(error)
+            self._refused(error, removing=len(removal), listing=listing)
             return None
-        return self._granted(verdict.record, result[2][0], alone=alone)
+        if isinstance(verdict, Prune):
+            return None
+        return self._granted(record, result[-1][0], alone=not listing.wanted(but_by=self.session))
 
     async def _take_at_once(self) -> Handle | None:
         """Take without queueing where nothing has happened since this client left; None to queue."""
@@ -226,11 +237,11 @@ class PermitAttempt(PooledAttempt):
         return self._granted(record, result[1][0], alone=True)
 
     def _take_ops(self, record: Record) -> tuple[TxnOp, TxnOp]:
+        return self._write_record(record), self._lock_own(slots.holding(self.value))
+
+    def _write_record(self, record: Record) -> TxnOp:
         key = slots.record_key(self.plan.prefix)
-        return (
-            TxnOp.cas(key, record.encode(), record.index, flags=record.flags),
-            self._lock_own(slots.holding(self.value)),
-        )
+        return TxnOp.cas(key, record.encode(), record.index, flags=record.flags)
 
     def _granted(self, record: Record, own: KVPair, *, alone: bool) -> Handle | None:
         """Register the permit; None when its session can't be relied on any more."""
@@ -255,9 +266,33 @@ class PermitAttempt(PooledAttempt):
     # -- asking
 
     def _lock_own(self, value: bytes) -> TxnOp:
-        return TxnOp.lock(self._own_key, self.session, value=value, flags=self.plan.flags)
+        key = self.contender_of(self.session)
+        return TxnOp.lock(key, self.session, value=value, flags=self.plan.flags)
 
-    def _refused(self, error: TxnFailed) -> None:
-        """Take note of why a slot could not be taken. Raises what can't be waited out."""
-        if not self._blocked(self._own_key, error):
+    def _refused(self, error: TxnFailed, *, removing: int = 0, listing: Listing | None = None) -> None:
+        """Take note of why a slot could not be taken. Raises what can't be waited out.
+
+        The first ``removing`` operations were to remove dead holders of ``listing``.
+        """
+        delayed = {
+            failure.op_index: slots.session_in(failure.op.key)
+            for failure in error.failures
+            if failure.op_index < removing and failure.op and failure.kind in {"lock_delay", "held"}
+        }
+        if delayed:
+            self._refuse(delayed.values())
+        others = tuple(failure for failure in error.failures if failure.op_index not in delayed)
+        if delayed and not others:
+            # To be judged again without the refused. If it has changed since, the next take is refused for
+            # that, or the watch ends at once.
+            self.upcoming = listing
+        elif not self._blocked(slots.directory(self.plan.prefix), TxnFailed(str(error), failures=others)):
             self._block("held")  # by whoever was faster
+
+    def _refuse(self, dead: Iterable[str]) -> None:
+        """Count dead holders as holders until a pause is over."""
+        if not self.refused:
+            self._pauses += 1
+            pause = delay(self._pauses, self.io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
+            self._pause_over = self.io.now() + pause
+        self.refused = self.refused.union(dead)

@@ -10,10 +10,12 @@ Rules, each with what happens without it
 - If nobody else was there at the take, and the record has not changed since, the session is taken out of it
   in the same transaction. Under contention that would fail, mostly, and cost a round trip before the slot is
   free. When nobody waits by then, the record as left is remembered: the next take may do without queueing.
-- Where takers leave the slot of a vanished holder alone for a while, the session is always taken out of the
-  record, read anew if need be: nobody can tell one that left from one that vanished, and each slot given back
-  would be left alone as long.
-- Any other answer, or none: the session is destroyed, which frees the slot in any case.
+- Dead holders stay in the record when one leaves: only a take may remove them (``slots``).
+- Any other answer, or none: the contender is deleted in one try, then the session is destroyed, which frees
+  the slot in any case. In this order: destroying a session that still holds its contender closes the slot for
+  the lock-delay.
+- A permit that was lost is not given back, and its session is destroyed as it is: the lock-delay then covers
+  what its former holder may still have under way.
 - A session whose permit wrote its value is not used again: a late copy of that write would turn a later
   waiter's mark into a holder's, and nobody would follow it.
 """
@@ -24,10 +26,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, DecodeError, SessionNotFound, TxnFailed
-from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.endpoints import txn
 from consul_coord.http.retry import perform, send_once
-from consul_coord.models import LossReason, ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
+from consul_coord.recipes.cleanup.tasks import delete_once
 from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.hold.grant import Ending, KeyWatch
 from consul_coord.recipes.hold.kind import KeyOfSession, watch_of
@@ -43,21 +46,16 @@ if TYPE_CHECKING:
     from consul_coord.recipes.semaphore.slots import Listing, Record
     from consul_coord.recipes.session.pool import PooledSession, SessionPool
 
-MOST_TRIES = 10
-"""How often a record that others write is read anew by who leaves."""
-_CONSISTENT = ReadOptions(consistency="consistent")
 _RELEASED = Ending(ReleaseOutcome.RELEASED)
 
 
 class Memory:
     """What one semaphore object remembers from one attempt or hold to the next, with one coordinator."""
 
-    def __init__(self, pool: SessionPool, prefix: str, flags: int, *, graced: bool) -> None:
+    def __init__(self, pool: SessionPool, prefix: str, flags: int) -> None:
         self.prefix = prefix
         self.flags = flags
         self.sessions = pool
-        self.graced = graced
-        """Whether takers leave the slot of a vanished holder alone for a while."""
         self.tidy_leave = AdaptiveBackoff()
         self.quick_take = AdaptiveBackoff()
         self._left: list[Record] = []
@@ -131,12 +129,10 @@ class PermitKind(KeyOfSession):
         """Free the slot; the session is kept for the next attempt if it is fit for that."""
         with suppress(ConsulCoordError):
             return await self._leave(io, hold, deadline)
-        await self._destroy(io, deadline)
+        await self._destroy(io, hold, deadline)
         return _RELEASED
 
     async def _leave(self, io: IO, hold: Grant, deadline: float) -> Ending:
-        if self._memory.graced:
-            return await self._leave_surely(io, hold, deadline)
         if self._alone and self._memory.tidy_leave.worth_a_try():
             try:
                 return await self._leave_tidily(io, hold, deadline)
@@ -160,19 +156,6 @@ class PermitKind(KeyOfSession):
         self._memory.sessions.put_back(self._session)
         return _RELEASED
 
-    async def _leave_surely(self, io: IO, hold: Grant, deadline: float) -> Ending:
-        """Take the session out of the record, as often as others write it meanwhile."""
-        key, flags = slots.record_key(self._memory.prefix), self._memory.flags
-        for _ in range(MOST_TRIES):
-            call = kv.get(key, options=_CONSISTENT)
-            pair = (await perform(io, call, deadline=deadline, attempt=deadline - io.now())).value
-            if self._record_loss(pair) is not None:
-                break
-            self._record = slots.read_record(pair, limit=0, flags=flags)
-            with suppress(TxnFailed):
-                return await self._leave_tidily(io, hold, deadline)
-        return await self._withdraw(io, hold, deadline)
-
     async def _withdraw(self, io: IO, hold: Grant, deadline: float) -> Ending:
         """Delete the contender alone, and look whether it stood for a slot until then."""
         key = slots.record_key(self._memory.prefix)
@@ -187,7 +170,7 @@ class PermitKind(KeyOfSession):
             loss = await self._found(io, error, deadline)
             if loss is None:
                 raise
-            self._session.abandon()
+            self.lost(hold)
             return Ending(ReleaseOutcome.ALREADY_LOST, loss)
         self._session.taken_at = hold.fence
         self._memory.sessions.put_back(self._session)
@@ -205,14 +188,18 @@ class PermitKind(KeyOfSession):
             return LossReason.SESSION_GONE
         return LossReason.KEY_DELETED if refused[0] == "missing" else LossReason.RELEASED_BY_OTHER
 
-    async def _destroy(self, io: IO, deadline: float) -> None:
+    async def _destroy(self, io: IO, hold: Grant, deadline: float) -> None:
         kept = self._session.kept
+        await delete_once(io, hold.key, deadline=deadline)
         call = session_endpoint.destroy(kept.id)
         await perform(io, call, deadline=deadline, attempt=deadline - io.now())
         self._client.sessions.end(kept, LossReason.CLIENT_CLOSED)
 
     def abandon(self, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
-        """Leave the destroying of the session to the reaper: that frees the slot."""
+        """Leave the deleting of the contender and the destroying of the session to the reaper."""
         self._session.abandon()
 
-    lost = abandon
+    def lost(self, hold: Grant) -> None:
+        """Leave the destroying of the session to the reaper, with its contender as it is."""
+        self._session.contender = None
+        self.abandon(hold)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import KeyConflict, UnsafeSession
+from consul_coord.errors import KeyConflict
 from consul_coord.recipes.semaphore import slots
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ class SemaphorePlan:
     accept_flags: frozenset[int]
     fair: bool
     session: SessionSpec | None
-    grace: float | None
 
     def check_flags(self, record: Record) -> None:
         """Raise KeyConflict when a record that exists is not a semaphore's of ours."""
@@ -36,16 +35,3 @@ class SemaphorePlan:
                 f"accept_flags=({record.flags:#x},)"
             )
             raise KeyConflict(message, key=key, flags=record.flags)
-
-
-def slot_spec(spec: SessionSpec, grace: float | None, prefix: str) -> SessionSpec:
-    """Return what the sessions of a semaphore are like. Raises UnsafeSession."""
-    checked = spec.node_checks or spec.service_checks
-    if checked and not grace and not spec.allow_unbounded:
-        message = (
-            f"a check may end a session of the semaphore {prefix!r} at any moment, and its slot would be "
-            "given away at once: leave the checks out, or give all its clients the same grace"
-        )
-        raise UnsafeSession(message, key=prefix)
-    # What a lock-delay is to a lock, the grace is to a slot: so it bounds the lease in the same way.
-    return replace(spec, behavior="delete", lock_delay=(grace or 0.0) if checked else spec.lock_delay)

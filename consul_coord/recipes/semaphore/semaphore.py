@@ -3,11 +3,11 @@
 How a slot is got is told in ``slot_contend``, how it is given back in ``slot_hold``, the format in ``slots``.
 
 Rules
-- Its sessions vanish with their keys, and have no checks unless asked for: then the holder's own deadline
-  (the TTL) comes before anybody else's (twice the TTL). With checks a session may end at any moment, and only
-  the grace that takers observe keeps a slot from being used twice: it bounds the lease, and is required.
+- Its sessions are like the client's others, but their keys vanish with them.
 - The limit is changed on the record alone, by its index; holders stay as they are. Who holds when it shrinks
   keeps the slot until leaving.
+- Nothing here removes a dead holder from the record without its lock-delay: not a resize, and not the
+  deletion of the record, which needs a session for that.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, InvalidKey, RequestTimeout
-from consul_coord.http.endpoints import kv
+from consul_coord.errors import ConsulCoordError, InvalidKey, RequestTimeout, TxnFailed
+from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_name
+from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, ask, send_once
-from consul_coord.models import Contender, Holder, ReadOptions, _validate
-from consul_coord.models.session import LONGEST_LOCK_DELAY
+from consul_coord.models import Contender, Holder, ReadOptions, TxnOp
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.semaphore.kind import Memory
-from consul_coord.recipes.semaphore.plan import slot_spec
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -47,11 +46,8 @@ class SemaphoreObject(Recipe[Memory]):
         if plan.prefix.endswith("/"):
             message = f"prefix {plan.prefix!r} can't be used: it ends with '/', which is added: leave it out"
             raise InvalidKey(message, key=plan.prefix)
-        if plan.grace is not None:
-            _validate.seconds("grace", plan.grace, minimum=0, maximum=LONGEST_LOCK_DELAY)
         self.plan = plan
         self.limit = self.check_limit(limit)
-        self._spec = None if plan.session is None else slot_spec(plan.session, plan.grace, plan.prefix)
         self.attempts: weakref.WeakSet[PermitAttempt] = weakref.WeakSet()
         """The calls under way."""
 
@@ -69,11 +65,9 @@ class SemaphoreObject(Recipe[Memory]):
 
     def _begin(self, client: Shared) -> Memory:
         """Return what is remembered of it."""
-        plain = replace(client.sessions.spec, node_checks=(), service_checks=())
-        spec = self._spec or slot_spec(plain, None, self.plan.prefix)
+        spec = replace(self.plan.session or client.sessions.spec, behavior="delete")
         pool = client.pools.pool(slots.directory(self.plan.prefix), spec)
-        graced = bool(spec.node_checks or spec.service_checks)
-        return Memory(pool, self.plan.prefix, self.plan.flags, graced=graced)
+        return Memory(pool, self.plan.prefix, self.plan.flags)
 
 
 async def read(io: IO, client: Shared, semaphore: SemaphoreObject) -> Listing:
@@ -166,12 +160,43 @@ async def _write(io: IO, semaphore: SemaphoreObject, record: Record, deadline: f
 async def destroy(io: IO, client: Shared, semaphore: SemaphoreObject) -> bool:
     """Delete the record if nobody holds a slot or waits for one.
 
-    False while it is in use. Raises KeyConflict when it is not a semaphore's.
+    False while it is in use, the lock-delay of a holder that died included. Raises KeyConflict when it is not
+    a semaphore's.
     """
     listing = await read(io, client, semaphore)
     if listing.held or listing.wanted():
         return False
     if not listing.record.index:
         return True
-    delete = kv.delete(slots.record_key(semaphore.plan.prefix), cas=listing.record.index)
-    return await ask(io, delete, timeout=client.timeout)
+    if not listing.dead:
+        delete = kv.delete(slots.record_key(semaphore.plan.prefix), cas=listing.record.index)
+        return await ask(io, delete, timeout=client.timeout)
+    sessions, spec = client.sessions, semaphore.with_client(client).sessions.spec
+    kept = await sessions.create(io, spec)
+    try:
+        return await _bury(io, client, semaphore, listing.record, by=kept.id)
+    finally:
+        sessions.discard(kept)
+
+
+async def _bury(io: IO, client: Shared, semaphore: SemaphoreObject, record: Record, *, by: str) -> bool:
+    """Delete a record that names dead holders only, if no lock-delay of theirs is in force."""
+    prefix, deadline = semaphore.plan.prefix, io.now() + client.timeout
+    key = slots.record_key(prefix)
+    while True:
+        removed = record.holders[: slots.MOST_REMOVED]
+        rest = record.with_holders(record.holders[len(removed) :])
+        write = (
+            TxnOp.cas(key, rest.encode(), rest.index, flags=rest.flags)
+            if rest.holders
+            else TxnOp.delete_cas(key, rest.index)
+        )
+        call = txn.txn(*slots.removal(prefix, removed, by=by), write)
+        try:
+            result = await send_once(io, call, deadline=deadline)
+        except TxnFailed as error:
+            raise_if_denied(slots.directory(prefix), error)
+            return False
+        if not rest.holders:
+            return True
+        record = rest.at(result[-1][0].modify_index)

@@ -7,8 +7,14 @@ The format is that of Consul's own clients: ``{"Limit":3,"Holders":{"<session>":
 Rules, each with what happens without it
 - All that one judgement needs comes from one listing: a listing is a moment, not a mixture.
 - A contender is live while the session that it is named after holds it. A holder that the record names, but
-  whose contender is not live, is dead: its slot is free, and the next take leaves it out of the record. What
-  looks like a contender and is held by nobody is a leftover, to be removed at the index it was read with.
+  whose contender is not live, is dead. What looks like a contender and is held by nobody is a leftover, to be
+  removed at the index it was read with.
+- The client of a dead holder may still trust its permit, for as long as the lock-delay lasts. So a take that
+  removes a dead holder from the record also locks and deletes that holder's contender key, which Consul
+  refuses while the lock-delay of that key is in force. Nothing else removes another's id from the record: the
+  id is all that a later take can know it by. A refused id counts as a holder until it is tried again, also
+  for ranks: otherwise a later waiter passes the front. One take removes at most ``MOST_REMOVED`` ids, because
+  a transaction has 64 operations.
 - The value of a contender begins with a mark: this package's waiters queue by CreateIndex, among themselves.
   Foreign clients carry no mark. They are counted as holders, never as waiters: they take a slot by writing
   the record alone, so whoever watched such a contender would sleep through it.
@@ -33,7 +39,7 @@ from typing import TYPE_CHECKING, cast
 from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
 from consul_coord.http.endpoints import _json
 from consul_coord.http.endpoints._call import BODY_LIMIT
-from consul_coord.models import SEMAPHORE_FLAGS
+from consul_coord.models import SEMAPHORE_FLAGS, TxnOp
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -50,6 +56,10 @@ _ENVELOPE = 2_000
 """Bytes of a take besides its two values and the prefix: verbs, session ids, indexes."""
 _PREFIXES = 3
 """How often a take names the prefix."""
+MOST_REMOVED = 30
+"""Dead holders that one take removes at most: two operations each, and three more, of Consul's 64."""
+_REMOVAL = 400
+"""Bytes of the two operations that remove a dead holder, besides the prefix, which they name twice."""
 
 
 def directory(prefix: str) -> str:
@@ -67,9 +77,23 @@ def contender_key(prefix: str, session: str) -> str:
     return directory(prefix) + session
 
 
+def session_in(key: str) -> str:
+    """Return the session that a contender's key names."""
+    return key.rpartition("/")[2]
+
+
 def session_of(contender: KVPair) -> str:
     """Return the session that a contender stands for."""
-    return contender.key.rpartition("/")[2]
+    return session_in(contender.key)
+
+
+def removal(prefix: str, removed: Iterable[str], *, by: str) -> tuple[TxnOp, ...]:
+    """Return the operations that let a transaction fail while the lock-delay of a removed holder lasts.
+
+    Two for each, in turn. What is no session's id never had a session, nor a lock-delay.
+    """
+    keys = [contender_key(prefix, one) for one in removed if _SESSION_ID.fullmatch(one)]
+    return tuple(op for key in keys for op in (TxnOp.lock(key, by), TxnOp.delete(key)))
 
 
 # -- the contender's value
@@ -188,7 +212,8 @@ def check_limit(prefix: str, limit: object, *, value: bytes = b"") -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         message = f"limit must be an integer of 1 or more, not {limit!r}"
         raise InvalidArgument(message)
-    size = _ENVELOPE + _PREFIXES * len(_json.dump(prefix))
+    size = _ENVELOPE + MOST_REMOVED * _REMOVAL
+    size += (_PREFIXES + 2 * MOST_REMOVED) * len(_json.dump(prefix))
     size += _as_base64(limit * _HOLDER_BYTES) + _as_base64(len(holding(value)))
     if size > BODY_LIMIT:
         message = (
@@ -218,18 +243,16 @@ class Listing:
     """Where a watch on the prefix begins from: whatever changed after this reading ends it at once."""
     leftovers: tuple[KVPair, ...] = ()
     """Contenders that nobody holds."""
-    spared: frozenset[str] = frozenset()
-    """Dead holders whose slots are not given away yet."""
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The holders that count."""
-        return tuple(one for one in self.record.holders if one in self.live or one in self.spared)
+        """The holders that are live."""
+        return tuple(one for one in self.record.holders if one in self.live)
 
     @property
-    def dead(self) -> frozenset[str]:
+    def dead(self) -> tuple[str, ...]:
         """The holders that the record names, but whose contender is not live."""
-        return frozenset(one for one in self.record.holders if one not in self.live)
+        return tuple(one for one in self.record.holders if one not in self.live)
 
     @property
     def waiters(self) -> tuple[KVPair, ...]:
@@ -240,10 +263,6 @@ class Listing:
             if session not in self.record.holders and is_waiting(pair)
         )
         return tuple(sorted(found, key=lambda pair: (pair.create_index, pair.key)))
-
-    def sparing(self, sessions: Collection[str]) -> Listing:
-        """Return the listing with these dead holders counted as if they lived."""
-        return replace(self, spared=frozenset(sessions))
 
     def wanted(self, *, but_by: str = "") -> bool:
         """Return whether anybody, but for one session, is there without holding a slot; foreign ones too."""
@@ -284,10 +303,20 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A slot is free for us: write this record, at its index."""
+    """A slot is free for us: write this record, at its index, with ``removal`` of the dead it leaves out."""
 
     own: KVPair
     record: Record
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """So many are dead that one take can't remove enough: write this record first, which takes no slot."""
+
+    own: KVPair
+    record: Record
+    removed: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,24 +335,29 @@ class Follow:
     position: int
 
 
-Verdict = Held | Gone | Take | Front | Follow
+Verdict = Held | Gone | Take | Prune | Front | Follow
 
 
-def judge(listing: Listing, session: str, *, born: int) -> Verdict:
+def judge(listing: Listing, session: str, *, born: int, refused: Collection[str] = frozenset()) -> Verdict:
     """Return what a listing means for a session whose contender was made at the index ``born``.
 
     A contender with another CreateIndex belongs to an earlier hold, as an old leader shows it, or was made by
-    a request that had been given up.
+    a request that had been given up. ``refused`` are dead holders whose lock-delay is in force.
     """
     own = listing.live.get(session)
     if own is None or own.create_index != born:
         return Gone()
     if session in listing.record.holders:
         return Held(own)
-    held, waiters = listing.held, listing.waiters
+    record, waiters = listing.record, listing.waiters
     rank = next((rank for rank, pair in enumerate(waiters) if pair.session == session), None)
     if rank is None:
         return Gone()  # somebody overwrote the mark: nobody would follow us
-    if rank < listing.record.limit - len(held):
-        return Take(own, listing.record.with_holders((*held, session)))
+    dead = [one for one in listing.dead if one not in refused]
+    removed = tuple(dead[:MOST_REMOVED])
+    kept = tuple(one for one in record.holders if one not in removed)
+    if rank < record.limit - len(kept):
+        return Take(own, record.with_holders((*kept, session)), removed)
+    if rank == 0 and len(dead) > len(removed):
+        return Prune(own, record.with_holders(kept), removed)
     return Front(own) if rank == 0 else Follow(own, waiters[rank - 1], rank)

@@ -102,8 +102,8 @@ class Dependent(Protocol):
 class Leftovers(Protocol):
     """What becomes of sessions that nobody needs any more."""
 
-    def destroy(self, session: str, /) -> object:
-        """Have a session destroyed on the server."""
+    def destroy(self, session: str, contender: str | None = None, /) -> object:
+        """Have a session destroyed on the server, after this key of its has been deleted."""
         ...
 
     def destroy_named(self, name: str, /, *, has_ttl: bool) -> object:
@@ -283,15 +283,15 @@ class Sessions:
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:
             self.leftovers.destroy(kept.id)
 
-    def discard(self, kept: KeptSession) -> None:
+    def discard(self, kept: KeptSession, contender: str | None = None) -> None:
         """End a session that nobody here needs any more, and have it destroyed.
 
-        Harmless when it has ended.
+        ``contender`` is a key of its that is deleted first. Harmless when it has ended.
         """
         if kept.lease.ended_by is None:
             self.end(kept, LossReason.CLIENT_CLOSED)
             if kept.ours_to_destroy:
-                self.leftovers.destroy(kept.id)
+                self.leftovers.destroy(kept.id, contender)
 
     def first_warning_of(self, horizon: float) -> bool:
         """Return whether nobody has been warned of a horizon that short yet."""

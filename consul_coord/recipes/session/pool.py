@@ -41,7 +41,7 @@ IDLE = 60.0
 class PooledSession:
     """A session with what matters of its past on the prefix."""
 
-    __slots__ = ("_sessions", "idle_since", "kept", "settled", "taken_at")
+    __slots__ = ("_sessions", "contender", "idle_since", "kept", "settled", "taken_at")
 
     def __init__(self, sessions: Sessions, kept: KeptSession) -> None:
         self._sessions = sessions
@@ -50,6 +50,11 @@ class PooledSession:
         """Whether every request of it was answered."""
         self.taken_at = 0
         """Index of its last take; 0 when the record was seen without it since."""
+        self.contender: str | None = None
+        """A key that it may have, to be deleted before the session is destroyed.
+
+        Otherwise the lock-delay would keep what that key stands for from others.
+        """
         self.idle_since = 0.0
 
     @property
@@ -59,7 +64,7 @@ class PooledSession:
 
     def abandon(self) -> None:
         """Have it destroyed: that ends whatever it has left."""
-        self._sessions.discard(self.kept)
+        self._sessions.discard(self.kept, self.contender)
 
 
 class SessionPool:
@@ -67,7 +72,7 @@ class SessionPool:
 
     def __init__(self, sessions: Sessions, spec: SessionSpec) -> None:
         self._sessions = sessions
-        self._spec = spec
+        self.spec = spec
         self._mutex = sessions.host.mutex()
         self._fit: list[PooledSession] = []
         """Those that may join at once; the longest idle one first."""
@@ -96,6 +101,7 @@ class SessionPool:
 
     def put_back(self, session: PooledSession) -> None:
         """Take back a session whose contender is gone for sure; what can't be used again is destroyed."""
+        session.contender = None
         if not session.settled or session.kept.lease.ended_by is not None:
             session.abandon()
             return
@@ -135,7 +141,7 @@ class SessionPool:
         """Make a session for the stock."""
         self._being_made += 1
         try:
-            kept = await self._sessions.create(io, self._spec)
+            kept = await self._sessions.create(io, self.spec)
             self.put_back(PooledSession(self._sessions, kept))
             creation.settle(kept)
         except Exception as error:  # noqa: BLE001 - raised in the one that waits

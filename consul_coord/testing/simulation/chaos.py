@@ -241,18 +241,17 @@ class Chaos:
     def _end_early(self, session: SessionRecord) -> None:
         """Tell the judge what is promised no more when a session ends before its TTL has passed.
 
-        A lock-delay covers for as long as the holder may believe. Slots have none: theirs is the grace, with
-        checks.
+        A lock-delay covers for as long as the holder may believe, that of a slot too.
         """
         world = self._world
-        if not session.lock_delay:
-            for key in self._keys:
-                if world.cluster.holder(key) == session.id:
-                    world.judge.rules[key].forced()
-        if not session.node_checks:
-            for pool in self._pools:
-                if world.cluster.entry(f"{pool.prefix}/{session.id}") is not None:
-                    world.judge.rules[pool.prefix].forced(session.id)
+        if session.lock_delay:
+            return
+        for key in self._keys:
+            if world.cluster.holder(key) == session.id:
+                world.judge.rules[key].forced()
+        for pool in self._pools:
+            if world.cluster.entry(f"{pool.prefix}/{session.id}") is not None:
+                world.judge.rules[pool.prefix].forced(session.id)
 
     def _key(self) -> str:
         """Return a key that has a leader to write it; empty if there is none."""

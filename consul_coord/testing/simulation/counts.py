@@ -75,7 +75,7 @@ SOMETIMES = (
     "slot-take refused thrice",
     "slot session used again",
     "dead holder pruned",
-    "dead holder spared",
+    "slot in lock-delay",
     "holder of a slot died",
     "foreign slot",
     "resized",

@@ -75,8 +75,13 @@ class Pool:
 
     prefix: str
     limit: int
-    grace: float
-    """Seconds for which the slot of a vanished holder is left alone; its sessions have checks then."""
+    lock_delay: float = 0.0
+    """That of its own sessions, which have checks; 0 where its sessions are as all others are."""
+
+    @property
+    def own_sessions(self) -> str:
+        """What its sessions are like, in words, where they are its own."""
+        return f", checks and a lock-delay of {self.lock_delay:g} s" if self.lock_delay else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,7 @@ class Plan:
 
     def describe(self) -> str:
         """Return it as a few lines of text."""
-        pools = ", ".join(f"{p.prefix} ({p.limit} slots, grace {p.grace:g} s)" for p in self.pools)
+        pools = ", ".join(f"{p.prefix} ({p.limit} slots{p.own_sessions})" for p in self.pools)
         spec, checks = self.spec, list(self.spec.node_checks)
         fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
@@ -209,8 +214,8 @@ SLOT_AIMS = (
     Aim(chaos=("delete record", "rewrite record"), fates=("late and cut off",), hot=("slot-take", "join")),
 )
 """Likewise, of each run with semaphores alone."""
-GRACE_CHAOS = {"check flapping": 3.0, "cut": 4.0}
-"""What a grace is for: sessions that end at once, and holders that do not hear of it."""
+CHECKS_CHAOS = {"check flapping": 3.0, "cut": 4.0}
+"""What a lock-delay is for: sessions that end at once, and holders that do not hear of it."""
 MIXES = (
     *("locks",) * 6,
     *("semaphores",) * 3,
@@ -245,8 +250,8 @@ def _mixed(seed: int, rng: Dice) -> Plan:
     spec = aim.spec or _spec(rng)
     several = "locks" in mix and Dice(seed, "several").chance(SEVERAL_SHARE)
     pools = _pools(rng) if "semaphores" in mix else ()
-    if any(pool.grace for pool in pools):
-        chaos = GRACE_CHAOS | chaos
+    if any(pool.lock_delay for pool in pools):
+        chaos = CHECKS_CHAOS | chaos
     return Plan(
         seed=seed,
         processes=rng.choice((2, 2, 2, 3, 3, 4)),
@@ -255,8 +260,8 @@ def _mixed(seed: int, rng: Dice) -> Plan:
         several=several,
         pools=pools,
         elections=("lead/a",) if "elections" in mix else (),
-        # A foreign client knows of no grace, and of no fields but its own.
-        foreign=int(rng.chance(0.25) and not any(pool.grace for pool in pools)),
+        # A foreign client asks for no lock-delay, and knows of no fields but its own.
+        foreign=int(rng.chance(0.25)),
         spec=spec,
         timeout=rng.choice((2.0, 5.0, 10.0)),
         ttl_factor=1.0 if spec is _SHORT else rng.choice((1.0, 2.0)),
@@ -372,8 +377,8 @@ def _keys(rng: Dice) -> tuple[str, ...]:
 def _pools(rng: Dice) -> tuple[Pool, ...]:
     # The name of one begins with the other's: they must not be taken for each other.
     names = ("pool/a",) if rng.chance(0.7) else ("pool/a", "pool/ab")
-    grace = rng.choice((1.0, 3.0)) if rng.chance(0.15) else 0.0
-    return tuple(Pool(name, rng.choice((1, 2, 2, 3)), grace) for name in names)
+    lock_delay = rng.choice((1.0, 3.0)) if rng.chance(0.15) else 0.0
+    return tuple(Pool(name, rng.choice((1, 2, 2, 3)), lock_delay) for name in names)
 
 
 def _spec(rng: Dice) -> SessionSpec:

@@ -39,6 +39,7 @@ _BY_VERBS = {
     ("check-session", "check-session", "set"): "name-heir",
     ("check-session", "check-session", "set", "cas", "set"): "name-heir",
     ("check-index", "cas", "lock"): "slot-take",
+    ("check-index", "cas"): "slot-prune",
     ("cas", "lock"): "slot-take-at-once",
     ("check-session", "cas", "delete-cas", "get-tree"): "slot-leave",
     ("check-session", "get", "delete-cas"): "slot-withdraw",
@@ -78,6 +79,7 @@ LOCKING = frozenset(
         "acquire",
         "put",
         "slot-take",
+        "slot-prune",
         "slot-take-at-once",
         "slot-leave",
         "put-cas",
@@ -125,7 +127,7 @@ def shape_of(request: Request) -> Shape:
 
 
 def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
-    fields = [op["KV"] for op in ops]
+    fields = _without_removals([op["KV"] for op in ops])
     verbs = tuple(op["Verb"] for op in fields)
     name = _BY_VERBS.get(verbs) or ("locking" if "lock" in verbs else "other")
     session = next((op["Session"] for op in fields if op.get("Session")), "")
@@ -136,3 +138,11 @@ def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
     about = next((op["Key"] for op in fields if op["Verb"] in {"lock", "delete-cas"}), fields[0]["Key"])
     others = tuple(op["Key"] for op in fields[1:]) if name == "several" else ()
     return Shape(name, about, session, others)
+
+
+def _without_removals(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what a take removes dead holders with: their keys are locked and deleted first."""
+    at = 0
+    while [op["Verb"] for op in fields[at : at + 2]] == ["lock", "delete"]:
+        at += 2
+    return fields[at:] or fields

@@ -3,6 +3,8 @@
 Rules
 - At the moment of each take, no more than the limit of that record have a slot; and at any time no more than
   that believe in one that they got up to then, each by a session of its own. A lower limit expels nobody.
+- A slot that a foreign client takes from a dead holder counts no more: such clients ask for no lock-delay,
+  and afterwards nobody can know whose it was.
 - While somebody believes in a slot, his contender is there and the record names him, or his session has
   ended.
 - The record stays one: it can be read, keeps its flags and the fields that this package does not know, and
@@ -20,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from consul_coord.testing.simulation.rules import TAKEN_WITHIN, Rules
+from consul_coord.testing.simulation.rules import Rules
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
@@ -77,10 +79,11 @@ class Standing:
     def free_before(self, added: frozenset[str]) -> int:
         """Return how many slots the take of ``added``, which led here, found free.
 
-        Whom it left in the record kept a slot. Whom it left out had none, even if his contender has come back
-        since it was seen to be missing, by a request that arrived late: nobody believes in that one.
+        Whom it left in the record kept a slot, a dead one too. Whom it left out had none, even if his
+        contender has come back since it was seen to be missing, by a request that arrived late: nobody
+        believes in that one.
         """
-        return self.limit - len(self.held - added)
+        return self.limit - len(set(self.named) - added)
 
     @property
     def unknown(self) -> dict[str, Any]:
@@ -97,8 +100,6 @@ class SlotRules(Rules):
         super().__init__(judge, cluster, pool.prefix)
         self._directory = pool.prefix + "/"
         self._record = self._directory + ".lock"
-        self._grace = pool.grace
-        self.taken_within = TAKEN_WITHIN + pool.grace
         self._most = pool.limit
         """The highest limit that there ever was."""
         self._limits: list[tuple[int, int]] = []
@@ -109,8 +110,6 @@ class SlotRules(Rules):
         self._unheard: set[int] = set()
         self._used: set[str] = set()
         self._standing = Standing(None, None, {})
-        self._first = ""
-        """Who is first in the queue while a slot is free."""
 
     @property
     def has_register(self) -> bool:
@@ -169,6 +168,9 @@ class SlotRules(Rules):
         if before.fields and before.limit != now.limit:
             self.judge.see("resized")
         added = now.held - before.held
+        if who.startswith("go"):
+            for session in set(before.named) - set(now.named) - before.live.keys():
+                self.forced(session)
         if len(now.held) > now.limit and added:
             holders = ", ".join(map(short, sorted(now.held)))
             self.judge.convict("limit", f"{who} made {holders} holders of {self.name}, at most {now.limit}")
@@ -265,17 +267,19 @@ class SlotRules(Rules):
             self.note_dead(before.queue, in_lock_delay=False)
         if any(not self.cluster.lives(one) for one in before.held - now.held):
             self.judge.see("holder of a slot died")
-        damaged = now.record is not None and now.fields is None
-        free = now.record is None or len(now.held) < now.limit
-        self._first = queue[0] if queue and free and not damaged else ""
 
     def waited_for(self) -> str:
         """Return who is first in the queue for a slot that is free."""
-        if not self._first or not self.judge.in_care(self._first):
+        now = self._standing
+        queue, damaged = now.queue, now.record is not None and now.fields is None
+        if not queue or damaged or not self.judge.in_care(queue[0]):
             return ""
-        if self._grace and set(self._standing.named) - self._standing.live.keys():
-            self.judge.see("dead holder spared")
-        return self._first
+        dead = set(now.named) - now.live.keys()
+        closed = sum(self.cluster.in_lock_delay(self._directory + session) for session in dead)
+        if closed:
+            self.judge.see("slot in lock-delay")
+        free = now.record is None or len(now.held) + closed < now.limit
+        return queue[0] if free else ""
 
     def check_left(self) -> None:
         """Judge what is left at the end."""

@@ -71,8 +71,9 @@ def _semaphore_plan(process: Process, plan: Plan, pool: Pool) -> SemaphorePlan:
         flags=SEMAPHORE_FLAGS,
         accept_flags=frozenset(),
         fair=process.fair,
-        session=SessionSpec(ttl=plan.spec.ttl, node_checks=(SERF_HEALTH,)) if pool.grace else None,
-        grace=pool.grace or None,
+        session=SessionSpec(ttl=plan.spec.ttl, lock_delay=pool.lock_delay, node_checks=(SERF_HEALTH,))
+        if pool.lock_delay
+        else None,
     )
 
 

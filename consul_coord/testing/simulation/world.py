@@ -208,9 +208,9 @@ class World:
         sessions = self.plan.ttl_factor * (spec.ttl or 0.0) + (spec.lock_delay or 0.0)
         lateness = self.plan.latest + sum(SWEEPS) if self._late else 0.0
         silence = _LONGEST_WATCH + self.plan.timeout if silent else self.plan.timeout
-        grace = max((pool.grace for pool in self.plan.pools), default=0.0)
+        delay = max((pool.lock_delay for pool in self.plan.pools), default=0.0)
         vacancy = PRIORITY_DELAY + REST[1] if self.plan.elections else 0.0
-        aftermath = max(lateness, silence) + 2 * sessions + _LONGEST_PAUSE + 2 * grace + vacancy
+        aftermath = max(lateness, silence) + 2 * sessions + _LONGEST_PAUSE + 2 * delay + vacancy
         return self.plan.stretch * aftermath
 
     @property
@@ -288,8 +288,8 @@ class World:
             if not user.process.crashed:
                 self.start(user.process, user.calm_rounds, "calm user")
         # A crashed holder's lock-delay may still be in force.
-        grace = max((pool.grace for pool in self.plan.pools), default=0.0)
-        bound = self._round + 2.0 + (self.plan.spec.lock_delay or 0.0) + grace
+        delay = max((pool.lock_delay for pool in self.plan.pools), default=0.0)
+        bound = self._round + 2.0 + (self.plan.spec.lock_delay or 0.0) + delay
         if not self.advance(now + bound, unless=lambda: not self._running):
             self.judge.convict("progress", f"undisturbed, the turns took more than {bound:.1f} s")
 

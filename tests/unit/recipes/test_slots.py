@@ -13,7 +13,7 @@ from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
 from consul_coord.http.endpoints import txn
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair, TxnOp
 from consul_coord.recipes.semaphore import slots
-from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Listing, Record, Take
+from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Listing, Prune, Record, Take
 
 P = "api/slots"
 A, B, C, D = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "abcd")
@@ -148,7 +148,9 @@ class TestLimit:
     def test_the_largest_limit_allowed_can_be_written(self) -> None:
         largest = max(limit for limit in range(8_000, 9_000) if _is_allowed(limit))
         full = Record(largest, tuple(f"{number:036}" for number in range(largest)))
+        dead = (f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.MOST_REMOVED))
         txn.txn(
+            *slots.removal(P, dead, by=A),
             TxnOp.check_index(f"{P}/{A}", 2**63),
             TxnOp.cas(f"{P}/.lock", full.encode(), 2**63, flags=SEMAPHORE_FLAGS),
             TxnOp.lock(f"{P}/{A}", A, value=slots.holding(b"v" * 10), flags=SEMAPHORE_FLAGS),
@@ -202,12 +204,7 @@ class TestListing:
     def test_dead_holders_do_not_count(self) -> None:
         found = listing(record({A: True, B: True}), holder(A, at=1))
         assert found.held == (A,)
-        assert found.dead == {B}
-
-    def test_dead_holders_count_while_they_are_spared(self) -> None:
-        found = listing(record({A: True, B: True}), holder(A, at=1)).sparing([B])
-        assert found.held == (A, B)
-        assert found.dead == {B}
+        assert found.dead == (B,)
 
     def test_waiters_queue_by_creation_and_holders_do_not_wait(self) -> None:
         found = listing(record({B: True}), contender(A, at=9), contender(B, at=1), contender(C, at=3))
@@ -236,16 +233,47 @@ class TestJudge:
         assert isinstance(verdict, Take)
         assert (verdict.record.index, verdict.record.limit, verdict.record.holders) == (0, 4, (A,))
 
-    def test_a_take_leaves_dead_holders_out_but_not_the_spared(self) -> None:
+    def test_a_take_removes_dead_holders_but_not_the_refused(self) -> None:
         found = listing(record({B: True, C: True, D: True}, limit=3), contender(A, at=2), holder(B, at=1))
-        verdict = slots.judge(found.sparing([D]), A, born=2)
+        verdict = slots.judge(found, A, born=2, refused={D})
         assert isinstance(verdict, Take)
         assert verdict.record.holders == (B, D, A)
+        assert verdict.removed == (C,)
 
-    def test_a_spared_slot_is_not_free(self) -> None:
+    def test_a_refused_slot_is_not_free(self) -> None:
         found = listing(record({B: True}, limit=1), contender(A, at=2))
         assert isinstance(slots.judge(found, A, born=2), Take)
-        assert isinstance(slots.judge(found.sparing([B]), A, born=2), Front)
+        assert isinstance(slots.judge(found, A, born=2, refused={B}), Front)
+
+    def test_refused_slots_count_in_ranks(self) -> None:
+        # Or the second of the queue passes the first, which has just been refused.
+        found = listing(record({B: True}, limit=2), contender(C, at=2), contender(A, at=3))
+        assert isinstance(slots.judge(found, A, born=3), Take)
+        assert isinstance(slots.judge(found, A, born=3, refused={B}), Follow)
+
+    def test_one_take_removes_no_more_than_a_transaction_holds(self) -> None:
+        dead = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(40)]
+        named = dict.fromkeys(dead, True)
+        verdict = slots.judge(listing(record(named, limit=40), contender(A, at=2)), A, born=2)
+        assert isinstance(verdict, Take)
+        assert verdict.removed == tuple(dead[: slots.MOST_REMOVED])
+        operations = len(slots.removal(P, verdict.removed, by=A)) + 3
+        assert operations <= txn.OPS_LIMIT < operations + 2
+
+    def test_where_that_frees_no_slot_the_front_removes_them_first(self) -> None:
+        dead = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(40)]
+        found = listing(record(dict.fromkeys(dead, True), limit=5), contender(A, at=2), contender(B, at=3))
+        verdict = slots.judge(found, A, born=2)
+        assert isinstance(verdict, Prune)
+        assert verdict.record.holders == tuple(dead[slots.MOST_REMOVED :])
+        assert isinstance(slots.judge(found, B, born=3), Follow)
+
+    def test_what_is_no_sessions_id_is_removed_without_asking(self) -> None:
+        removal = slots.removal(P, ("", "a/b", B), by=A)
+        assert [(op.verb, op.key, op.session) for op in removal] == [
+            ("lock", f"{P}/{B}", A),
+            ("delete", f"{P}/{B}", None),
+        ]
 
     def test_the_first_as_many_as_slots_are_free_may_take(self) -> None:
         found = listing(

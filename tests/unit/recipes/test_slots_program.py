@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied, SemaphoreLimitConflict
-from consul_coord.models import SEMAPHORE_FLAGS, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.models import SEMAPHORE_FLAGS, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import DestroySession
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.semaphore import semaphore as asking
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
@@ -76,7 +77,7 @@ def params_of(request: Request) -> dict[str, str]:
 class Bench:
     """One semaphore of one slot, over scripted replies."""
 
-    def __init__(self, *, fair: bool = False, grace: float | None = None) -> None:
+    def __init__(self, *, fair: bool = False, limit: int = 1) -> None:
         self.io = FakeIO()
         self.core = ClientState(self.io, spec=SessionSpec(), timeout=10.0)
         plan = SemaphorePlan(
@@ -86,9 +87,8 @@ class Bench:
             accept_flags=frozenset(),
             fair=fair,
             session=None,
-            grace=grace,
         )
-        self.semaphore = SemaphoreObject(plan, 1)
+        self.semaphore = SemaphoreObject(plan, limit)
         self.handles: list[Handle] = []
         self.ahead: list[Spawned] = []
 
@@ -100,10 +100,16 @@ class Bench:
         """Let a join be answered, with the list as it is then."""
         self.io.expect("PUT", "/v1/txn", txn_done(contender(session, at=at), *in_order(listed)))
 
-    def takes(self, *, session: str = US, at: int = 20, born: int = 10) -> None:
-        """Let a take be answered."""
+    def takes(self, *removed: str, session: str = US, at: int = 20, born: int = 10) -> None:
+        """Let a take be answered that removes these dead holders."""
         own = contender(session, at=at, created=born, held=True)
-        self.io.expect("PUT", "/v1/txn", txn_done(own, record(session, at=at), own))
+        locked = (key(one, b"", at=at, created=at, session=session) for one in removed)
+        self.io.expect("PUT", "/v1/txn", txn_done(*locked, own, record(session, at=at), own))
+
+    def refuses(self, *delayed: int, own: str = US) -> None:
+        """Let a take be refused for the lock-delays of what these operations lock."""
+        text = f"failed to lock key, session {own!r} refused due to lock delay"
+        self.io.expect("PUT", "/v1/txn", txn_failed(*((place, text) for place in delayed)))
 
     def lists(self, *listed: dict[str, object], index: int = 30) -> None:
         self.io.expect("GET", f"/v1/kv/{P}/", pairs(*in_order(listed), index=index))
@@ -137,6 +143,8 @@ class Bench:
                 self.io.spawned.remove(spawned)
                 for entry in self.core.reaper._entries:
                     assert isinstance(entry.task, DestroySession)
+                    if entry.task.contender is not None:
+                        self.io.expect("DELETE", f"/v1/kv/{P}/{entry.task.session}", ok(True))
                     self.io.expect("PUT", f"/v1/session/destroy/{entry.task.session}", ok(True))
                 self.io.run(self.core.reaper._run(self.io))
         paths = [path for path in self.io.paths if path.startswith("/v1/session/destroy/")]
@@ -200,15 +208,29 @@ class TestTaking:
     def test_it_names_both_indexes_and_changes_the_contender(self, bench: Bench) -> None:
         bench.makes(US)
         bench.joins(record(THEM, at=7), contender(US, at=10))
-        bench.takes()
+        bench.takes(THEM)
         hold = bench.acquire()
-        check, cas, lock = bench.txns()[1]
+        *_, check, cas, lock = bench.txns()[1]
         assert check == {"Verb": "check-index", "Key": f"{P}/{US}", "Index": 10}
         assert (cas["Verb"], cas["Key"], cas["Index"]) == ("cas", f"{P}/.lock", 7)
         assert json.loads(cas["Value"]) == {"Limit": 1, "Holders": {US: True}}
         assert (lock["Verb"], lock["Key"], lock["Value"]) == ("lock", f"{P}/{US}", slots.holding(b""))
         assert lock["Flags"] == cas["Flags"] == SEMAPHORE_FLAGS
         assert hold.fence == 20
+
+    def test_a_dead_holder_is_removed_together_with_its_key(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(record(THEM, AHEAD, "no session", at=7, limit=1), contender(US, at=10))
+        bench.takes(THEM, AHEAD)
+        bench.acquire()
+        lock, delete, *_ = ops = bench.txns()[1]
+        assert (lock["Verb"], lock["Key"], lock["Session"]) == ("lock", f"{P}/{THEM}", US)
+        assert delete == {"Verb": "delete", "Key": f"{P}/{THEM}"}
+        assert [op["Key"] for op in ops] == [
+            *(f"{P}/{one}" for one in (THEM, THEM, AHEAD, AHEAD)),
+            *(f"{P}/{US}", f"{P}/.lock", f"{P}/{US}"),
+        ]
+        assert json.loads(ops[-2]["Value"])["Holders"] == {US: True}
 
     def test_a_refused_one_is_followed_by_a_list(self, bench: Bench) -> None:
         bench.makes(US)
@@ -239,8 +261,99 @@ class TestTaking:
         )
         bench.makes(NEXT)
         bench.joins(record(US, at=20), contender(NEXT, at=40), session=NEXT, at=40)
+        bench.takes(US, session=NEXT, at=41, born=40)
+        assert bench.acquire().session == NEXT
+
+
+class TestLockDelay:
+    """A dead holder's slot stays closed for as long as its client may trust it."""
+
+    def test_a_refused_holder_counts_and_is_tried_again_after_a_pause(self, bench: Bench) -> None:
+        bench.makes(US)
+        dead = (record(THEM, at=7), contender(US, at=10))
+        bench.joins(*dead)
+        for _ in range(2):
+            bench.refuses(0)
+            bench.io.expect("GET", f"/v1/kv/{P}/", lambda _: pairs(*in_order(dead), index=10), takes=0.2)
+        bench.takes(THEM)
+        started = bench.io.now()
+        bench.acquire()
+        # No list but the join's: what the watch waits from is what was judged.
+        watches = [params_of(request)["index"] for request in bench.io.requests if request.method == "GET"]
+        assert watches == ["10", "10"]
+        assert 0.1 <= bench.io.now() - started <= 0.4
+        assert bench.verbs()[1:] == [["lock", "delete", "check-index", "cas", "lock"]] * 3
+
+    def test_a_slot_that_gets_free_in_the_pause_is_taken_without_the_refused(self) -> None:
+        bench = Bench(limit=2)
+        bench.makes(US)
+        bench.joins(
+            record(THEM, AHEAD, at=7, limit=2), contender(AHEAD, at=3, held=True), contender(US, at=10)
+        )
+        bench.refuses(0)
+        left = (record(THEM, AHEAD, at=7, limit=2), contender(US, at=10))
+        bench.lists(*left, index=12)
+        bench.takes(AHEAD)
+        bench.acquire()
+        taken = json.loads(bench.txns()[-1][-2]["Value"])
+        assert taken["Holders"] == {THEM: True, US: True}
+        assert [op["Key"] for op in bench.txns()[-1][:2]] == [f"{P}/{AHEAD}"] * 2
+
+    def test_who_is_behind_another_waiter_never_passes_it_on_account_of_the_refused(self) -> None:
+        bench = Bench(limit=2)
+        bench.makes(US)
+        dead = record(THEM, at=7, limit=2)
+        bench.joins(dead, contender(AHEAD, at=8), contender(US, at=10))
+        bench.refuses(0)
+        bench.io.expect("GET", f"/v1/kv/{P}/{AHEAD}", pairs(index=11))
+        bench.lists(dead, contender(US, at=10), index=12)
+        bench.takes(THEM)
+        bench.acquire()
+        watched = next(request.path for request in bench.io.requests if request.method == "GET")
+        assert watched.endswith(AHEAD)
+
+    def test_a_single_try_says_what_is_in_the_way(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(record(THEM, at=7), contender(US, at=10))
+        bench.refuses(0)
+        bench.io.expect("PUT", "/v1/txn", txn_done())
+        with pytest.raises(AcquireTimeout) as caught:
+            bench.acquire(timeout=0)
+        assert (caught.value.blocker.kind, caught.value.blocker.session) == ("lock_delay", THEM)
+
+    def test_a_delay_on_the_own_contender_means_that_the_own_session_has_ended(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(record(THEM, at=7), contender(US, at=10))
+        bench.refuses(0, 4)
+        bench.makes(NEXT)
+        bench.joins(record(at=30), contender(NEXT, at=40), session=NEXT, at=40)
         bench.takes(session=NEXT, at=41, born=40)
         assert bench.acquire().session == NEXT
+
+    def test_a_dead_holders_name_in_other_hands_is_waited_for_as_well(self, bench: Bench) -> None:
+        bench.makes(US)
+        dead = (record(THEM, at=7), contender(US, at=10))
+        bench.joins(*dead)
+        bench.io.expect("PUT", "/v1/txn", txn_failed((0, "failed to lock key, lock is already held")))
+        bench.io.expect("GET", f"/v1/kv/{P}/", lambda _: pairs(*in_order(dead), index=10), takes=0.2)
+        bench.takes(THEM)
+        assert bench.acquire().session == US
+
+    def test_more_dead_than_one_take_can_remove_are_removed_before(self, bench: Bench) -> None:
+        many = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.MOST_REMOVED + 2)]
+        bench.makes(US)
+        bench.joins(record(*many, at=7), contender(US, at=10))
+        gone, rest = many[: slots.MOST_REMOVED], many[slots.MOST_REMOVED :]
+        locked = [key(one, b"", at=15, created=15, session=US) for one in gone]
+        own = contender(US, at=10)
+        bench.io.expect("PUT", "/v1/txn", txn_done(*locked, own, record(*rest, at=15)))
+        bench.lists(record(*rest, at=15), own, index=15)
+        bench.takes(*rest)
+        bench.acquire()
+        first, second = bench.txns()[1:]
+        assert [op["Verb"] for op in first[-2:]] == ["check-index", "cas"]
+        assert list(json.loads(first[-1]["Value"])["Holders"]) == rest
+        assert json.loads(second[-2]["Value"])["Holders"] == {US: True}
 
 
 class TestWaiting:
@@ -249,7 +362,7 @@ class TestWaiting:
         bench.joins(record(THEM, at=7), contender(US, at=10), contender(THEM, at=5, held=True))
         bench.lists(record(THEM, at=7), contender(US, at=10), contender(THEM, at=5, held=True), index=12)
         bench.lists(record(THEM, at=7), contender(US, at=10), index=13)
-        bench.takes()
+        bench.takes(THEM)
         bench.acquire()
         watches = [params_of(request) for request in bench.io.requests if request.method == "GET"]
         assert [(watch["index"], "recurse" in watch) for watch in watches] == [("10", True), ("12", True)]
@@ -261,7 +374,7 @@ class TestWaiting:
         )
         bench.io.expect("GET", f"/v1/kv/{P}/{AHEAD}", pairs(index=11))
         bench.lists(contender(US, at=10), record(THEM, at=7))
-        bench.takes()
+        bench.takes(THEM)
         bench.acquire()
         watch = next(request for request in bench.io.requests if request.path == f"/v1/kv/{P}/{AHEAD}")
         assert params_of(watch)["index"] == "8"
@@ -299,17 +412,6 @@ class TestWaiting:
         bench.takes()
         assert bench.acquire().fence == 20
 
-    def test_the_dead_are_spared_for_the_grace_and_not_longer(self) -> None:
-        bench = Bench(grace=5.0)
-        bench.makes(US)
-        bench.joins(record(THEM, at=7), contender(US, at=10))
-        watched = pairs(record(THEM, at=7), contender(US, at=10), index=10)
-        bench.io.expect("GET", f"/v1/kv/{P}/", lambda _: watched, takes=5.0)
-        bench.takes()
-        started = bench.io.now()
-        bench.acquire()
-        assert bench.io.now() - started == pytest.approx(5.0)
-
 
 class TestGivingUp:
     def test_a_waiter_deletes_its_contender_as_last_seen_and_keeps_the_session(self, bench: Bench) -> None:
@@ -334,6 +436,17 @@ class TestGivingUp:
         with pytest.raises(AcquireTimeout):
             bench.acquire(timeout=0)
         assert bench.destroyed() == [US]
+
+    def test_the_contender_is_deleted_before_its_session(self, bench: Bench) -> None:
+        # Destroying the session with it would close the slot for the lock-delay, if a take has come through.
+        bench.makes(US)
+        bench.joins(contender(US, at=10))
+        bench.io.expect("PUT", "/v1/txn", lost())
+        with pytest.raises(AcquireTimeout):
+            bench.acquire(timeout=0)
+        assert bench.destroyed() == [US]
+        ends = [(request.method, request.path) for request in bench.io.requests][-2:]
+        assert ends == [("DELETE", f"/v1/kv/{P}/{US}"), ("PUT", f"/v1/session/destroy/{US}")]
 
     def test_after_any_unanswered_request_the_session_is_destroyed(self, bench: Bench) -> None:
         # Its repeat was answered all the same: the first one may still arrive.
@@ -387,6 +500,30 @@ class TestLeaving:
         assert tree == {"Verb": "get-tree", "Key": f"{P}/"}
         assert bench.destroyed() == []
 
+    def test_the_dead_stay_in_the_record(self) -> None:
+        # Their ids are all that a take can know them by: it has to wait for their lock-delays.
+        bench = Bench(limit=2)
+        bench.makes(US)
+        bench.joins(record(THEM, at=7, limit=2), contender(US, at=10))
+        bench.refuses(0)
+        bench.takes()
+        hold = bench.acquire()
+        bench.io.expect("PUT", "/v1/txn", left())
+        bench.release(hold)
+        assert json.loads(bench.txns()[-1][1]["Value"])["Holders"] == {THEM: True}
+
+    def test_a_lost_slot_stays_behind_its_lock_delay(self, bench: Bench) -> None:
+        hold = bench.held()
+        assert hold.lose(LossReason.EXPIRED)
+        assert bench.destroyed() == [US]
+        assert not [request for request in bench.io.requests if request.method == "DELETE"]
+
+    def test_a_forgotten_slot_is_free_at_once(self, bench: Bench) -> None:
+        hold = bench.held()
+        hold.abandon()
+        assert bench.destroyed() == [US]
+        assert [request.method for request in bench.io.requests][-2:] == ["DELETE", "PUT"]
+
     def test_with_others_there_the_contender_alone_is_deleted(self, bench: Bench) -> None:
         bench.makes(US)
         bench.joins(contender(US, at=10), contender(THEM, at=11))
@@ -433,12 +570,14 @@ class TestLeaving:
     def test_without_an_answer_the_session_is_destroyed_until_that_is_answered(self, bench: Bench) -> None:
         hold = bench.held()
         bench.io.expect("PUT", "/v1/txn", lost())
+        bench.io.expect("DELETE", f"/v1/kv/{P}/{US}", lost())
         bench.io.expect("PUT", "/v1/session/destroy", lost(), ok(True))
         assert bench.release(hold) is ReleaseOutcome.RELEASED
 
     def test_without_any_answer_the_reaper_goes_on(self, bench: Bench) -> None:
         hold = bench.held()
         bench.io.expect("PUT", "/v1/txn", lost())
+        bench.io.expect("DELETE", f"/v1/kv/{P}/{US}", lost())
         bench.io.expect("PUT", "/v1/session/destroy", lost(), takes=5.0)
         assert bench.release(hold) is ReleaseOutcome.UNKNOWN
         assert bench.destroyed()[-1] == US
@@ -446,10 +585,12 @@ class TestLeaving:
 
 
 class TestUsingSessionsAgain:
-    def again(self, bench: Bench, *listed: dict[str, object], session: str) -> Grant:
+    def again(
+        self, bench: Bench, *listed: dict[str, object], session: str, removed: str | None = None
+    ) -> Grant:
         """Acquire once more, with this session, by queueing."""
         bench.joins(*listed, contender(session, at=50), session=session, at=50)
-        bench.takes(session=session, at=51, born=50)
+        bench.takes(*([removed] if removed else ()), session=session, at=51, born=50)
         return bench.acquire()
 
     def test_after_a_tidy_leave_it_is_used_at_once(self) -> None:
@@ -468,12 +609,12 @@ class TestUsingSessionsAgain:
         bench.release(hold)
         bench.makes(NEXT)
         # The join shows the record still with it, the take writes it without.
-        second = self.again(bench, record(US, at=20), contender(THEM, at=55), session=NEXT)
+        second = self.again(bench, record(US, at=20), contender(THEM, at=55), session=NEXT, removed=US)
         assert second.session == NEXT
         bench.io.expect("PUT", "/v1/txn", txn_done(contender(NEXT, at=51), record(NEXT, at=51)))
         bench.release(second)
         bench.joins(record(NEXT, at=51), contender(US, at=60), session=US, at=60)
-        bench.takes(session=US, at=61, born=60)
+        bench.takes(NEXT, session=US, at=61, born=60)
         assert bench.acquire().session == US
 
     def test_an_older_record_without_it_says_nothing(self, bench: Bench) -> None:
@@ -528,6 +669,49 @@ class TestUsingSessionsAgain:
         assert len(bench.io.requests) == sent
 
 
+class TestResizing:
+    def test_the_dead_stay_in_the_record(self, bench: Bench) -> None:
+        bench.lists(record(THEM, at=7), index=7)
+        bench.io.expect("PUT", f"/v1/kv/{P}/.lock", ok(True))
+        bench.lists(record(THEM, at=8, limit=3), index=8)
+        bench.io.run(asking.resize(bench.io, bench.core, bench.semaphore, 3))
+        written = next(request for request in bench.io.requests if request.method == "PUT")
+        assert json.loads(written.body or b"") == {"Limit": 3, "Holders": {THEM: True}}
+
+
+class TestDestroying:
+    """The record goes when nobody uses the semaphore, and dead holders count for as long as their delay."""
+
+    def test_a_record_without_dead_holders_is_just_deleted(self, bench: Bench) -> None:
+        bench.lists(record(at=7), index=7)
+        bench.io.expect("DELETE", f"/v1/kv/{P}/.lock", ok(True))
+        assert bench.io.run(asking.destroy(bench.io, bench.core, bench.semaphore))
+
+    @pytest.mark.parametrize("in_delay", [True, False])
+    def test_the_dead_are_removed_as_a_take_would(self, bench: Bench, in_delay: bool) -> None:
+        bench.lists(record(THEM, at=7), index=7)
+        bench.makes(US)
+        if in_delay:
+            bench.refuses(0)
+        else:
+            bench.io.expect("PUT", "/v1/txn", txn_done(key(THEM, b"", at=9, created=9, session=US)))
+        assert bench.io.run(asking.destroy(bench.io, bench.core, bench.semaphore)) is not in_delay
+        assert bench.verbs() == [["lock", "delete", "delete-cas"]]
+        assert bench.destroyed() == [US]
+
+    def test_more_than_one_transaction_can_remove_are_removed_in_several(self, bench: Bench) -> None:
+        many = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.MOST_REMOVED + 1)]
+        bench.lists(record(*many, at=7), index=7)
+        bench.makes(US)
+        locked = [key(one, b"", at=9, created=9, session=US) for one in many]
+        bench.io.expect(
+            "PUT", "/v1/txn", txn_done(*locked[:-1], record(many[-1], at=9)), txn_done(locked[-1])
+        )
+        assert bench.io.run(asking.destroy(bench.io, bench.core, bench.semaphore))
+        assert [op["Verb"] for op in bench.txns()[-1]] == ["lock", "delete", "delete-cas"]
+        assert bench.txns()[-1][-1]["Index"] == 9
+
+
 class TestTakingAtOnce:
     def leave(self, bench: Bench, *listed: dict[str, object], at: int = 40) -> None:
         hold = bench.held()
@@ -547,6 +731,13 @@ class TestTakingAtOnce:
     def test_whoever_is_there_is_let_go_first(self, bench: Bench) -> None:
         self.leave(bench, contender(THEM, at=30))
         assert bench.semaphore.with_client(bench.core).recall() is None
+
+    def test_the_dead_keep_their_slots(self) -> None:
+        bench = Bench(limit=2)
+        memory = bench.semaphore.with_client(bench.core)
+        listed = [KVPair(f"{P}/.lock", slots.Record(2, (THEM, AHEAD)).encode(), SEMAPHORE_FLAGS)]
+        memory.left(memory.read(tuple(listed), 40))
+        assert memory.recall() is None
 
     def test_a_fair_semaphore_always_queues(self) -> None:
         bench = Bench(fair=True)
