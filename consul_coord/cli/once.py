@@ -13,7 +13,6 @@ from consul_coord.cli import holding, options
 from consul_coord.cli.acquire import Needless
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.told import shown_value
-from consul_coord.models.session import effective_lock_delay
 
 if TYPE_CHECKING:
     from consul_coord import Hold
@@ -66,7 +65,6 @@ def once(
     return holding.run(
         errand,
         session={"ttl": ttl, "lock_delay": lock_delay, "name": f"consul-coord once {key}"},
-        keeps_out=effective_lock_delay,
         wanted=lambda client: _Job(
             Once(client, key, value=shown_value(value), retry_failed=not leave_failed),
             slot=slot,
