@@ -5,6 +5,7 @@ A client is what users see of it; its runner does the work, and lives as long as
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -74,6 +75,30 @@ class BaseRunner:
         wall: Callable[[], float] = getattr(self._clock, "wall", time.time)
         return wall()
 
+    def seconds_for(self, timeout: float | None) -> float:
+        """Return the seconds that one call may take. Raises InvalidArgument for what is no time."""
+        if timeout is None:
+            return self._settings.timeout
+        if not 0 < timeout < math.inf:
+            message = f"timeout takes seconds, more than 0 and finite, or None for the client's: {timeout!r}"
+            raise InvalidArgument(message)
+        return timeout
+
+    def replace_token(self, token: str | None) -> None:
+        """Send another token from now on. Raises ConfigError for what is no token."""
+        self._settings.credentials.replace(token)
+
+    @property
+    def session_spec(self) -> SessionSpec:
+        """The settings of the shared session that is made next."""
+        return self._spec
+
+    @session_spec.setter
+    def session_spec(self, spec: SessionSpec) -> None:
+        """Make the next shared session by these settings."""
+        self._spec = spec
+        self.core.sessions.use(spec)
+
     def placed(self, options: WriteOptions | None) -> WriteOptions:
         """Return options that name the datacenter, for calls whose body has to say it."""
         given = options or WriteOptions()
@@ -121,6 +146,35 @@ class BaseClient(Generic[R]):
         No I/O. For liveness probes: without holds it is True, also while Consul does not answer.
         """
         return self._runner.core.healthy(slack)
+
+    @property
+    def token(self) -> str:
+        """The ACL token for all later requests: set it to replace it, to None or an empty text for none.
+
+        It can't be read. Replaces a token file as well. Blocking queries that are under way end with the
+        old one. Setting raises ConfigError for what is no token.
+        """
+        message = "a client's token is not shown: it can only be set"
+        raise AttributeError(message)
+
+    @token.setter
+    def token(self, token: str | None) -> None:
+        """Send this token from now on."""
+        self._runner.replace_token(token)
+
+    @property
+    def session_spec(self) -> SessionSpec:
+        """The settings of the shared session that this client makes next; may be set.
+
+        A session that exists keeps its settings. The new ones count when it has ended, for locks and
+        elections of the client's shared session; semaphores use them for the next session they make.
+        """
+        return self._runner.session_spec
+
+    @session_spec.setter
+    def session_spec(self, spec: SessionSpec) -> None:
+        """Make the next shared session by these settings."""
+        self._runner.session_spec = spec
 
     @property
     def connected(self) -> bool:

@@ -134,10 +134,16 @@ class Credentials:
             return False
         self._trouble = False
         headers = self._made_headers(token)
-        if headers == self.latest:
+        if headers == self.latest or self.watched is None:  # replaced meanwhile
             return False
         self.latest = headers
         return True
+
+    def replace(self, token: str | None) -> None:
+        """Send another token from now on, or none, in place of a token file too. Raises ``ConfigError``."""
+        headers = self._made_headers(_checked_token(token, "token") if token else None)
+        self.watched = self._file = None
+        self.latest = headers
 
     def _made_headers(self, token: str | None) -> dict[str, str]:
         pairs = (("X-Consul-Token", token), ("Authorization", self._authorization))

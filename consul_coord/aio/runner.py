@@ -189,10 +189,13 @@ class AsyncRunner(BaseRunner):
         """Run a program that gives something back, or only waits: also when the client is closed."""
         return await program(AsyncIO(self._host, self._transport), *args, **kwargs)
 
-    async def perform(self, call: Call[T], /) -> T:
-        """Carry out one endpoint's call; needs no background."""
+    async def perform(self, call: Call[T], /, *, timeout: float | None = None) -> T:
+        """Carry out one endpoint's call, in ``timeout`` seconds; None for the client's own.
+
+        Needs no background.
+        """
         try:
-            return await self._run(Interrupt(), ask, call, timeout=self._settings.timeout)
+            return await self._run(Interrupt(), ask, call, timeout=self.seconds_for(timeout))
         except OUTAGES as error:
             raise brief(error) from error.__cause__
 

@@ -105,8 +105,13 @@ class Servers:
             return bool(self.ids & others.ids)
         return bool(self.peers & others.peers)
 
-    def __str__(self) -> str:
-        return ", ".join(sorted(self.peers)) or "unknown"
+    def beside(self, others: Servers | None) -> str:
+        """Return how these differ from other ones."""
+        own = ", ".join(sorted(self.peers)) or "unknown"
+        if others is not None and self.peers == others.peers:
+            return f"its servers, {own}, have other ids than those of the other agents at the same addresses"
+        theirs = "unknown" if others is None else ", ".join(sorted(others.peers)) or "unknown"
+        return f"its servers are {own}, and those of the other agents {theirs}"
 
 
 class Way(Protocol):
@@ -264,12 +269,12 @@ class Agents:
             agent.leave(way.now())
             raise _failed(request, f"{agent.address} could not be checked: {error}") from error
         if not same:
-            agent.refused = (
-                f"{agent.address} belongs to another cluster or datacenter: its servers are {servers}, and "
-                f"those of the other agents {self._known or 'unknown'}"
+            reason = (
+                f"{agent.address} belongs to another cluster or datacenter: {servers.beside(self._known)}"
             )
-            agent.refused_at = way.now()
-            self.on_refusal(agent.address, agent.refused)
+            known, agent.refused, agent.refused_at = agent.refused, reason, way.now()
+            if reason != known:
+                self.on_refusal(agent.address, reason)
             raise _refused(request, agent)
         agent.refused, agent.checked_at = "", way.now()
         self._learn(way, servers)

@@ -26,6 +26,11 @@ class AgentInfo:
     node_id: str = ""
     version: str = ""
     server: bool = False
+    session_ttl_min: float | None = None
+    """The shortest TTL of a session that this agent is set to take, in seconds; None where it does not tell.
+
+    The servers' own setting decides, and may differ from that of a client agent.
+    """
 
 
 @dataclass(frozen=True, slots=True)

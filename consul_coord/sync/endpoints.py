@@ -3,7 +3,8 @@
 
 That sends the request and reads the reply; it owns timeouts, retries and the token. Every method raises what
 it raises: InvalidArgument before anything is sent, then TransportError, ResponseError or
-DecodeError.
+DecodeError. ``timeout`` is the seconds that the whole call may take, with its repeats; None stands for the
+client's own timeout.
 """
 
 from __future__ import annotations
@@ -61,26 +62,37 @@ class KV:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def get(self, key: str, *, options: ReadOptions | None = None) -> Result[KVPair | None]:
+    def get(
+        self, key: str, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[KVPair | None]:
         """Read one key; the value is None when it is absent."""
-        return self._runner.perform(kv.get(key, options=options))
+        return self._runner.perform(kv.get(key, options=options), timeout=timeout)
 
-    def get_raw(self, key: str, *, options: ReadOptions | None = None) -> Result[bytes | None]:
+    def get_raw(
+        self, key: str, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[bytes | None]:
         """Read the bytes of one key; None when it is absent."""
-        return self._runner.perform(kv.get_raw(key, options=options))
+        return self._runner.perform(kv.get_raw(key, options=options), timeout=timeout)
 
-    def list(self, prefix: str, *, options: ReadOptions | None = None) -> Result[tuple[KVPair, ...]]:
+    def list(
+        self, prefix: str, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[tuple[KVPair, ...]]:
         """Read every key that starts with the prefix, sorted by its bytes; nothing without permission."""
-        return self._runner.perform(kv.list_pairs(prefix, options=options))
+        return self._runner.perform(kv.list_pairs(prefix, options=options), timeout=timeout)
 
     def keys(
-        self, prefix: str, *, separator: str | None = None, options: ReadOptions | None = None
+        self,
+        prefix: str,
+        *,
+        separator: str | None = None,
+        options: ReadOptions | None = None,
+        timeout: float | None = None,
     ) -> Result[tuple[str, ...]]:
         """Read the names of the keys that start with the prefix.
 
         With a separator, names are cut after its first occurrence behind the prefix, and each is given once.
         """
-        return self._runner.perform(kv.keys(prefix, separator=separator, options=options))
+        return self._runner.perform(kv.keys(prefix, separator=separator, options=options), timeout=timeout)
 
     def put(
         self,
@@ -90,6 +102,7 @@ class KV:
         flags: int = 0,
         cas: int | None = None,
         options: WriteOptions | None = None,
+        timeout: float | None = None,
     ) -> bool:
         """Write a key, whoever holds it, and return whether it was written.
 
@@ -98,7 +111,9 @@ class KV:
         another client wrote in between. A plain write to a held key leaves its holder but sets its lock index
         to 0.
         """
-        return self._runner.perform(kv.put(key, value, flags=flags, cas=cas, options=options))
+        return self._runner.perform(
+            kv.put(key, value, flags=flags, cas=cas, options=options), timeout=timeout
+        )
 
     def update(
         self,
@@ -122,17 +137,26 @@ class KV:
         attempt = self._runner.core.timeout
         return self._runner.alone(update, key, fn, timeout=timeout, attempt=attempt)
 
-    def delete(self, key: str, *, cas: int | None = None, options: WriteOptions | None = None) -> bool:
+    def delete(
+        self,
+        key: str,
+        *,
+        cas: int | None = None,
+        options: WriteOptions | None = None,
+        timeout: float | None = None,
+    ) -> bool:
         """Delete a key, whoever holds it, and return whether it is gone; true also when it was absent.
 
         With ``cas`` only if its ModifyIndex is that. Without, a lost reply may lead to a repeat, as with
         ``put``.
         """
-        return self._runner.perform(kv.delete(key, cas=cas, options=options))
+        return self._runner.perform(kv.delete(key, cas=cas, options=options), timeout=timeout)
 
-    def delete_tree(self, prefix: str, *, options: WriteOptions | None = None) -> bool:
+    def delete_tree(
+        self, prefix: str, *, options: WriteOptions | None = None, timeout: float | None = None
+    ) -> bool:
         """Delete every key that starts with the prefix, also held ones; the empty prefix means all keys."""
-        return self._runner.perform(kv.delete_tree(prefix, options=options))
+        return self._runner.perform(kv.delete_tree(prefix, options=options), timeout=timeout)
 
     def acquire(
         self,
@@ -142,13 +166,16 @@ class KV:
         value: bytes | str = b"",
         flags: int = 0,
         options: WriteOptions | None = None,
+        timeout: float | None = None,
     ) -> bool:
         """Write a key and have the session hold it; return whether it does.
 
         False when another session holds it, and while the lock-delay runs. SessionNotFound when there is no
         such session. This is the bare operation; ``Lock`` knows how to wait, to renew and to notice a loss.
         """
-        return self._runner.perform(kv.acquire(key, session, value=value, flags=flags, options=options))
+        return self._runner.perform(
+            kv.acquire(key, session, value=value, flags=flags, options=options), timeout=timeout
+        )
 
     def release(
         self,
@@ -158,13 +185,16 @@ class KV:
         value: bytes | str = b"",
         flags: int = 0,
         options: WriteOptions | None = None,
+        timeout: float | None = None,
     ) -> bool:
         """Overwrite a key's value and flags and end the session's hold on it; return whether that happened.
 
         False when the session does not hold the key. After a lost reply the request is repeated, so that
         false may also mean that the first one did it.
         """
-        return self._runner.perform(kv.release(key, session, value=value, flags=flags, options=options))
+        return self._runner.perform(
+            kv.release(key, session, value=value, flags=flags, options=options), timeout=timeout
+        )
 
     def watch(self, key: str, *, wait: float = 30.0, min_interval: float = 0.0) -> Watch[KVPair | None]:
         """Return a watch on one key; its state is None while the key is absent.
@@ -189,36 +219,48 @@ class Sessions:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def create(self, spec: SessionSpec | None = None, *, options: WriteOptions | None = None) -> str:
+    def create(
+        self,
+        spec: SessionSpec | None = None,
+        *,
+        options: WriteOptions | None = None,
+        timeout: float | None = None,
+    ) -> str:
         """Make a session and return its id; nobody renews it but the caller.
 
         SessionCheckFailed when a health check that it names is missing or critical. After an error whose
         outcome is unknown a session may be left over, until twice its TTL has passed.
         """
-        return self._runner.perform(session.create(spec, options=options))
+        return self._runner.perform(session.create(spec, options=options), timeout=timeout)
 
-    def destroy(self, id: str, *, options: WriteOptions | None = None) -> bool:
+    def destroy(self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None) -> bool:
         """End a session; true also when there was none.
 
         What it still holds is released or deleted, and stays locked to everybody for its lock-delay.
         """
-        return self._runner.perform(session.destroy(id, options=options))
+        return self._runner.perform(session.destroy(id, options=options), timeout=timeout)
 
-    def renew(self, id: str, *, options: WriteOptions | None = None) -> Session:
+    def renew(self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None) -> Session:
         """Start a session's TTL anew and return the session; SessionNotFound when it has ended."""
-        return self._runner.perform(session.renew(id, options=options))
+        return self._runner.perform(session.renew(id, options=options), timeout=timeout)
 
-    def info(self, id: str, *, options: ReadOptions | None = None) -> Result[Session | None]:
+    def info(
+        self, id: str, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[Session | None]:
         """Read a session; None when there is none, and also when the token may not read it."""
-        return self._runner.perform(session.info(id, options=options))
+        return self._runner.perform(session.info(id, options=options), timeout=timeout)
 
-    def list(self, *, options: ReadOptions | None = None) -> Result[tuple[Session, ...]]:
+    def list(
+        self, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[tuple[Session, ...]]:
         """Read all sessions that the token may read."""
-        return self._runner.perform(session.list_sessions(options=options))
+        return self._runner.perform(session.list_sessions(options=options), timeout=timeout)
 
-    def node(self, name: str, *, options: ReadOptions | None = None) -> Result[tuple[Session, ...]]:
+    def node(
+        self, name: str, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[tuple[Session, ...]]:
         """Read the sessions of one node."""
-        return self._runner.perform(session.node(name, options=options))
+        return self._runner.perform(session.node(name, options=options), timeout=timeout)
 
     def watch(self, id: str, *, wait: float = 30.0, min_interval: float = 0.0) -> Watch[Session | None]:
         """Return a watch on one session.
@@ -227,15 +269,15 @@ class Sessions:
         """
         return Watch(self._runner, Follower(partial(session.watch, id), wait=wait, min_interval=min_interval))
 
-    def named(self, name: str) -> tuple[Session, ...]:
+    def named(self, name: str, *, timeout: float | None = None) -> tuple[Session, ...]:
         """Return the sessions of a name: what ``SessionSpec.name`` says, or ``consul-coord`` without one.
 
         ``*`` and ``?`` stand for other characters; the mark that a client puts to each name need not be
         given. A consistent read. Empty, too, when the token may not read sessions.
         """
-        return self._runner.call(handling.named, self._runner.core.sessions, name)
+        return self._runner.call(handling.named, name, timeout=self._runner.seconds_for(timeout))
 
-    def destroy_named(self, name: str) -> tuple[Session, ...]:
+    def destroy_named(self, name: str, *, timeout: float | None = None) -> tuple[Session, ...]:
         """Destroy the sessions of a name, left by processes that are gone, and return them.
 
         Spares those of this client. Consul does not tell whether the others are still in use: give the
@@ -243,7 +285,12 @@ class Sessions:
         they held stays locked for their lock-delay. Raises InvalidArgument for an empty name, and what a
         request raises.
         """
-        return self._runner.call(handling.destroy_named, self._runner.core.sessions, name)
+        return self._runner.call(
+            handling.destroy_named,
+            self._runner.core.sessions,
+            name,
+            timeout=self._runner.seconds_for(timeout),
+        )
 
 
 class Agent:
@@ -256,42 +303,67 @@ class Agent:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def info(self, *, options: ReadOptions | None = None) -> Result[AgentInfo]:
+    def info(self, *, options: ReadOptions | None = None, timeout: float | None = None) -> Result[AgentInfo]:
         """Read who answers."""
-        return self._runner.perform(agent.info(options=options))
+        return self._runner.perform(agent.info(options=options), timeout=timeout)
 
-    def checks(self, *, options: ReadOptions | None = None) -> Result[dict[str, HealthCheck]]:
+    def checks(
+        self, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[dict[str, HealthCheck]]:
         """Read the checks that this agent keeps, by id."""
-        return self._runner.perform(agent.checks(options=options))
+        return self._runner.perform(agent.checks(options=options), timeout=timeout)
 
-    def register_check(self, spec: CheckSpec, *, options: WriteOptions | None = None) -> None:
+    def register_check(
+        self, spec: CheckSpec, *, options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Have the agent keep a check; critical at first, unless the spec says otherwise."""
-        return self._runner.perform(agent.register_check(spec, options=options))
+        return self._runner.perform(agent.register_check(spec, options=options), timeout=timeout)
 
-    def deregister_check(self, id: str, *, options: WriteOptions | None = None) -> None:
+    def deregister_check(
+        self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Have the agent forget a check; every session that names it ends."""
-        return self._runner.perform(agent.deregister_check(id, options=options))
+        return self._runner.perform(agent.deregister_check(id, options=options), timeout=timeout)
 
-    def pass_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
+    def pass_check(
+        self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Set a TTL check to passing, and start its time anew."""
-        return self._runner.perform(agent.pass_check(id, note=note, options=options))
+        return self._runner.perform(agent.pass_check(id, note=note, options=options), timeout=timeout)
 
-    def warn_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
+    def warn_check(
+        self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Set a TTL check to warning, which ends no session, and start its time anew."""
-        return self._runner.perform(agent.warn_check(id, note=note, options=options))
+        return self._runner.perform(agent.warn_check(id, note=note, options=options), timeout=timeout)
 
-    def fail_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
+    def fail_check(
+        self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Set a TTL check to critical; every session that names it ends."""
-        return self._runner.perform(agent.fail_check(id, note=note, options=options))
+        return self._runner.perform(agent.fail_check(id, note=note, options=options), timeout=timeout)
 
     def update_check(
-        self, id: str, status: CheckStatus, *, output: str = "", options: WriteOptions | None = None
+        self,
+        id: str,
+        status: CheckStatus,
+        *,
+        output: str = "",
+        options: WriteOptions | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Set a TTL check's state and output."""
-        return self._runner.perform(agent.update_check(id, status, output=output, options=options))
+        return self._runner.perform(
+            agent.update_check(id, status, output=output, options=options), timeout=timeout
+        )
 
     def register_service(
-        self, service: Service, *, checks: Sequence[CheckSpec] = (), options: WriteOptions | None = None
+        self,
+        service: Service,
+        *,
+        checks: Sequence[CheckSpec] = (),
+        options: WriteOptions | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Have the agent keep a service with its checks, or overwrite what it keeps under this id.
 
@@ -299,11 +371,15 @@ class Agent:
         spec says otherwise; checks that the service had besides are forgotten. The agent enters the service
         into the catalog a moment later.
         """
-        return self._runner.perform(agent.register_service(service, checks=checks, options=options))
+        return self._runner.perform(
+            agent.register_service(service, checks=checks, options=options), timeout=timeout
+        )
 
-    def deregister_service(self, id: str, *, options: WriteOptions | None = None) -> None:
+    def deregister_service(
+        self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Have the agent forget a service with its checks; every session that names one of these ends."""
-        return self._runner.perform(agent.deregister_service(id, options=options))
+        return self._runner.perform(agent.deregister_service(id, options=options), timeout=timeout)
 
 
 class Catalog:
@@ -312,23 +388,31 @@ class Catalog:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def nodes(self, *, options: ReadOptions | None = None) -> Result[tuple[Node, ...]]:
+    def nodes(
+        self, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[tuple[Node, ...]]:
         """Read all nodes that the token may read."""
-        return self._runner.perform(catalog.nodes(options=options))
+        return self._runner.perform(catalog.nodes(options=options), timeout=timeout)
 
-    def node(self, name: str, *, options: ReadOptions | None = None) -> Result[CatalogNode | None]:
+    def node(
+        self, name: str, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[CatalogNode | None]:
         """Read a node with its services; None when it is not registered."""
-        return self._runner.perform(catalog.node(name, options=options))
+        return self._runner.perform(catalog.node(name, options=options), timeout=timeout)
 
     def service(
-        self, name: str, *, options: ReadOptions | None = None
+        self, name: str, *, options: ReadOptions | None = None, timeout: float | None = None
     ) -> Result[tuple[ServiceInstance, ...]]:
         """Read the instances of a service, with their nodes and without checks; none when it is unknown."""
-        return self._runner.perform(catalog.service(name, options=options))
+        return self._runner.perform(catalog.service(name, options=options), timeout=timeout)
 
-    def register(self, registration: Registration, *, options: WriteOptions | None = None) -> bool:
+    def register(
+        self, registration: Registration, *, options: WriteOptions | None = None, timeout: float | None = None
+    ) -> bool:
         """Enter a node, with a service and checks if given, or overwrite what is there."""
-        return self._runner.perform(catalog.register(registration, options=self._runner.placed(options)))
+        return self._runner.perform(
+            catalog.register(registration, options=self._runner.placed(options)), timeout=timeout
+        )
 
     def deregister(
         self,
@@ -337,6 +421,7 @@ class Catalog:
         check_id: str | None = None,
         service_id: str | None = None,
         options: WriteOptions | None = None,
+        timeout: float | None = None,
     ) -> bool:
         """Remove one check, or one service with its checks, or else the whole node; true also for none such.
 
@@ -345,7 +430,8 @@ class Catalog:
         return self._runner.perform(
             catalog.deregister(
                 node, check_id=check_id, service_id=service_id, options=self._runner.placed(options)
-            )
+            ),
+            timeout=timeout,
         )
 
 
@@ -355,25 +441,35 @@ class Health:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def node(self, name: str, *, options: ReadOptions | None = None) -> Result[tuple[HealthCheck, ...]]:
+    def node(
+        self, name: str, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[tuple[HealthCheck, ...]]:
         """Read the checks of one node; none when it is not registered."""
-        return self._runner.perform(health.node(name, options=options))
+        return self._runner.perform(health.node(name, options=options), timeout=timeout)
 
     def state(
-        self, state: HealthState, *, options: ReadOptions | None = None
+        self, state: HealthState, *, options: ReadOptions | None = None, timeout: float | None = None
     ) -> Result[tuple[HealthCheck, ...]]:
         """Read the checks that are in one state."""
-        return self._runner.perform(health.state(state, options=options))
+        return self._runner.perform(health.state(state, options=options), timeout=timeout)
 
     def service(
-        self, name: str, *, passing: bool = False, tag: str | None = None, options: ReadOptions | None = None
+        self,
+        name: str,
+        *,
+        passing: bool = False,
+        tag: str | None = None,
+        options: ReadOptions | None = None,
+        timeout: float | None = None,
     ) -> Result[tuple[ServiceInstance, ...]]:
         """Read the instances of a service, with their nodes and checks.
 
         ``passing`` leaves out those with a check that is not passing, their node's included; ``tag`` those
         without that tag.
         """
-        return self._runner.perform(health.service(name, passing=passing, tag=tag, options=options))
+        return self._runner.perform(
+            health.service(name, passing=passing, tag=tag, options=options), timeout=timeout
+        )
 
 
 class Query:
@@ -382,31 +478,42 @@ class Query:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def create(self, query: PreparedQuery, *, options: WriteOptions | None = None) -> str:
+    def create(
+        self, query: PreparedQuery, *, options: WriteOptions | None = None, timeout: float | None = None
+    ) -> str:
         """Store a query and return its id; SessionNotFound when it names a session that does not exist."""
-        return self._runner.perform(_query.create(query, options=options))
+        return self._runner.perform(_query.create(query, options=options), timeout=timeout)
 
-    def get(self, id: str, *, options: ReadOptions | None = None) -> Result[PreparedQuery | None]:
+    def get(
+        self, id: str, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[PreparedQuery | None]:
         """Read one query; None when there is none."""
-        return self._runner.perform(_query.get(id, options=options))
+        return self._runner.perform(_query.get(id, options=options), timeout=timeout)
 
-    def list(self, *, options: ReadOptions | None = None) -> Result[tuple[PreparedQuery, ...]]:
+    def list(
+        self, *, options: ReadOptions | None = None, timeout: float | None = None
+    ) -> Result[tuple[PreparedQuery, ...]]:
         """Read all queries that the token may read."""
-        return self._runner.perform(_query.list_queries(options=options))
+        return self._runner.perform(_query.list_queries(options=options), timeout=timeout)
 
     def execute(
-        self, id_or_name: str, *, limit: int | None = None, options: ReadOptions | None = None
+        self,
+        id_or_name: str,
+        *,
+        limit: int | None = None,
+        options: ReadOptions | None = None,
+        timeout: float | None = None,
     ) -> Result[QueryResult | None]:
         """Carry out a query; None when there is none of that id or name.
 
         A template answers for every name that begins with its own. Instances with a critical check are left
         out; ``limit`` bounds how many are returned. It never waits: an index in the options does nothing.
         """
-        return self._runner.perform(_query.execute(id_or_name, limit=limit, options=options))
+        return self._runner.perform(_query.execute(id_or_name, limit=limit, options=options), timeout=timeout)
 
-    def delete(self, id: str, *, options: WriteOptions | None = None) -> None:
+    def delete(self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None) -> None:
         """Delete a query."""
-        return self._runner.perform(_query.delete(id, options=options))
+        return self._runner.perform(_query.delete(id, options=options), timeout=timeout)
 
 
 class Status:
@@ -415,13 +522,13 @@ class Status:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def leader(self, *, options: ReadOptions | None = None) -> str | None:
+    def leader(self, *, options: ReadOptions | None = None, timeout: float | None = None) -> str | None:
         """Read the address of the servers' leader; None when there is none."""
-        return self._runner.perform(status.leader(options=options))
+        return self._runner.perform(status.leader(options=options), timeout=timeout)
 
-    def peers(self, *, options: ReadOptions | None = None) -> tuple[str, ...]:
+    def peers(self, *, options: ReadOptions | None = None, timeout: float | None = None) -> tuple[str, ...]:
         """Read the addresses of the servers."""
-        return self._runner.perform(status.peers(options=options))
+        return self._runner.perform(status.peers(options=options), timeout=timeout)
 
 
 class Endpoints(BaseClient[Runner]):
@@ -447,14 +554,16 @@ class Endpoints(BaseClient[Runner]):
         self.session = Sessions(runner)
         self.status = Status(runner)
 
-    def txn(self, *ops: TxnOp, options: ReadOptions | WriteOptions | None = None) -> TxnResult:
+    def txn(
+        self, *ops: TxnOp, options: ReadOptions | WriteOptions | None = None, timeout: float | None = None
+    ) -> TxnResult:
         """Apply up to 64 operations as one, or none of them.
 
         Returns the pairs that each operation gave, by its place. Raises TxnFailed with each refusal,
         ValueTooLarge, and what a request raises. A transaction that writes is not repeated when its outcome
         is unknown.
         """
-        return self._runner.perform(_txn.txn(*ops, options=options))
+        return self._runner.perform(_txn.txn(*ops, options=options), timeout=timeout)
 
     def keep_session(self, spec: SessionSpec, *, resume: str | None = None) -> KeptSession:
         """Open a session of the user's own and keep it renewed; a context manager.

@@ -119,10 +119,10 @@ class Runner(BaseRunner):
         """Run a program that gives something back, or only waits: also when the client is closed."""
         return run(program(BlockingIO(self._host, self._transport), *args, **kwargs))
 
-    def perform(self, call: Call[T], /) -> T:
-        """Carry out one endpoint's call."""
+    def perform(self, call: Call[T], /, *, timeout: float | None = None) -> T:
+        """Carry out one endpoint's call, in ``timeout`` seconds; None for the client's own."""
         try:
-            return self.run(Interrupt(), ask, call, timeout=self._settings.timeout)
+            return self.run(Interrupt(), ask, call, timeout=self.seconds_for(timeout))
         except OUTAGES as error:
             raise brief(error) from error.__cause__
 

@@ -232,9 +232,10 @@ def test_an_agent_of_another_cluster_is_refused_by_name(
             client.kv.put("some/key", "1")
         assert first.address in str(refused.value)
         assert f"{foreign.address} belongs to another cluster" in str(refused.value)
+        assert "have other ids" in str(refused.value)
         assert not refused.value.outcome_unknown
         assert asked(foreign) <= {*CHECKS, f"/v1/session/renew/{hold.session}"}
-        (told,) = eventually(lambda: events.of(AgentRefused))
+        told = eventually(lambda: events.of(AgentRefused))[0]
         assert isinstance(told, AgentRefused)
         assert told.address == foreign.address
     assert Client(other_cluster.address).kv.keys("").value == ()

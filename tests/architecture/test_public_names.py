@@ -86,6 +86,8 @@ def test_dir_shows_what_is_loaded_later_and_the_endpoints() -> None:
             "connected",
             "last_contact",
             "ready",
+            "session_spec",
+            "token",
             "stats",
             "txn",
         }

@@ -32,15 +32,29 @@ _SERVICE = "/v1/agent/service/"
 _WRITE = ("node:write on the agent's own node, or service:write on the check's service",)
 
 
+DEFAULT_TTL_MIN = 10.0
+"""Seconds: what Consul takes a setting of 0 for."""
+
+
 def _info(what: str, value: object) -> AgentInfo:
-    config = _json.Fields(what, value).get("Config", _json.Fields)
+    fields = _json.Fields(what, value)
+    config = fields.get("Config", _json.Fields)
+    debug = fields.get("DebugConfig", _json.Fields, _json.Fields(what, {}))
     return models.AgentInfo(
         config.get("NodeName", _json.text),
         datacenter=config.get("Datacenter", _json.text, ""),
         node_id=config.get("NodeID", _json.text, ""),
         version=config.get("Version", _json.text, ""),
         server=config.get("Server", _json.boolean, default=False),
+        session_ttl_min=debug.get("SessionTTLMin", _ttl_min, None),
     )
+
+
+def _ttl_min(what: str, value: object) -> float | None:
+    try:
+        return _durations.to_seconds(_json.text(what, value)) or DEFAULT_TTL_MIN
+    except ValueError:
+        return None  # what it is set to is no reason to refuse all the rest
 
 
 def info(*, options: ReadOptions | None = None) -> Call[Result[AgentInfo]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, SessionNotFound
 from consul_coord.http.endpoints import session as endpoint
-from consul_coord.http.retry import Failures, ask, may_repeat
+from consul_coord.http.retry import Failures, ask, may_repeat, perform
 from consul_coord.models import LossReason, ReadOptions
 from consul_coord.recipes.session.keeping import KeptSession, SessionSource, is_lasting, renew, vet_node
 from consul_coord.recipes.session.names import means
@@ -85,14 +85,14 @@ def parse(text: str) -> str:
     return session_id
 
 
-async def named(io: IO, sessions: Sessions, name: str) -> tuple[Session, ...]:
+async def named(io: IO, name: str, *, timeout: float) -> tuple[Session, ...]:
     """Return the sessions of a name, as the leader has them; those that the token may read."""
     call = endpoint.list_sessions(options=_CONSISTENT)
-    found = await ask(io, call, timeout=sessions.timeout)
+    found = await ask(io, call, timeout=timeout)
     return tuple(session for session in found.value if means(name, session.name))
 
 
-async def destroy_named(io: IO, sessions: Sessions, name: str) -> tuple[Session, ...]:
+async def destroy_named(io: IO, sessions: Sessions, name: str, *, timeout: float) -> tuple[Session, ...]:
     """Destroy the sessions of a name but those of this client, and return them.
 
     Raises InvalidArgument for an empty name, which all sessions have that were given none.
@@ -100,8 +100,10 @@ async def destroy_named(io: IO, sessions: Sessions, name: str) -> tuple[Session,
     if not name:
         message = "name the sessions to be destroyed: those without a name are other programs'"
         raise InvalidArgument(message)
-    stale = tuple(each for each in await named(io, sessions, name) if sessions.get(each.id) is None)
+    deadline = io.now() + timeout
+    found = await named(io, name, timeout=timeout)
+    stale = tuple(each for each in found if sessions.get(each.id) is None)
     for session in stale:
         call = endpoint.destroy(session.id)
-        await ask(io, call, timeout=sessions.timeout)
+        await perform(io, call, deadline=deadline, attempt=timeout)
     return stale

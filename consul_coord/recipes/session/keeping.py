@@ -257,6 +257,11 @@ class Sessions:
             self._members = SessionSource(self, spec)
         return self._members
 
+    def use(self, spec: SessionSpec) -> None:
+        """Make the next shared session by other settings."""
+        self.spec = spec
+        self.shared.use(spec)
+
     def __iter__(self) -> Iterator[KeptSession]:
         return iter(list(self._kept.values()))
 
@@ -420,6 +425,10 @@ class SessionSource:
         self._creation = Creation()
         self._making = False
         self._latest: list[KeptSession] = []
+
+    def use(self, spec: SessionSpec) -> None:
+        """Make the next session by other settings."""
+        self._spec = spec
 
     @property
     def current(self) -> KeptSession | None:

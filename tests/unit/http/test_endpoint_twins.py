@@ -38,6 +38,8 @@ EXPECTED = {
     "Query": {"create", "get", "list", "execute", "delete"},
     "Status": {"leader", "peers"},
 }
+SECONDS = 3.0
+"""What each call is given for itself."""
 ARGUMENTS: dict[str, Any] = {
     "spec": CheckSpec(name="c", ttl=1),
     "service": Service("web"),
@@ -84,7 +86,8 @@ def test_twins_are_the_same(name: str, blocking: Callable[..., Any], coroutine: 
     assert inspect.iscoroutinefunction(coroutine) is not name.startswith("watch")
     assert not inspect.iscoroutinefunction(blocking)
     if is_one_call(blocking):
-        assert inspect.signature(blocking).parameters["options"].kind is inspect.Parameter.KEYWORD_ONLY
+        for option in ("options", "timeout"):
+            assert inspect.signature(blocking).parameters[option].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 class Caller:
@@ -96,7 +99,8 @@ class Caller:
     def placed(self, options: WriteOptions | None) -> WriteOptions | None:
         return options
 
-    def perform(self, call: Call[Any]) -> object:
+    def perform(self, call: Call[Any], *, timeout: float | None) -> object:
+        assert timeout == SECONDS
         self.calls.append(call)
         return self
 
@@ -104,8 +108,8 @@ class Caller:
 class AsyncCaller(Caller):
     """The same with ``await``."""
 
-    async def perform(self, call: Call[Any]) -> object:
-        return super().perform(call)
+    async def perform(self, call: Call[Any], *, timeout: float | None) -> object:
+        return super().perform(call, timeout=timeout)
 
 
 @pytest.mark.parametrize("facade", FACADES)
@@ -120,8 +124,8 @@ def test_each_method_makes_one_call_and_returns_its_answer(facade: str) -> None:
         ]
         arguments = [ARGUMENTS.get(parameter, "x") for parameter in required]
         blocking, coroutine = Caller(), AsyncCaller()
-        assert getattr(getattr(sync, facade)(blocking), name)(*arguments) is blocking
-        answer = getattr(getattr(aio, "Async" + facade)(coroutine), name)(*arguments)
+        assert getattr(getattr(sync, facade)(blocking), name)(*arguments, timeout=SECONDS) is blocking
+        answer = getattr(getattr(aio, "Async" + facade)(coroutine), name)(*arguments, timeout=SECONDS)
         assert asyncio.run(answer) is coroutine
         (first,), (second,) = blocking.calls, coroutine.calls
         assert first.request == second.request

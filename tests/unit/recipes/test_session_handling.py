@@ -65,7 +65,9 @@ class Bench:
         return self.handle.grant
 
     def destroy_named(self, name: str) -> tuple[Session, ...]:
-        return self.io.run(handling.destroy_named(self.io, self.core.sessions, name))
+        return self.io.run(
+            handling.destroy_named(self.io, self.core.sessions, name, timeout=self.core.timeout)
+        )
 
     @property
     def tasks(self) -> list[type[object]]:
