@@ -13,7 +13,6 @@ Rules
 - tooz's conventions hold: a lock belongs to its object, not to a thread; who is elected, joined or has left
   is told by ``run_watchers``; a member that somebody else removes does not come back by itself.
 - A member that only lost its session joins again by itself, and nobody has to beat: the client renews.
-- A name that Consul could not store as it is becomes ``~`` and its bytes in hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ from consul_coord import (
     TLSConfig,
     TransportError,
 )
+from consul_coord.integrations._names import encoded, id_of, name_of
 from consul_coord.integrations._tooz import (
     Characteristics,
     CoordinatorResult,
@@ -75,7 +75,6 @@ START_TIMEOUT = 2.0
 """Seconds that ``start`` waits for an answer."""
 LONGEST_LOCK_DELAY = 60.0
 """Seconds; Consul shortens a longer one."""
-_ENCODED = "~"
 
 
 @contextmanager
@@ -98,24 +97,6 @@ def _translating(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return call
-
-
-def name_of(given: bytes | str) -> str:
-    """Return how an id is written in a key: as it is where Consul takes it, else as ``~`` and digits."""
-    data = given.encode() if isinstance(given, str) else given
-    try:
-        text = data.decode()
-        plain = bool(text) and text.isprintable() and text == text.strip()
-    except UnicodeDecodeError:
-        return _ENCODED + data.hex()
-    if plain and not {"/", "%", _ENCODED} & set(text) and text not in {".", ".."}:
-        return text
-    return _ENCODED + data.hex()
-
-
-def id_of(name: str) -> bytes:
-    """Return the id that ``name_of`` has written."""
-    return bytes.fromhex(name[1:]) if name.startswith(_ENCODED) else name.encode()
 
 
 class ConsulLock(ToozLock):
@@ -272,7 +253,7 @@ class ConsulDriver(Driver):
         try:
             return self._lock(data, f"{self._namespace}/locks/{data.decode()}")
         except (InvalidKey, UnicodeDecodeError):
-            return self._lock(data, f"{self._namespace}/locks/{_ENCODED}{data.hex()}")
+            return self._lock(data, f"{self._namespace}/locks/{encoded(data)}")
 
     def _lock(self, name: bytes, key: str) -> ConsulLock:
         return ConsulLock(name, self.client, key, name_of(self._member_id))

@@ -42,5 +42,5 @@ print(runs[runs.index("second"):].count("first"))
 
 
 def test_jobs_move_with_the_leadership(address: str, tmp_path: Path) -> None:
-    scheduled = pages.blocks("apscheduler", "python")[0].partition("ran = threading.Event()")[0]
+    scheduled = pages.blocks("apscheduler", "python")[1].partition("ran = threading.Event()")[0]
     assert pages.run(scheduled + TWO, folder=tmp_path, address=address) == "{'first'}\n0\n"

@@ -68,7 +68,7 @@ def test_tasks_wait_for_the_lock_and_a_worker_that_ends_leaves_no_session(
 
 
 def test_one_beat_runs_and_the_next_machine_takes_over(address: str, project: Path) -> None:
-    (line,) = [text for text in pages.blocks("celery", "sh") if "beat" in text]
+    (line,) = [text for text in pages.blocks("celery", "sh") if "elect" in text]
     elect = re.sub(r"/var/lib/shop/beat", "MACHINE", line.strip())
     with Client(address=address) as client:
         with serving(command(elect, "first"), folder=project, address=address) as first:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord import Client, Lock, SessionSpec
+from consul_coord.integrations._names import id_of, name_of
 from tests.election.waiting import until
 from tests.integrations import pages
 
@@ -27,7 +28,7 @@ pytest.importorskip("testtools", reason="needs testtools, of the group integrati
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # eventlet warns of itself, and tooz imports it where it is installed
-    from consul_coord.integrations.tooz import ConsulDriver, id_of, name_of
+    from consul_coord.integrations.tooz import ConsulDriver
 
 SUITES = ("tooz.tests.test_coordination", "tooz.tests.test_partitioner")
 SKIPPED = {

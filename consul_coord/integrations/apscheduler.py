@@ -1,0 +1,115 @@
+"""An executor for APScheduler 3: schedulers tick in every process, and the leader's jobs run.
+
+Rules
+- Each run is written down under the leader's fence *before* it begins, by its job's id. So two processes
+  never begin one run, however long one of them was paused; one that dies between the two leaves that run out.
+- Whoever is elected reads when each job was begun last, and has begun what was due since, by APScheduler's
+  own rules for late runs (``coalesce``, ``misfire_grace_time``).
+- A job that runs when the leadership ends goes on: it should look at ``executor.leadership`` between steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from consul_coord import ConsulCoordError, LeaderElection, ReadOptions, TxnOp
+from consul_coord.integrations._apscheduler import ThreadPoolExecutor, run_job
+from consul_coord.integrations._names import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from consul_coord import Client, Leadership
+    from consul_coord.integrations._apscheduler import BaseScheduler, Job
+
+_CONSISTENT = ReadOptions(consistency="consistent")
+
+logger = logging.getLogger(__name__)
+
+
+class LeaderExecutor(ThreadPoolExecutor):
+    """Runs jobs in threads while this process leads, and leaves them to the leader otherwise.
+
+    ``BackgroundScheduler(executors={"default": LeaderExecutor(client, "service/scheduler")})``. The jobs must
+    have ids that are the same in all processes. The election is started and stopped with the scheduler; what
+    is remembered of the jobs is below ``KEY/jobs/``.
+    """
+
+    def __init__(self, client: Client, key: str, *, max_workers: int = 10) -> None:
+        """Describe the executor; no I/O. Raises InvalidKey."""
+        super().__init__(max_workers)
+        self._client = client
+        self._jobs = f"{key}/jobs/"
+        self._election = LeaderElection(client, key, on_elected=self._elected)
+        self._alias = ""
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """The present leadership, or None when this process does not lead; no I/O."""
+        return self._election.leadership
+
+    def start(self, scheduler: BaseScheduler, alias: str) -> None:
+        """Begin to stand for election; the scheduler calls it."""
+        super().start(scheduler, alias)
+        self._alias = alias
+        self._election.start()
+
+    def shutdown(self, wait: bool = True) -> None:  # noqa: FBT001, FBT002 - APScheduler's
+        """Let the jobs end, then give up the leadership; the scheduler calls it."""
+        try:
+            super().shutdown(wait)
+        finally:
+            self._election.stop()
+
+    # -- running jobs
+
+    def _do_submit_job(self, job: Job, run_times: Sequence[datetime]) -> None:
+        def ended(future: Future[Sequence[object]]) -> None:
+            error = future.exception()
+            if error is None:
+                self._run_job_success(job.id, future.result())
+            else:
+                self._run_job_error(job.id, error, error.__traceback__)
+
+        self._pool.submit(self._run, job, run_times).add_done_callback(ended)
+
+    def _run(self, job: Job, run_times: Sequence[datetime]) -> Sequence[object]:
+        leadership = self._election.leadership
+        if leadership is None:
+            return ()
+        try:
+            last = self._last_begun(job)
+            due = [time for time in run_times if last is None or time > last]
+            if not due:
+                return ()
+            key, value = self._key(job), due[-1].astimezone(UTC).isoformat()
+            self._client.txn(*leadership.guard(), TxnOp.set(key, value))
+        except ConsulCoordError as error:
+            logger.warning("%s was not begun, since it could not be written down: %s", job.id, error)
+            return ()
+        return run_job(job, job._jobstore_alias, due, self._logger.name)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+
+    # -- what was begun
+
+    def _key(self, job: Job) -> str:
+        return self._jobs + name_of(job.id)
+
+    def _last_begun(self, job: Job) -> datetime | None:
+        pair = self._client.kv.get(self._key(job), options=_CONSISTENT).value
+        try:
+            return None if pair is None else datetime.fromisoformat(pair.value.decode())
+        except ValueError:
+            logger.warning("%s does not hold a time: begins anew", self._key(job))
+            return None
+
+    def _elected(self, leadership: Leadership) -> None:  # noqa: ARG002 - each job is begun under the latest one
+        """Have begun what was due while nobody led."""
+        now = datetime.now(UTC)
+        for job in self._scheduler.get_jobs():
+            last = self._last_begun(job) if job.executor == self._alias else None
+            missed = None if last is None else job.trigger.get_next_fire_time(last, last)
+            if missed is not None and missed <= now and job.next_run_time is not None:
+                job.modify(next_run_time=missed)

@@ -1,0 +1,153 @@
+"""The scheduler for ``celery beat``: several beats, of which one sends; the broker is a folder."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord import Client, TxnOp, leader
+from tests.election.waiting import until
+from tests.integrations.programs import Served, serving
+
+pytest.importorskip("celery", reason="needs celery: nox -s integrations")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PERIOD = 0.4
+CONFIG = f"""
+from consul_coord import SessionSpec
+broker_url = "filesystem://"
+broker_transport_options = dict(data_folder_in="queue", data_folder_out="queue", control_folder="control")
+task_ignore_result = True
+beat_max_loop_interval = 0.2
+beat_schedule = {{
+    "often": {{"task": "shop.often", "schedule": {PERIOD}}},
+    "hourly": {{"task": "shop.hourly", "schedule": 3600.0}},
+}}
+consul_beat_key = "shop/beat"
+consul_beat_client = dict(session=SessionSpec(ttl=1.0, lock_delay=1.0))
+"""
+SHOP = """
+from celery import Celery
+app = Celery("shop")
+app.config_from_object("celeryconfig")
+"""
+BEAT = [sys.executable, "-m", "celery", "-A", "shop", "beat", "-S", "consul", "--pidfile=", "-l", "INFO"]
+
+
+class Shop:
+    """A folder with the application, and what its beats have sent."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder, self.address = folder, address
+        (folder / "shop.py").write_text(SHOP, encoding="utf-8")
+        (folder / "celeryconfig.py").write_text(CONFIG, encoding="utf-8")
+        (folder / "queue").mkdir()
+        (folder / "control").mkdir()
+
+    def sent(self, task: str = "shop.often") -> int:
+        """Return how many messages of a task are in the queue."""
+        messages = [path.read_text("utf-8") for path in (self.folder / "queue").iterdir()]
+        return sum(f'"task": "{task}"' in message for message in messages)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, agent_address: str) -> Shop:
+    with Client(address=agent_address) as client:
+        client.kv.delete_tree("shop/")
+    return Shop(tmp_path, agent_address)
+
+
+@pytest.fixture
+def beat(shop: Shop) -> Iterator[Callable[[], Served]]:
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(serving(BEAT, folder=shop.folder, address=shop.address))
+
+
+def state(client: Client) -> dict[str, Any]:
+    pair = client.kv.get("shop/beat/state").value
+    found: dict[str, Any] = {} if pair is None else json.loads(pair.value)
+    return found
+
+
+def runs(client: Client) -> int:
+    count: int = state(client)["entries"]["often"]["total_run_count"]
+    return count
+
+
+def test_one_beat_sends_and_the_next_one_knows_when_each_task_ran(
+    shop: Shop, beat: Callable[[], Served]
+) -> None:
+    with Client(address=shop.address) as client:
+        first = beat()
+        until(lambda: shop.sent() >= 3, "it goes on")
+        second = beat()
+        second.wait_for("beat: Starting")
+        before = state(client)
+        assert "leads, term" not in "".join(second.said)
+        first.process.kill()
+        second.wait_for("leads, term")
+        until(lambda: state(client)["term"] > before["term"], "it goes on")
+        counted = runs(client)
+        until(lambda: runs(client) >= counted + 3, "it goes on")
+        assert second.end() == 0
+        # The count goes on, and so does the hour that began with the first beat.
+        after = state(client)["entries"]
+        assert after["often"]["total_run_count"] > before["entries"]["often"]["total_run_count"]
+        assert after["hourly"] == before["entries"]["hourly"]
+        # Each run was written down before it was sent: the kill may have left one out.
+        assert 0 <= runs(client) - shop.sent() <= 1
+        assert shop.sent("shop.hourly") == 0
+        assert leader(client, "shop/beat") is None
+
+
+def test_a_task_that_was_due_while_no_beat_ran_is_sent_once(shop: Shop, beat: Callable[[], Served]) -> None:
+    with Client(address=shop.address) as client:
+        long_ago = (datetime.now().astimezone() - timedelta(hours=5)).isoformat()
+        saved = {"last_run_at": long_ago, "total_run_count": 7}
+        client.kv.put("shop/beat/state", json.dumps({"entries": {"hourly": saved, "other version": saved}}))
+        first = beat()
+        until(lambda: shop.sent("shop.hourly") == 1, "it goes on")
+        until(lambda: shop.sent() >= 2, "it goes on")
+        assert first.end() == 0
+        assert shop.sent("shop.hourly") == 1
+        entries = state(client)["entries"]
+        assert entries["hourly"]["total_run_count"] == 8
+        assert entries["other version"] == saved
+
+
+def test_who_does_not_lead_any_more_sends_nothing(shop: Shop, beat: Callable[[], Served]) -> None:
+    """The leadership goes to somebody else, who says so; what is written under the old fence is refused."""
+    with Client(address=shop.address) as client:
+        first = beat()
+        until(lambda: shop.sent() >= 2, "it goes on")
+        leads = leader(client, "shop/beat")
+        assert leads is not None
+        usurper = client.session.create()
+        client.txn(TxnOp.delete("shop/beat"), TxnOp.lock("shop/beat", usurper))
+        first.wait_for("was not sent, since|lost|held by session")
+        counted = runs(client)
+        sent = shop.sent()
+        until(lambda: len(client.kv.keys("shop/beat/.wait/").value) == 1, "it waits for the leadership")
+        assert runs(client) == counted
+        assert sent <= shop.sent() <= counted
+        client.kv.release("shop/beat", usurper, flags=0x2DDCCBC058A50C18)
+        until(lambda: runs(client) > counted, "it goes on")
+        assert first.end() == 0
+
+
+def test_a_state_that_is_none_is_begun_anew(shop: Shop, beat: Callable[[], Served]) -> None:
+    with Client(address=shop.address) as client:
+        client.kv.put("shop/beat/state", base64.b64encode(b"nonsense"))
+        first = beat()
+        until(lambda: shop.sent() >= 1, "it goes on")
+        assert first.end() == 0
+        assert set(state(client)["entries"]) == {"often", "hourly"}
