@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(AsyncEndpoints):
-    """A client of a Consul agent, and the owner of the sessions, holds and tasks that its recipes need.
+    """A client of one Consul cluster, and the owner of the sessions and holds made with it.
 
-    Runs on asyncio and on trio. Enter it with ``async with`` before using recipes or watches; single endpoint
-    calls work without. It may be entered in one task and left in another. All its use is in one event loop.
+    It runs on asyncio and on trio. Enter it with ``async with`` before you use locks, elections or watches.
+    Single endpoint calls work without. You may enter it in one task and leave it in another. Use it in one
+    event loop only.
     """
 
     def __init__(
@@ -47,14 +48,28 @@ class AsyncClient(AsyncEndpoints):
         clock: Clock | None = None,
         http_client: httpx.AsyncClient | None = None,
     ) -> None:
-        """Settle the settings: arguments, then the official CLI's CONSUL_* variables, then defaults. No I/O.
+        """Settle the settings, without I/O.
 
-        ``address``: that of one agent, or a list of agents of one cluster. All requests go to one of them
-        until it does not serve, and then to the next. Each is checked before its first use: an agent of
-        another cluster or datacenter is refused. The token and TLS settings are the same for all.
-        ``timeout``: seconds that one call may take, with its repeats. ``session``: what the shared session
-        is like. ``http_client`` carries all traffic when given, and stays the caller's to close. Raises
-        ConfigError for a setting that can't be used, and for several addresses together with
+        A setting without an argument comes from the CONSUL_* variables of Consul's command line, then from
+        its default.
+
+        - ``address``: one agent, as ``host:port``, a URL or ``unix:///path``; or a list of agents of one
+          cluster. All requests go to one of them until it does not serve, then to the next. The client
+          checks each agent before its first use, and refuses one of another cluster or datacenter.
+        - ``token``, ``token_file``: the ACL token, or a file with it. The client reads the file again when
+          it changes.
+        - ``http_auth``: user and password for HTTP basic authentication.
+        - ``datacenter``, ``namespace``, ``partition``: where requests act; None for the agent's own.
+        - ``tls``: certificates and their verification.
+        - ``timeout``: the seconds that one call may take, with its retries.
+        - ``session``: the settings of the session that all locks and elections share, unless they have their
+          own.
+        - ``client_name``: the value of locks, permits and candidates that have none; None for ``host:pid``.
+        - ``observer``: an object whose ``on_event`` is called with each event.
+        - ``clock``: the clock of leases, for tests.
+        - ``http_client``: carries all traffic instead of the client's own connections. You close it.
+
+        Raises ConfigError for a setting that can't be used, and for several addresses together with
         ``http_client``.
         """
         settings = Settings.resolve(

@@ -33,19 +33,27 @@ if TYPE_CHECKING:
 
 
 class AsyncLeaderElection:
-    """A candidate for the leadership of a key, which contends, leads and contends again in the background.
+    """A candidate for the leadership of a key, which stands, leads and stands again in the background.
 
-    Guarantees: at most one leader at a time that believes in it, as ``Hold`` says; each ``term`` above all
-    earlier ones; a leader that dies is succeeded after at most ``failover_bound(spec)`` seconds, one that
-    resigns at once; ``is_leader`` and ``leadership`` are computed from the lease at every look, so a process
-    that was stopped never finds itself leading after its time; candidates are served in order, and a change
-    of leadership wakes one of them; callbacks are called in order, one at a time, ``on_lost`` once after each
-    ``on_elected``. Does not guarantee: that a paused leader stops in time (use the term, or ``guard()``);
-    that a callback runs before its news is old; order among candidates that know nothing of the queue.
+    Guarantees:
 
-    Other clients' candidates that acquire the same key with a session take part: those with the flags of the
-    official Go client's locks, and those with flags named in ``accept_flags``. One object may be used by many
-    threads or tasks.
+    - Two clients never both consider themselves the leader, as ``Hold`` says.
+    - Each ``term`` is higher than all before it.
+    - After a leader's crash, the next one leads within ``failover_bound(spec)`` seconds; after a
+      resignation, at once.
+    - ``is_leader`` and ``leadership`` are computed from the lease on each call. So a process that was
+      stopped never sees itself leading after its time.
+    - Candidates are elected in order, and a change wakes one of them.
+    - Callbacks are called in order, one at a time, ``on_lost`` once after each ``on_elected``.
+
+    Not guaranteed:
+
+    - that a paused leader stops in time (use the term, or ``guard()``);
+    - that a callback runs before its news is old;
+    - an order among candidates that do not know the queue.
+
+    Candidates of other clients take part if they acquire the same key with a session, with the flags of the
+    Go client's locks or with flags of ``accept_flags``. Many threads or tasks may use one object.
     """
 
     def __init__(
@@ -65,25 +73,35 @@ class AsyncLeaderElection:
         retry_wait: tuple[float, float] = (0.5, 2.0),
         accept_flags: Collection[int] = (),
     ) -> None:
-        """Describe the candidate; no I/O.
+        """Describe the candidate, without I/O.
 
-        ``value`` is what it advertises as leader. ``session``: None for the client's shared one, a spec for
-        one of its own, or the id of one made elsewhere. ``on_elected(leadership)``, ``on_lost(reason)`` (at
-        every end of a leadership; RESIGNED when it was given up) and ``on_change(leader)`` (the present
-        leader first, then each change; None when nobody leads, or, without contact to Consul, when a leader
-        that is cut off as well must have stopped) are called on the client's callback thread, or in its
-        event loop, where they may be coroutine functions. They should be short: what the leader does
-        belongs into ``run``. What ``on_elected`` still awaits when its leadership ends is cancelled, so
-        that ``on_lost`` follows. A callback that raises is logged and reported as ``Failed``; if it was
-        ``on_elected``, the leader resigns. ``health``: asked every ``health_interval`` seconds; while it
-        returns False, raises, or has not answered for 10 s, this is no candidate, and no leader. A leader
-        that it says False of resigns. If it raises or does not answer, the leader may be stuck: the
-        leadership is lost, as STALLED, and the key is given back when its block has ended or ``on_lost`` has
-        returned, or else after the lock-delay. ``max_hold``: seconds after which each leadership is lost
-        likewise, as MAX_HOLD. ``priority_delay``: seconds for which the leadership must have been vacant
-        before this candidate wants it. ``retry_wait``: the least and the most seconds, drawn at random, from
-        the end of a leadership to the next attempt. ``accept_flags``: further flags that an existing key may
-        carry, such as 0. Raises InvalidKey and InvalidArgument.
+        - ``client``: the client to use.
+        - ``key``: the key of the election.
+        - ``value``: text that followers see while this candidate leads; None for the client's name,
+          ``host:pid`` by default, read at each attempt; ``b""`` for none.
+        - ``session``: None for the client's shared session, a spec for a separate one, or the id of a
+          session made elsewhere.
+        - ``on_elected``: called with the leadership at each election. What it still awaits when the
+          leadership ends is cancelled. If it raises, the leader resigns.
+        - ``on_lost``: called with the reason at the end of each leadership; RESIGNED if this candidate
+          resigned.
+        - ``on_change``: called with the present leader first, then at each change. It gets None if there is
+          no leader, or if, without contact to Consul, a leader that is cut off too must have stopped.
+        - ``health``: called every ``health_interval`` seconds. While it returns False, raises, or has not
+          answered for 10 s, this candidate does not stand. A leader resigns if it returns False. If it
+          raises or does not answer, the leader may be stuck: the leadership is lost, as STALLED. The client
+          then releases the key when the leader's block has ended or ``on_lost`` has returned, or after the
+          lock-delay.
+        - ``health_interval``: seconds between two calls of ``health``.
+        - ``max_hold``: seconds after which each leadership is lost in the same way, as MAX_HOLD.
+        - ``priority_delay``: stand only after the leadership has been vacant for so many seconds.
+        - ``retry_wait``: the least and the most seconds, drawn at random, from the end of a leadership to
+          the next attempt.
+        - ``accept_flags``: further flags that an existing key may carry, such as 0.
+
+        Callbacks run on the client's callback thread, or in its event loop, where they may be coroutine
+        functions. Keep them short; let ``run`` do the leader's work. The client logs a callback that raises,
+        and reports it as ``Failed``. Raises InvalidKey and InvalidArgument.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._lock = recipe.lock_of(
@@ -110,13 +128,13 @@ class AsyncLeaderElection:
 
     @property
     def key(self) -> str:
-        """The key that is led."""
+        """The key of the election."""
         return self._plan.key
 
     # -- the candidacy
 
     async def start(self) -> None:
-        """Begin to be a candidate, in the background; harmless when it is one. Raises ClientClosed."""
+        """Stand for election in the background; do nothing if it stands already. Raises ClientClosed."""
         core = self._runner.core
         with core.mutex:  # the core's: after a fork there is a new one
             candidacy = self._current()
@@ -126,9 +144,10 @@ class AsyncLeaderElection:
             await self._runner.call(recipe.start, candidacy=candidacy)
 
     async def stop(self, *, timeout: float = 5.0) -> None:
-        """Resign if it leads, and be no candidate any more; harmless when it is none.
+        """Resign if it leads, and stand no longer; do nothing if it does not stand.
 
-        Waits up to ``timeout`` seconds; the rest is done in the background. May be started again.
+        It waits up to ``timeout`` seconds, and the client does the rest in the background. You may start it
+        again.
         """
         candidacy = self._current()
         if candidacy is not None:
@@ -150,21 +169,22 @@ class AsyncLeaderElection:
 
     @property
     def problem(self) -> Exception | None:
-        """What is wrong with the candidacy; None if nothing is.
+        """The reason why this candidate can't lead at present, or None; no I/O.
 
-        PermissionDenied or KeyConflict, for example, when the last attempt was refused; RequestTimeout when
-        Consul has not answered for 3 s or more. Attempts go on all the same. No I/O.
+        For example PermissionDenied or KeyConflict if the last attempt was refused, or RequestTimeout if
+        Consul has not answered for 3 s. Attempts go on.
         """
         candidacy = self._candidacy
         return None if candidacy is None else candidacy.problem
 
     @property
     def leader(self) -> LeaderInfo | None:
-        """Who leads, as this candidate has seen last; None when nobody does, or nobody is known to. No I/O.
+        """The leader that this candidate has seen last; None if there is none, or none is known; no I/O.
 
-        Followed from the first look on, or from the start with ``on_change``, while this is a candidate;
-        before, it is what the last attempt saw. Without contact to Consul it becomes None when a leader that
-        is cut off as well must have stopped: one TTL of its session after it was seen.
+        The client follows the leader from the first call on, or from the start if there is an ``on_change``,
+        while this candidate stands. Before that, it is the leader that the last attempt saw. Without contact
+        to Consul it becomes None one TTL after it was seen, because a leader that is cut off too must have
+        stopped by then.
         """
         candidacy = self._seeing()
         return None if candidacy is None else candidacy.leader(self._runner.now())
@@ -217,9 +237,9 @@ class AsyncLeaderElection:
         return shown[1]
 
     async def wait_for_leadership(self, *, timeout: float | None = None) -> AsyncLeadership:
-        """Return the leadership, as soon as there is one; ``timeout`` seconds at most, None for ever.
+        """Return the leadership once there is one, within ``timeout`` seconds; None waits for ever.
 
-        Raises AcquireTimeout, AcquireCancelled when the candidacy was not started or is stopped, and
+        Raises AcquireTimeout, AcquireCancelled if the candidacy was not started or is stopped, and
         ClientClosed.
         """
         candidacy, hold = await self._runner.call(
@@ -228,10 +248,10 @@ class AsyncLeaderElection:
         return self._view(candidacy, hold)
 
     async def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
-        """Return why the latest leadership has ended, as soon as it has; RESIGNED when it was given up.
+        """Return the reason once the latest leadership has ended; RESIGNED if this candidate resigned.
 
-        ``timeout`` seconds at most, None for ever. Raises TimeoutError, NotHeld when there was no leadership,
-        and ClientClosed.
+        ``timeout`` is in seconds; None waits for ever. Raises TimeoutError, NotHeld if there was no
+        leadership, and ClientClosed.
         """
         candidacy = self._candidacy
         return await self._runner.call(recipe.wait_for_loss, candidacy, key=self.key, timeout=timeout)
@@ -243,14 +263,14 @@ class AsyncLeaderElection:
         until: Callable[[], bool] | None = None,
         interrupt: bool = False,
     ) -> None:
-        """Call ``fn(leadership)`` whenever elected, in this thread or task, while this is a candidate.
+        """Call ``fn(leadership)`` at each election, in this thread or task, until the candidacy stops.
 
-        Resigns when ``fn`` returns or raises; an Exception is logged and reported as ``Failed``, anything
-        else goes on. At a loss a coroutine is cancelled. A blocking ``fn`` should look at ``leadership.lost``
-        or call ``leadership.check()``, whose LeadershipLost it may let out; with ``interrupt``, which needs
-        the main thread, LeadershipLost is raised into it, as ``Lock.hold`` says. Returns when ``until()``,
-        asked after each call, returns True, or when the candidacy is stopped. Starts the candidacy if need
-        be, and stops it then at the end.
+        It resigns when ``fn`` returns or raises. It logs an Exception, and reports it as ``Failed``; any
+        other exception passes. A loss cancels a coroutine. A blocking ``fn`` should wait on
+        ``leadership.lost`` or call ``leadership.check()``, and may let LeadershipLost pass. With
+        ``interrupt``, in the main thread, a loss raises LeadershipLost into it, as ``Lock.hold`` says. It
+        returns when ``until()``, called after each ``fn``, returns True, or when the candidacy is stopped.
+        It starts the candidacy if necessary, and then stops it at the end.
         """
         if interrupt:
             require_interruptible()
@@ -292,7 +312,7 @@ class AsyncLeaderElection:
     def leading(
         self, fn: Callable[[AsyncLeadership], Awaitable[object]]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Decorate a function: calling it then means ``run`` with it."""
+        """Decorate a function, so that calling it means ``run`` with it."""
 
         @functools.wraps(fn)
         async def led() -> None:
@@ -301,32 +321,32 @@ class AsyncLeaderElection:
         return led
 
     async def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:
-        """Give the leadership up: the next candidate takes over at once, without lock-delay.
+        """Resign: the next candidate leads at once, without a lock-delay.
 
-        Then, after ``pause`` seconds and ``retry_wait``, this is a candidate again. With a ``pause`` a
-        candidate that does not lead also stays out for so long. Returns RELEASED, ALREADY_LOST when there was
-        nothing to give up, or UNKNOWN when no answer came within 5 s: it is then given up in the background.
-        Once more for the same leadership, it returns the first outcome again.
+        After ``pause`` seconds and ``retry_wait``, this candidate stands again. With a ``pause``, a
+        candidate that does not lead also stays out for that long. Returns RELEASED, ALREADY_LOST if it did
+        not lead, or UNKNOWN if no answer came within 5 s; the client then goes on in the background. A
+        second call for the same leadership returns the first outcome.
         """
         candidacy = self._current()
         return await self._runner.finish(recipe.resign, candidacy, pause=pause)
 
     async def proclaim(self, value: bytes | str) -> None:
-        """Change what is advertised, while leading; the next term begins with ``value`` of the constructor.
+        """Change the value that followers see, while leading.
 
-        Raises NotHeld when this does not lead, LeadershipLost when it does not any more, and what the write
-        raises.
+        The next term begins with the constructor's ``value``. Raises NotHeld if this candidate does not
+        lead, LeadershipLost if it no longer leads, and the errors of the write.
         """
         candidacy, hold = recipe.leadership_of(self._current(), self._runner.now(), key=self.key)
         data = as_bytes(value)
         await self._runner.call(recipe.proclaim, candidacy, hold, data)
 
     async def transfer_to(self, session: str) -> None:
-        """Resign in favour of the candidate with this session, one of ``candidates()``.
+        """Resign, and let the candidate with this session, one of ``candidates()``, lead next.
 
-        The others let it go first, for 5 s at most; other clients' candidates know nothing of it. Raises
-        SessionNotFound when no such candidate waits (nothing is given up then), NotHeld, LeadershipLost, and
-        what the requests raise.
+        The others let it go first, for 5 s at most. Candidates of other clients ignore this. Raises
+        SessionNotFound if no such candidate waits, and then goes on leading. Raises NotHeld, LeadershipLost,
+        and the errors of the requests.
         """
         candidacy, hold = recipe.leadership_of(self._current(), self._runner.now(), key=self.key)
         await self._runner.call(recipe.transfer, candidacy, hold, session)

@@ -58,13 +58,16 @@ class Blocks(Generic[H]):
     def leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the caller's latest block; raises what its end raises, or RuntimeError if it can't be told."""
+        """End the caller's latest block.
+
+        Raises the errors of its end, and RuntimeError if it is not clear which block is meant.
+        """
         body = self._latest()
         self._entered.pop(body, None)
         body.leave(kind, error, trace)
 
     def _latest(self) -> Body:
-        """Return the caller's latest block or, by misuse, that of one who has ended or is the only one."""
+        """Return the caller's latest block or, by misuse, the only one, or one whose owner has ended."""
         entered = list(reversed(self._entered))
         for body in entered:
             if body.is_mine():
@@ -115,7 +118,7 @@ class Held(Generic[H]):
 
 
 class Holdable(Generic[H]):
-    """What is taken and given back: the ways to do so that a lock and a semaphore have in common."""
+    """The methods that a lock and a semaphore have in common."""
 
     _runner: Runner
 
@@ -127,16 +130,19 @@ class Holdable(Generic[H]):
     def acquire(
         self, *, timeout: float | None = None, max_hold: float | None = None, cancel: Flag | None = None
     ) -> H:
-        """Take it, waiting up to ``timeout`` seconds for it: None waits for ever, 0 tries once.
+        """Acquire it, and return the hold.
 
-        The timeout covers everything, failing requests too, which are repeated meanwhile. ``max_hold``:
-        seconds after which the hold is lost, as MAX_HOLD, though its session goes on; the key, or the slot,
-        is given back when the lock-delay is over, or the holder has released it. ``cancel``: an event, of any
-        kind that has ``is_set()``, which ends the waiting with AcquireCancelled within 100 ms, as
-        ``cancel()`` does. Raises AcquireTimeout (its ``blocker`` says what stood in the way),
-        AcquireCancelled, AlreadyHeld when this thread or task has the lock, SemaphoreLimitConflict when a
-        semaphore's record has another limit, KeyConflict when the key is used for something else, DecodeError
-        when a semaphore's record can't be read, ClientClosed, and what the server refuses.
+        - ``timeout``: the longest wait in seconds; None waits for ever, 0 tries once. It covers the whole
+          call, with the retries of failed requests.
+        - ``max_hold``: seconds after which the hold is lost, as MAX_HOLD, though its session goes on. The
+          client releases the key or slot once the lock-delay is over, or the holder has released it.
+        - ``cancel``: an event, or any object with ``is_set()``. Setting it ends the wait with
+          AcquireCancelled within 100 ms, as ``cancel()`` does.
+
+        Raises AcquireTimeout, which names the holder, AcquireCancelled, and AlreadyHeld if this thread or
+        task holds the lock. Raises KeyConflict if another program uses the key. For a semaphore, raises
+        SemaphoreLimitConflict if the record has another limit, and DecodeError if it can't be parsed. Raises
+        ClientClosed and the errors of the requests.
         """
         core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe, cancel)
         handle = self._runner.run(
@@ -147,9 +153,10 @@ class Holdable(Generic[H]):
         return hold
 
     def try_acquire(self, *, max_hold: float | None = None) -> H | None:
-        """Take it if it is free, and nobody waits for a semaphore's slot; None otherwise, as in a lock-delay.
+        """Acquire it if it is free; return None if not, or while a lock-delay is in force.
 
-        Raises what ``acquire`` raises but AcquireTimeout, and TransportError when the server can't be asked.
+        A semaphore's slot is not free while others wait for one. ``max_hold`` as for ``acquire``. Raises the
+        errors of ``acquire`` except AcquireTimeout, and TransportError if the agent does not answer.
         """
         core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe)
         handle = self._runner.run(waiting, try_acquire, core, self._recipe, max_hold=max_hold)
@@ -160,13 +167,13 @@ class Holdable(Generic[H]):
         return hold
 
     def release(self) -> ReleaseOutcome:
-        """Give up the latest hold of the calling thread or task; see ``Hold.release``. Raises NotHeld."""
+        """Release the latest hold of the calling thread or task, as ``Hold.release`` does. Raises NotHeld."""
         return self._runner.finish(release_own, self._runner.core, self._recipe)
 
     def cancel(self) -> None:
-        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms.
+        """End all waiting calls of this object with AcquireCancelled, within 100 ms.
 
-        May be called from any thread, and from a signal handler.
+        You may call it from any thread, and from a signal handler.
         """
         self._recipe.cancel(self._runner.core)
 
@@ -178,17 +185,16 @@ class Holdable(Generic[H]):
         interrupt: bool = False,
         cancel: Flag | None = None,
     ) -> Held[H]:
-        """Return a context manager that acquires within ``timeout`` seconds, and releases at the end.
+        """Return a context manager that acquires when you enter it, and releases when you leave it.
 
-        ``max_hold`` and ``cancel`` mean what they mean to ``acquire``. ``interrupt``: raise LockLost into the
-        body of the block at the moment of the loss. Blocking code gets it in the main thread only, by a
-        signal (SIGURG, whose handler is put back afterwards), also while it sleeps, reads or computes; a
-        long call into C code has to return first. In any other thread entering raises InvalidArgument, before
-        any I/O. Code on an event loop is cancelled at a loss in any case.
+        ``timeout``, ``max_hold`` and ``cancel`` as for ``acquire``, whose errors entering raises.
+        ``interrupt``: raise LockLost in the block at the moment of a loss. In blocking code this works only
+        in the main thread, by a signal (SIGURG, whose handler is restored afterwards). It interrupts
+        sleeping, reading and computing, but not a long call into C code. In any other thread, entering
+        raises InvalidArgument. Code on an event loop is always cancelled at a loss.
 
-        Entering raises what ``acquire`` raises. Leaving releases first, and then raises LockLost when the
-        hold was lost meanwhile, with the body's exception as its cause; a KeyboardInterrupt, SystemExit or
-        cancellation goes on unchanged.
+        Leaving releases first. Then it raises LockLost if the hold was lost meanwhile, with the body's
+        exception as its cause. A KeyboardInterrupt, SystemExit or cancellation passes unchanged.
         """
         take = functools.partial(self._taken, timeout, max_hold=max_hold, cancel=cancel)
         return Held(self._recipe.name, take, interrupt=interrupt, owners=self._recipe.owners)

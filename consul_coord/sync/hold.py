@@ -47,13 +47,13 @@ class LossEvent:
 
 
 class Hold(HoldView):
-    """One grant of a lock: what it guarantees, and what not.
+    """One grant of a lock.
 
-    - Until ``deadline()`` nobody else is granted the lock, as long as clocks run at rates that differ by less
-      than the session's drift (5 %), and nobody deletes or releases the key by force.
-    - A loss is known here by ``deadline()`` at the latest, without any contact to the server.
-    - It can't stop a process that was paused between a check and an act. What the lock protects should refuse
-      an older ``fence`` than it has seen, or take part in a transaction with ``guard()``.
+    - Until ``deadline()`` Consul grants the lock to no other client, if the rates of their clocks differ by
+      less than the session's drift (5 %), and no operator deletes or force-releases the key.
+    - The holder knows of a loss by ``deadline()`` at the latest, even without contact to Consul.
+    - It can't stop a process that pauses between a check and an act. Let the protected resource refuse a
+      lower ``fence`` than it has seen, or write with ``guard()``.
     """
 
     def __init__(self, runner: Runner, core: Shared, hold: Grant, handle: Handle | None = None) -> None:
@@ -67,31 +67,31 @@ class Hold(HoldView):
         return LossEvent(self._runner, self._hold)
 
     def ensure(self, seconds: float) -> None:
-        """Make sure that at least ``seconds`` of the lease are left, renewing it if need be.
+        """Make sure that at least ``seconds`` of the lease are left, and renew it if necessary.
 
-        Raises LockLost, InvalidArgument when the lease is never that long, and what the renewal raises.
+        Raises LockLost, InvalidArgument if the lease is never that long, and the errors of the renewal.
         """
         self._runner.call(hold_ops.ensure, self._core.sessions, self._hold, seconds=seconds)
 
     def verify(self) -> bool:
-        """Return whether the leader, asked now, has the key locked for this hold.
+        """Ask the servers' leader whether the key is locked for this hold, and return the answer.
 
-        Raises what the read raises.
+        Raises the errors of the read.
         """
         return self._runner.call(hold_ops.verify, self._core.sessions, self._hold)
 
     def put(self, value: bytes | str) -> None:
         """Write the key's value while holding it; the fence stays.
 
-        Raises LockLost when it is not held any more, and what the write raises.
+        Raises LockLost if the hold is lost, and the errors of the write.
         """
         data = as_bytes(value)
         self._runner.call(hold_ops.put, self._core.sessions, self._hold, data)
 
     def release(self) -> ReleaseOutcome:
-        """Give it up. Idempotent: gives the first outcome again.
+        """Release it. A second call returns the first outcome.
 
-        Returns RELEASED, ALREADY_LOST, or UNKNOWN when no answer came within 5 s: it is then given up in the
-        background. Raises nothing of the server's or the network's.
+        Returns RELEASED, ALREADY_LOST, or UNKNOWN if no answer came within 5 s. The client then goes on in
+        the background. It raises no error of the server or the network.
         """
         return self._runner.finish(release, self._core.holds, self._hold)

@@ -23,15 +23,19 @@ if TYPE_CHECKING:
 class Lock(Holdable[Hold]):
     """A lock on one key, for any number of threads, tasks and processes.
 
-    Guarantees: at most one hold at a time whose client believes in it, as ``Hold`` says; each hold's
-    ``fence`` above all earlier ones; a holder that dies is succeeded after at most ``failover_bound(spec)``
-    seconds; nothing stays locked after a timed-out, cancelled or failed acquire; waiters are served in order,
-    and a release wakes one of them. Does not guarantee: that a paused holder stops in time (use the fence);
-    order where clients take part that know nothing of the queue, such as ``consul lock``.
+    Guarantees:
 
-    Compatible with the official Go client's ``api.Lock`` on the same key, and with ``consul lock PREFIX`` on
-    ``PREFIX/.lock``. One object may be used by many threads or tasks; each has a hold of its own, and they
-    are served in order.
+    - Two clients never both consider themselves the holder, as ``Hold`` says.
+    - Each hold has a higher ``fence`` than all before it.
+    - After a holder's crash, the next client gets the lock within ``failover_bound(spec)`` seconds.
+    - A timed-out, cancelled or failed acquire leaves nothing locked.
+    - Waiters get the lock in order, and a release wakes one of them.
+
+    Not guaranteed: that a paused holder stops in time (use the fence), and an order among clients that do
+    not know the queue, such as ``consul lock``.
+
+    It excludes the Go client's ``api.Lock`` on the same key, and ``consul lock PREFIX`` on ``PREFIX/.lock``.
+    Many threads or tasks may use one object. Each has its own hold, and they get the lock in order.
     """
 
     _reentrant = False
@@ -51,14 +55,22 @@ class Lock(Holdable[Hold]):
         accept_flags: Collection[int] = (),
         remove: bool = False,
     ) -> None:
-        """Describe the lock; no I/O.
+        """Describe the lock, without I/O.
 
-        ``value`` is written to the key for operators to see. ``session``: None for the client's shared one, a
-        spec for one of its own, or the id of one made elsewhere. ``fair``: never pass others who wait; else
-        this client may take a free lock past the queue, unless it saw others wait when it released.
-        ``accept_flags``: further flags that an existing key may carry. ``remove``: delete the key at release,
-        for locks with generated names; a key that somebody else wrote to is kept, and so is that of a holder
-        that crashed. Raises InvalidKey, and InvalidArgument for a client of the other kind.
+        - ``client``: the client to use.
+        - ``key``: the key to lock.
+        - ``value``: text for others to see in the key. None stands for the client's name, ``host:pid`` by
+          default, read at each acquire; ``b""`` writes none.
+        - ``session``: None for the client's shared session, a spec for a separate one, or the id of a
+          session made elsewhere.
+        - ``fair``: always queue. Otherwise the client may take a free lock past the queue, unless it saw
+          waiters when it released the lock.
+        - ``flags``: the flags to write to the key.
+        - ``accept_flags``: further flags that an existing key may carry.
+        - ``remove``: delete the key at the release, for locks with generated names. A key that another
+          client wrote to stays, and so does the key of a crashed holder.
+
+        Raises InvalidKey, ValueTooLarge, and InvalidArgument for a client of the other kind.
         """
         self._runner = require(client, Client, type(self).__name__)
         self._lock = recipe.LockObject(
@@ -82,38 +94,41 @@ class Lock(Holdable[Hold]):
         return self._lock.plan.key
 
     def holder(self) -> Holder | None:
-        """Return who holds the lock, as the leader has it, or None; a consistent read.
+        """Return the holder of the lock, as the servers' leader has it, or None.
 
-        When nobody does, but its last holder's session ended and the lock-delay is in force: a ``Holder``
-        with ``lock_delay_active`` and an empty ``session``. To tell that, a transaction is sent that can't
-        succeed; a token that may not write the key gets None.
+        If the lock is free but its last holder's lock-delay is in force, return a ``Holder`` with
+        ``lock_delay_active`` and an empty ``session``. To find that out, the client sends a transaction that
+        can't succeed. With a token that may not write the key, it returns None.
         """
         return self._runner.call(recipe.holder, self._runner.core, self._lock)
 
     def locked(self) -> bool:
-        """Return whether anybody holds the lock, as the leader has it; a consistent read, and old at once."""
+        """Return whether any client holds the lock, as the servers' leader has it.
+
+        The answer may be old when you read it.
+        """
         return self._runner.call(recipe.is_locked, self._runner.core, self._lock)
 
     def contenders(self) -> tuple[Contender, ...]:
-        """Return who queues for the lock, the next one first; a consistent read.
+        """Return the waiters for the lock, the next one first, as the servers' leader has them.
 
-        Clients that know nothing of the queue, such as ``consul lock``, are not among them.
+        Clients that do not know the queue, such as ``consul lock``, are not among them.
         """
         return self._runner.call(recipe.contenders, self._runner.core, self._lock)
 
     def break_lock(self, expected_session: str, *, how: Literal["release", "destroy"] = "release") -> bool:
-        """Take the lock from the session that has it; returns False when it is not ``expected_session``.
+        """Take the lock from the session that holds it; return False if that is not ``expected_session``.
 
-        ``release`` frees this key at once, without lock-delay: its holder may still be at work, and is told
-        of the loss. ``destroy`` ends the session and with it all its holds; their keys stay locked for the
+        ``how="release"`` frees this key at once, without a lock-delay. The holder is notified, but may still
+        be at work. ``how="destroy"`` ends the session and all its holds. Their keys stay locked for the
         lock-delay.
         """
         return self._runner.call(recipe.break_lock, self._runner.core, self._lock, expected_session, how=how)
 
     def destroy(self) -> bool:
-        """Delete the key if nobody holds it.
+        """Delete the key if no client holds it; return False while it is in use.
 
-        Returns False while it is in use. Raises KeyConflict when it is not a lock.
+        Raises KeyConflict if another program uses the key.
         """
         return self._runner.call(recipe.destroy, self._runner.core, self._lock)
 
@@ -122,10 +137,10 @@ class Lock(Holdable[Hold]):
 
 
 class ReentrantLock(Lock):
-    """A lock that the thread or task which holds it may take again.
+    """A lock that the thread or task which holds it may acquire again.
 
-    Each acquire returns the same hold, with the same fence, and is undone by one release; the last one gives
-    the lock up. A hold that was lost can't be entered again: that raises LockLost.
+    Each acquire returns the same hold, with the same fence, and needs one release. The last release frees
+    the lock. Once the hold is lost, another acquire raises LockLost.
     """
 
     _reentrant = True

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Permit(Hold):
-    """A hold of one slot: what it guarantees, and what not.
+    """A hold of a semaphore's slot.
 
-    - Until ``deadline()`` its slot is nobody else's, as long as clocks run at rates that differ by less than
-      the session's drift (5 %), and no operator deletes the record or this permit's key, or takes it out of
-      the record: it is told of that, but others may have taken the slot by then.
-    - A loss is known here by ``deadline()`` at the latest, without any contact to the server.
-    - ``key`` is its own key below the prefix, ``fence`` the record's ModifyIndex at the take: above that of
-      every earlier permit of the semaphore. ``guard()`` covers the key only, not the record.
-    - Sessions are used again, so ``sequencer`` may match a later permit of this client: ``fence`` and
+    - Until ``deadline()`` no other client has the slot, if the rates of their clocks differ by less than the
+      session's drift (5 %). An operator who deletes the record or this permit's key may let another client
+      in earlier; the holder is notified.
+    - The holder knows of a loss by ``deadline()`` at the latest, even without contact to Consul.
+    - ``key`` is the permit's own key below the prefix. ``fence`` is the record's ModifyIndex at the grant,
+      above that of each earlier permit. ``guard()`` covers the key, not the record.
+    - The client uses sessions again, so ``sequencer`` may match a later permit of this client. ``fence`` and
       ``guard()`` never do.
     """
 
@@ -37,17 +37,23 @@ class Permit(Hold):
 class Semaphore(Holdable[Permit]):
     """A number of slots under one prefix, for any number of threads, tasks and processes.
 
-    Guarantees: at most ``limit`` permits at a time whose clients believe in them, as ``Permit`` says,
-    whatever ends their sessions; a holder that dies is succeeded within ``failover_bound`` of its session;
-    nothing stays behind after a release, or a timed-out, cancelled or failed acquire, but for the record;
-    waiters are served in order, and a release wakes one of them. Does not guarantee: that a paused holder
-    stops in time (use the fence); order among Go clients and ``consul lock -n``, nor that they leave the slot
-    of a holder whose session has ended alone for its lock-delay; the limit while an operator's deletion of
-    the record or of a holder's key is not yet known to the holders.
+    Guarantees:
 
-    Compatible with the official Go client's ``api.Semaphore`` and with ``consul lock -n LIMIT PREFIX``. One
-    object may be used by many threads or tasks, and each may have several permits, every one with a session
-    of its own.
+    - At most ``limit`` clients at a time consider themselves holders, as ``Permit`` says, whatever ends
+      their sessions.
+    - After a holder's crash, its slot is free within ``failover_bound`` of its session.
+    - A release, and a timed-out, cancelled or failed acquire, leave nothing behind except the record.
+    - Waiters get a slot in order, and a release wakes one of them.
+
+    Not guaranteed:
+
+    - that a paused holder stops in time (use the fence);
+    - an order among Go clients and ``consul lock -n``, or that they leave a vanished holder's slot alone for
+      its lock-delay;
+    - the limit, just after an operator deleted the record or a holder's key.
+
+    It works beside the Go client's ``api.Semaphore`` and ``consul lock -n LIMIT PREFIX``. Many threads or
+    tasks may use one object. Each may have several permits, each with its own session.
     """
 
     def __init__(
@@ -62,13 +68,22 @@ class Semaphore(Holdable[Permit]):
         flags: int = SEMAPHORE_FLAGS,
         accept_flags: Collection[int] = (),
     ) -> None:
-        """Describe the semaphore; no I/O.
+        """Describe the semaphore, without I/O.
 
-        ``limit`` has to be the same for all its clients. ``value`` is written to the own key for operators to
-        see. ``fair``: never take a slot without queueing. ``session``: what the sessions are like, None for
-        the client's settings; keys always vanish with them. ``accept_flags``: further flags that an existing
-        record may carry, such as 0 for hand-written clients. Raises InvalidKey, InvalidArgument,
-        ValueTooLarge when the record of so many holders can't be kept.
+        - ``client``: the client to use.
+        - ``prefix``: the prefix of its keys, without a slash at the end.
+        - ``limit``: the number of slots, the same for all clients of the semaphore.
+        - ``value``: text for others to see. None stands for the client's name, ``host:pid`` by default, read
+          at each acquire; ``b""`` writes none.
+        - ``fair``: always queue, even if a slot is free.
+        - ``session``: the settings of its sessions; None for the client's. Its keys always vanish with their
+          session.
+        - ``flags``: the flags to write.
+        - ``accept_flags``: further flags that an existing record may carry, such as 0 of hand-written
+          clients.
+
+        Raises InvalidKey and InvalidArgument. Raises ValueTooLarge if a record with so many holders does not
+        fit.
         """
         self._runner = require(client, Client, type(self).__name__)
         self._semaphore = recipe.SemaphoreObject(
@@ -86,48 +101,49 @@ class Semaphore(Holdable[Permit]):
 
     @property
     def prefix(self) -> str:
-        """What its keys begin with, without the slash."""
+        """The prefix of its keys, without the slash."""
         return self._semaphore.plan.prefix
 
     @property
     def limit(self) -> int:
-        """The number of slots, as this object has it; no I/O."""
+        """The number of slots that this object knows; no I/O."""
         return self._semaphore.limit
 
     def holders(self) -> tuple[Holder, ...]:
-        """Return who holds a slot, the longest holder first; a consistent read.
+        """Return the holders of slots, the longest holder first, as the servers' leader has them.
 
-        ``since_index`` tells the age: the index of the last write to the holder's key.
+        ``since_index`` is the index of the last write to the holder's key.
         """
         return self._runner.call(recipe.holders, self._runner.core, self._semaphore)
 
     def contenders(self) -> tuple[Contender, ...]:
-        """Return who queues for a slot, the next one first; a consistent read.
+        """Return the waiters for a slot, the next one first, as the servers' leader has them.
 
-        Clients that know nothing of the queue, such as ``consul lock -n``, are not among them.
+        Clients that do not know the queue, such as ``consul lock -n``, are not among them.
         """
         return self._runner.call(recipe.contenders, self._runner.core, self._semaphore)
 
     def position(self) -> int | None:
-        """Return the best place in the queue among this object's waiting calls, 0 for the next one.
+        """Return the best place in the queue among this object's waiting calls, counted from 1.
 
-        None when none of them queues. A consistent read.
+        Returns None if none of them queues.
         """
         return self._runner.call(recipe.position, self._runner.core, self._semaphore)
 
     def resize(self, new_limit: int) -> None:
-        """Change the limit for everybody, and for this object.
+        """Change the limit for all clients, and for this object.
 
-        Nobody is expelled: who holds when it shrinks keeps the slot until leaving. Objects made with another
-        limit, here or elsewhere, go on waiting with the new one, and find a conflict at their next acquire.
-        Raises InvalidArgument, ValueTooLarge, KeyConflict, DecodeError, and what a request raises.
+        A smaller limit takes no slot away: holders keep theirs until they release. Waiting calls with
+        another limit go on with the new one, and the next acquire of their object raises
+        SemaphoreLimitConflict. Raises InvalidArgument, ValueTooLarge, KeyConflict, DecodeError, and the
+        errors of the requests.
         """
         self._runner.call(recipe.resize, self._runner.core, self._semaphore, new_limit)
 
     def destroy(self) -> bool:
-        """Delete the record if nobody holds a slot or waits for one.
+        """Delete the record if no client holds a slot or waits for one; return False while it is in use.
 
-        Returns False while it is in use. Raises KeyConflict when it is not a semaphore's.
+        Raises KeyConflict if another program uses the prefix.
         """
         return self._runner.call(recipe.destroy, self._runner.core, self._semaphore)
 
