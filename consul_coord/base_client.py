@@ -1,4 +1,4 @@
-"""What the blocking and the async client have in common.
+"""The common part of the blocking and the async client.
 
 A client is what users see of it; its runner does the work, and lives as long as anything that needs it.
 """
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class BaseRunner:
-    """Carries out what is asked of a client; but for its I/O."""
+    """The base of both runners, which carry out the calls of a client."""
 
     core: ClientState
-    """What the client's recipes share; another one in a forked child."""
+    """The state that the client's recipes share; a new one in a forked child."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ def own_name(given: bytes | None = None) -> bytes:
 
 
 OUTAGES = (TransportError, AcquireTimeout)
-"""What a caller gets when there is no contact: its message says all."""
+"""The errors of lost contact: their messages are enough."""
 
 
 def brief(error: ConsulCoordError) -> ConsulCoordError:
@@ -131,7 +131,7 @@ R = TypeVar("R", bound=BaseRunner)
 
 
 class BaseClient(Generic[R]):
-    """What a client tells without any I/O."""
+    """The methods of a client that do no I/O."""
 
     def __init__(self, runner: R) -> None:
         self._runner = runner

@@ -7,8 +7,8 @@ Rules
 - ``https`` is used when the address says so, when a ``TLSConfig`` is given, or when CONSUL_HTTP_SSL asks for
   it, which only an explicit ``http://`` address overrules. A given ``TLSConfig`` settles ``verify``; what
   else it leaves out comes from the environment.
-- What can't be parsed is refused with the name of the argument or variable and what it takes. No value turns
-  a check off by being misspelt.
+- A setting that can't be parsed is an error that names the argument or variable, and its form. No misspelt
+  value turns a check off.
 - Secrets are never shown: not in a repr, an error or a log. An address with credentials in it is refused.
 """
 
@@ -169,7 +169,7 @@ class Settings:
     host: str
     port: int
     prefix: str = ""
-    """What precedes every path, percent-encoded, without a slash at its end."""
+    """The prefix of every path, percent-encoded, without a slash at its end."""
     uds: str | None = None
     """The unix socket's path; host and port then only fill the Host header."""
     dial: str | None = None

@@ -134,8 +134,8 @@ class ConnectFailed(TransportError):
 class CertificateRefused(ConnectFailed):
     """The agent's certificate could not be verified: nothing was sent, and a call is not repeated.
 
-    Only other settings, or another certificate, help. What goes on in the background (renewals, watches,
-    candidacies) tries again all the same: certificates are exchanged while programs run.
+    Only other settings, or another certificate, help. Renewals, watches and candidacies retry all the same,
+    because certificates are exchanged while programs run.
     """
 
 
@@ -159,7 +159,7 @@ class ResponseError(ConsulCoordError):
 
 
 class NotFound(ResponseError):
-    """What the request names does not exist."""
+    """The request names something that does not exist."""
 
 
 class SessionNotFound(NotFound):

@@ -1,4 +1,4 @@
-"""What happens inside, as typed events: for an ``Observer``, and for the log by default.
+"""Typed events of a client: for an ``Observer``, and for the log.
 
 Rules
 - An event is a frozen fact with seconds as float and no token in it.
@@ -124,7 +124,7 @@ class Jeopardy(Event):
 
     @property
     def rank(self) -> int:
-        """DEBUG when the outage was told before."""
+        """DEBUG after the first report of an outage."""
         return logging.DEBUG if self.repeated else self.level
 
     def describe(self) -> str:
@@ -320,7 +320,7 @@ class SlotAhead(Event):
     key: str
     slot: str
     by: str
-    """Who ran that slot."""
+    """The client that ran the slot."""
     seconds: float
     """How far ahead of this machine's clock the slot begins."""
 
@@ -374,7 +374,7 @@ class Retried(Event):
 
 @dataclass(frozen=True, slots=True)
 class Cleaned(Event):
-    """What an ended attempt may have left was looked for and, if found, removed.
+    """The client looked for leftovers of an ended attempt, and removed them.
 
     ``key`` is empty when it was a session that nobody knew of.
     """
@@ -412,7 +412,7 @@ def _held(keys: tuple[str, ...], session: str) -> str:
 
 
 class Observer(Protocol):
-    """Receives every event, on the callback thread (async: in the event loop). What it raises is logged."""
+    """Receives every event, on the callback thread or in the event loop; errors that it raises are logged."""
 
     def on_event(self, event: Event) -> None:
         """Take notice of an event."""

@@ -1,15 +1,15 @@
-"""What an application takes, for its signatures: this package's locks and elections, and stand-ins for them.
+"""Types for the signatures of applications: locks and elections of this package, and stand-ins for them.
 
 A function that is given a ``LockLike`` works with a ``Lock``, ``ReentrantLock``, ``MultiLock``, a side of a
 ``ReadWriteLock``, a ``Semaphore``, and a test's ``FakeLock``; likewise for the async half.
 
 Rules
-- A protocol names what code that *uses* a lock calls. What needs a Consul behind it is not in it:
-  ``guard()``, ``verify()``, ``put()``, ``holder()``. Code that calls those takes the class itself, and is
+- A protocol names the methods that users of a lock call, and nothing that needs Consul:
+  no ``guard()``, ``verify()``, ``put()`` or ``holder()``. Code that calls those takes the class itself, and is
   tested on the embedded server.
 - All are runtime-checkable; ``isinstance`` then looks at names only, not at signatures.
-- A member may be added in a minor version. Who implements them elsewhere derives from the fakes in
-  ``consul_coord.testing.fakes``, or pins the version.
+- A member may be added in a minor version. To implement one elsewhere, derive from the fakes in
+  ``consul_coord.testing.fakes``, or pin the version.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ P = ParamSpec("P")
 
 
 class _HoldFacts(Protocol):
-    """What a hold tells without I/O, in both worlds."""
+    """A hold's properties without I/O, blocking and async."""
 
     @property
     def key(self) -> str:

@@ -1,7 +1,7 @@
-"""The few things that asyncio and trio do differently and anyio has no word for.
+"""The few differences between asyncio and trio that anyio does not hide.
 
 Rules
-- A background supervisor is a task of its own, not a child of whoever started it: a client may then be
+- A background supervisor is a separate task, not a child of the task that started it. So a client may be
   entered and closed in different tasks, and a failure in the background never cancels the user's code.
 - A waker may be called from any thread.
 - asyncio's own cancellation (``Task.cancel``: a Ctrl-C in ``asyncio.run``, ``asyncio.timeout``) goes through

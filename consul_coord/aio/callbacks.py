@@ -2,8 +2,8 @@
 
 Rules
 - Functions in order begin when the one before has ended, what it returned has been awaited too.
-- One that never ends keeps later ones of the same order from being called, and nothing else. What is awaited
-  is cancelled when ``until`` is raised.
+- One that never ends keeps later ones of the same order from being called, and nothing else. Raising
+  ``until`` cancels a function that is still awaited.
 """
 
 from __future__ import annotations

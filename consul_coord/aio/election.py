@@ -77,12 +77,12 @@ class AsyncLeaderElection:
 
         - ``client``: the client to use.
         - ``key``: the key of the election.
-        - ``value``: text that followers see while this candidate leads; None for the client's name,
-          ``host:pid`` by default, read at each attempt; ``b""`` for none.
+        - ``value``: text that followers see while this candidate leads. None stands for the client's name,
+          ``host:pid`` by default, read at each attempt; ``b""`` writes none.
         - ``session``: None for the client's shared session, a spec for a separate one, or the id of a
           session made elsewhere.
-        - ``on_elected``: called with the leadership at each election. What it still awaits when the
-          leadership ends is cancelled. If it raises, the leader resigns.
+        - ``on_elected``: called with the leadership at each election. The end of the leadership
+          cancels it if it still awaits something. If it raises, the leader resigns.
         - ``on_lost``: called with the reason at the end of each leadership; RESIGNED if this candidate
           resigned.
         - ``on_change``: called with the present leader first, then at each change. It gets None if there is
@@ -380,6 +380,6 @@ def async_observe(client: AsyncClient, key: str) -> AsyncWatch[LeaderInfo | None
     """Return an iterator over leaderships: the present state first, None for nobody; then each change once.
 
     A change is another leader, another term of the same one, or another value. States between two looks may
-    be skipped, the latest never is. Outages of the agent are ridden out. Raises InvalidKey.
+    be skipped, the latest never is. It retries while the agent is away. Raises InvalidKey.
     """
     return AsyncWatch(require(client, AsyncClient, "async_observe"), LeaderFollower(key))

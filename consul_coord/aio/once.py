@@ -112,11 +112,11 @@ class AsyncOnce:
         the clock's hour. With ``align=False`` a period begins with the last recorded run. ``timeout``:
         seconds to wait while another process runs the job; None waits for its end, 0 tries once.
 
-        Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. What ``fn`` raises is
-        recorded as a failure and goes on; a KeyboardInterrupt, SystemExit or cancellation counts as a crash.
-        Raises LockLost when the lock was lost before the run was recorded, also what ``AsyncLock.acquire``
-        raises, KeyConflict and DecodeError when ``KEY/.once`` is no record. When an error says that the
-        outcome of a request is unknown, call again: the record then tells.
+        Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. An exception
+        of ``fn`` is recorded as a failure, and passes. A KeyboardInterrupt, SystemExit or cancellation counts
+        as a crash. Raises LockLost if the lock was lost before the run was recorded, KeyConflict and
+        DecodeError if ``KEY/.once`` is not a record, and the errors of ``AsyncLock.acquire``. If an error
+        says that the outcome of a request is unknown, call again: the record then has the answer.
         """
         begun = await self.begin(slot=slot, period=period, align=align, timeout=timeout)
         if isinstance(begun, OnceResult):
@@ -199,7 +199,7 @@ def async_every(
     """Return a decorator: a call runs the function if it has not run yet in this period, anywhere.
 
     It starts nothing by itself: call the function from a timer, a scheduler or a loop, in every process.
-    ``period`` and ``align``: see ``AsyncOnce.run``; the other parameters: see ``AsyncOnce``. The
+    ``period`` and ``align`` as for ``AsyncOnce.run``, the other parameters as for ``AsyncOnce``. The
     function's own parameters are kept; it returns an ``OnceResult``. Raises InvalidArgument and InvalidKey.
     """
     once = AsyncOnce(client, key, value=value, retry_failed=retry_failed, session=session)

@@ -20,18 +20,22 @@ if TYPE_CHECKING:
 
 
 class AsyncPartitioner:
-    """Shares partitions among the members of a group: each has one owner, which is a member.
+    """Partitions shared among the members of a group: each has one owner, which is a member.
 
-    Guarantees: never two owners of one partition that believe in it, as ``Hold`` says, and each owner's
-    ``fence`` above all earlier ones; the owner is told, and may finish, before another member has the
-    partition; a member that comes takes partitions only for itself, and one that goes leaves only its own;
-    the partitions of a member that dies have new owners within ``failover_bound(spec)`` and some seconds.
-    Does not guarantee: equal shares (see ``bound``); that a paused owner stops in time (use the fence, or
+    Guarantees:
+
+    - Two clients never both consider themselves the owner of a partition, as ``Hold`` says. Each owner's
+      ``fence`` is higher than all before it.
+    - The owner is notified, and may finish, before another member has the partition.
+    - A new member takes partitions only for itself, and a leaving one leaves only its own.
+    - The partitions of a member that dies have new owners within ``failover_bound(spec)`` and some seconds.
+
+    Not guaranteed: equal shares (see ``bound``), and that a paused owner stops in time (use the fence, or
     ``guard()``).
 
-    Owners follow from the members' ids alone, by rendezvous hashing: so all processes have to name the same
-    partitions. Each partition is a lock below ``PREFIX/partitions/``. A process that has not joined the group
-    owns nothing.
+    Owners follow from the members' ids alone, by rendezvous hashing, so all processes have to name the same
+    partitions. Each partition is a lock below ``PREFIX/partitions/``. A process that has not joined the
+    group owns nothing.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ Rules
 - Nothing needs a loop before the client is entered. Entering starts one supervisor task, whose children all
   background programs are.
 - A failure in the background is reported and never cancels the user's tasks.
-- In a forked child the inherited holds are lost, and the client must be entered anew.
+- In a forked child the inherited holds are lost, and the client must be entered again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AsyncHost(BaseHost):
     def __init__(self, *, clock: Clock, observer: Observer | None) -> None:
         super().__init__(clock=clock, observer=observer)
         self._callbacks: dict[Signal, None] = {}
-        """What is raised when a callback that was handed over has ended."""
+        """Signals, each raised when its callback has ended."""
 
     @property
     def has_background(self) -> bool:
@@ -138,7 +138,7 @@ class AsyncRunner(BaseRunner):
         _runners.add(self)
 
     def _begin(self) -> None:
-        """Start afresh, at first and in a forked child."""
+        """Make transport, host and state: at first, and again in a forked child."""
         self._transport = self._make_transport()
         self._host = AsyncHost(clock=self._clock, observer=self._observer)
         self._closed_by = {}

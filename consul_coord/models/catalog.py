@@ -139,7 +139,7 @@ class ServiceInstance:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """What an executed query has found: the instances of its service, without those that are critical."""
+    """The result of an executed query: the instances of its service that are not critical."""
 
     service: str
     instances: tuple[ServiceInstance, ...] = ()

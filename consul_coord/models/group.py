@@ -1,4 +1,4 @@
-"""Who is there: the members of a group."""
+"""The members of a group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 GROUP_FLAGS: Final = 0x67726F7570636B31
-"""The flags of a member's key, by which it is told from other keys."""
+"""The flags of a member's key, which tell it from other keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Member:
     id: str
     """Its name, which no other member has at the same time."""
     value: bytes = b""
-    """What it tells about itself, such as its address."""
+    """Its own value, such as its address."""
     session: str = ""
     """The session that keeps it a member."""
     since_index: int = 0

@@ -43,8 +43,14 @@ FailureKind: TypeAlias = Literal[
 ]
 """Why an operation refused.
 
-Another session holds the key; the lock-delay runs; the index is not the expected one; the session does not
-hold the key; the key is missing; the key exists; there is no such session; the token may not; something else.
+- ``held``: another session holds the key.
+- ``lock_delay``: the lock-delay is in force.
+- ``stale_index``: the key has another index than expected.
+- ``not_holder``: the session does not hold the key.
+- ``missing``, ``exists``: the key is missing, or exists.
+- ``invalid_session``: there is no such session.
+- ``denied``: the token lacks a permission.
+- ``other``: anything else.
 """
 
 
@@ -158,7 +164,7 @@ class TxnOp:
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """What a transaction returned: ``result[i]`` holds the entries of the i-th operation.
+    """The result of a transaction: ``result[i]`` holds the entries of the i-th operation.
 
     Entries of writes and checks carry no value (Consul leaves it out); deletes and ``check_not_exists`` have
     no entry, and neither has any operation on a key that the token may not read.

@@ -1,4 +1,4 @@
-"""What jobs that run once are about: slots, their order, and what a run came to.
+"""Jobs that run once: slots, their order, and the results of runs.
 
 Rules
 - Slots have one order for everybody: numbers in a name compare by value, the rest by its characters. So
@@ -30,14 +30,14 @@ _FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class OnceResult(Generic[T]):
-    """What a call to run something once came to."""
+    """The result of a call that runs something once."""
 
     ran: bool
     """Whether this call ran it, with success."""
     slot: str
     """The slot of the recorded run. When this call did not run, it is the one asked for, or a later one."""
     by: str
-    """Who ran it."""
+    """The value of the client that ran it."""
     at: float
     """When its end was recorded: seconds since 1970, by the clock of whoever ran it."""
     fence: int
@@ -45,7 +45,7 @@ class OnceResult(Generic[T]):
     failed: bool = False
     """Whether the recorded run failed. It is then left alone, as ``retry_failed=False`` asked for."""
     value: T | None = None
-    """What the function returned, where this call ran it."""
+    """The value that the function returned, if this call ran it."""
 
 
 def check_slot(slot: object) -> str:

@@ -1,4 +1,4 @@
-"""What surrounds a value on its way: the options of a request and the facts that come with an answer."""
+"""The options of a request, and the facts that come with an answer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Where to write. None leaves it to the client's settings, or else to the agent."""
+    """Where to write. None leaves it to the client's settings and the agent."""
 
     datacenter: str | None = None
     namespace: str | None = None

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 Behavior: TypeAlias = Literal["release", "delete"]
-"""What becomes of held keys when the session ends."""
+"""The fate of held keys when the session ends."""
 
 DEFAULT_TTL = 15.0
 DEFAULT_LOCK_DELAY = 15.0
-"""What the servers use when none is sent."""
+"""The servers' default."""
 LONGEST_LOCK_DELAY = 60.0
 LONGEST_TTL = 86_400.0
 # Consul takes a lock-delay under 1000 ns for a number of seconds, and a TTL of 0 for none.
@@ -82,7 +82,7 @@ class SessionSettings(_AnyNode, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """What a session shall be like.
+    """The settings of a session.
 
     A hold lasts for ``1 - drift`` times ``lease_horizon`` after the last renewal was sent. So give ``ttl``
     and ``lock_delay`` together: the smaller one counts. Raises InvalidArgument for a setting out of its
@@ -170,7 +170,7 @@ class SessionSpec:
     def coordination(cls, node: str = COORDINATION_NODE, **changes: Unpack[_AnyNode]) -> Self:
         """Make a spec for sessions on a coordination node: one in the catalog that no agent owns.
 
-        What they hold outlives restarts, ``leave`` and the removal of the agent that they were made through.
+        Their holds outlive the restart, ``leave`` and removal of the agent that they were made through.
         The first client that needs ``node`` registers it, for which its token needs ``node:write``. A node
         that has an agent is refused with UnsafeSession. ``lock_delay`` is the TTL (at most 60 s) unless it is
         given. Removing the node ends all sessions on it.

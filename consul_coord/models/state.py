@@ -53,7 +53,7 @@ class LossReason(StrEnum):
 
 
 class ReleaseOutcome(StrEnum):
-    """What a release found."""
+    """The result of a release."""
 
     RELEASED = "released"
     ALREADY_LOST = "already_lost"
@@ -141,10 +141,10 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class LeaderInfo:
-    """Who leads."""
+    """The leader of an election."""
 
     value: bytes
-    """What the leader advertises."""
+    """The text that the leader shows to followers."""
     session: str
     node: str | None = None
     """The session's node, or None when it may not be read."""
@@ -155,11 +155,11 @@ class LeaderInfo:
 
     @property
     def text(self) -> str:
-        """The value as UTF-8 text. Raises UnicodeDecodeError when it is none."""
+        """The value as UTF-8 text. Raises UnicodeDecodeError for other bytes."""
         return self.value.decode()
 
     def json(self) -> Any:  # noqa: ANN401 - what JSON holds is the reader's to know
-        """Return the value read as JSON. Raises ValueError when it is none."""
+        """Return the value read as JSON. Raises ValueError for anything else."""
         return json.loads(self.value)
 
 
@@ -180,7 +180,7 @@ class Stats:
     released: int = 0
     lost: int = 0
     pending_cleanup: int = 0
-    """What may still have to be undone on the server."""
+    """Leftovers on the servers that the client may still have to remove."""
 
 
 class _KV(Protocol):

@@ -128,11 +128,11 @@ class KV:
         was faster. When it returns None, nothing is written. Flags are kept. ``timeout``: seconds for the
         whole call, with pauses that grow under contention; 0 tries once. The value may have about 380 KiB.
 
-        Returns the key as written, or as read if nothing was written. Raises RequestTimeout when others were
-        faster for all that time, ``PermissionDenied``, and what ``fn`` raises. A write that got no answer is
-        repeated in a way that applies it once at most; if it stays unknown whether it was applied, because
-        somebody else has written meanwhile or no answer came, the error of that write is raised. On a held
-        key it is a plain write: the holder stays, and its guard does not match any more.
+        Returns the key as written, or as read if nothing was written. Raises RequestTimeout if others
+        were faster all the time, PermissionDenied, and the errors of ``fn``. The client retries a write that
+        got no answer, so that it is applied once at most. If another client wrote meanwhile, or no answer
+        comes, it can't know whether the write was applied, and raises its error. On a held key this is a
+        plain write: the holder stays, and its guard no longer matches.
         """
         attempt = self._runner.core.timeout
         return self._runner.alone(update, key, fn, timeout=timeout, attempt=attempt)
@@ -236,13 +236,13 @@ class Sessions:
     def destroy(self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None) -> bool:
         """End a session; true also when there was none.
 
-        What it still holds is released or deleted, and stays locked to everybody for its lock-delay.
+        Its keys are released or deleted, and stay closed to all clients for its lock-delay.
         """
         return self._runner.perform(session.destroy(id, options=options), timeout=timeout)
 
-    def renew(self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None) -> Session:
-        """Start a session's TTL anew and return the session; SessionNotFound when it has ended."""
-        return self._runner.perform(session.renew(id, options=options), timeout=timeout)
+    def renew(self, id: str, *, options: WriteOptions | None = None) -> Session:
+        """Start a session's TTL again, and return the session. Raises SessionNotFound if it has ended."""
+        return self._runner.perform(session.renew(id, options=options))
 
     def info(
         self, id: str, *, options: ReadOptions | None = None, timeout: float | None = None
@@ -280,10 +280,9 @@ class Sessions:
     def destroy_named(self, name: str, *, timeout: float | None = None) -> tuple[Session, ...]:
         """Destroy the sessions of a name, left by processes that are gone, and return them.
 
-        Spares those of this client. Consul does not tell whether the others are still in use: give the
-        processes names of their own, for example with the host's, where they shall not end each other's. What
-        they held stays locked for their lock-delay. Raises InvalidArgument for an empty name, and what a
-        request raises.
+        Keeps the sessions of this client. Consul can't say whether the others are still in use. So give each
+        process its own name, for example with the host's. Keys of the destroyed sessions stay locked for
+        their lock-delay. Raises InvalidArgument for an empty name, and the errors of the requests.
         """
         return self._runner.call(
             handling.destroy_named,
@@ -325,17 +324,13 @@ class Agent:
         """Have the agent forget a check; every session that names it ends."""
         return self._runner.perform(agent.deregister_check(id, options=options), timeout=timeout)
 
-    def pass_check(
-        self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
-    ) -> None:
-        """Set a TTL check to passing, and start its time anew."""
-        return self._runner.perform(agent.pass_check(id, note=note, options=options), timeout=timeout)
+    def pass_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
+        """Set a TTL check to passing, and start its time again."""
+        return self._runner.perform(agent.pass_check(id, note=note, options=options))
 
-    def warn_check(
-        self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
-    ) -> None:
-        """Set a TTL check to warning, which ends no session, and start its time anew."""
-        return self._runner.perform(agent.warn_check(id, note=note, options=options), timeout=timeout)
+    def warn_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
+        """Set a TTL check to warning, which ends no session, and start its time again."""
+        return self._runner.perform(agent.warn_check(id, note=note, options=options))
 
     def fail_check(
         self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
@@ -423,7 +418,7 @@ class Catalog:
         options: WriteOptions | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Remove one check, or one service with its checks, or else the whole node; true also for none such.
+        """Remove one check, or one service with its checks, or the whole node; True also if there is none.
 
         Sessions end with their node, and with any check that they name.
         """
@@ -532,7 +527,7 @@ class Status:
 
 
 class Endpoints(BaseClient[Runner]):
-    """A client but for its settings."""
+    """A client without its settings."""
 
     __slots__ = {
         "agent": "The agent that answers, and its health checks.",
@@ -578,7 +573,7 @@ class Endpoints(BaseClient[Runner]):
     def close(self, *, timeout: float = CLOSE_TIMEOUT) -> None:
         """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
 
-        What could not be done is left to the sessions' TTL, and counted in ``pending_cleanup``. Callbacks
+        The sessions' TTL ends the rest, which ``pending_cleanup`` counts. Callbacks
         have as long to end. Harmless when done before. A call that failed may be repeated, and goes on.
         """
         self._runner.close(timeout)

@@ -24,15 +24,19 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """A group of processes: join it, see who else is in it, and hear of every change.
+    """A group of processes: join it, see its members, and follow each change.
 
-    Guarantees: two members never have the same id; a member whose process dies is gone after at most two
-    TTLs, and its id is free again at that moment; a member that lost its session joins again by itself, with
-    the value it last gave, while its client is open; a watch gives the present members, then each change
-    once. Does not guarantee: that everybody has the same view at the same moment. So never decide by a view
-    alone who may do something that only one may do: that takes a lock, an election or a ``Partitioner``.
+    Guarantees:
 
-    A group needs no set-up. One object may be used by many threads or tasks, and may watch without joining.
+    - Two members never have the same id.
+    - A member whose process dies is gone after at most two TTLs, and its id is free again at that moment.
+    - A member that lost its session joins again by itself, with its latest value, while its client is open.
+    - A watch gives the present members, then each change once.
+
+    Not guaranteed: that all clients have the same view at the same moment. So never decide by a view alone
+    who may do something that only one process may do. Use a lock, an election or a ``Partitioner`` for that.
+
+    A group needs no set-up. Many threads or tasks may use one object, and it may watch without joining.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class Group:
 
     @property
     def problem(self) -> Exception | None:
-        """What refused the last attempt to join again after a loss; None if nothing did. No I/O."""
+        """The reason why it could not join again after a loss, or None; no I/O."""
         membership = self._current()
         return None if membership is None else membership.problem
 
@@ -112,10 +116,10 @@ class Group:
         self._runner.call(recipe.join, membership, timeout=timeout)
 
     def leave(self, *, timeout: float = 5.0) -> ReleaseOutcome:
-        """Be no member any more; harmless when this is none. May be joined again.
+        """Leave the group; do nothing if it has not joined. You may join again.
 
-        Returns RELEASED, ALREADY_LOST when there was nothing to leave, or UNKNOWN when no answer came within
-        ``timeout`` seconds: it is then left in the background.
+        Returns RELEASED, ALREADY_LOST if there was nothing to leave, or UNKNOWN if no answer came within
+        ``timeout`` seconds; the client then goes on in the background.
         """
         membership = self._current()
         if membership is None:
@@ -137,12 +141,12 @@ class Group:
         return self._runner.call(recipe.members, self._runner.core, self._plan)
 
     def watch(self) -> Watch[Members]:
-        """Return an iterator over the members: the present ones first, then each change once.
+        """Return an iterator over the members: first the present ones, then each change once.
 
-        Each state says who has ``joined``, ``left`` and ``changed`` since the one before. States between two
-        looks may be skipped, the latest never is. Waiting costs a reply of a few bytes for each change. The
-        list itself is read a moment later, up to a millisecond for each member, so that a thousand watchers
-        do not ask at once; what changes meanwhile is told together.
+        Each state says who has ``joined``, ``left`` and ``changed`` since the last one. It may skip states
+        between two looks, but never the latest. Waiting costs a reply of a few bytes for each change. The
+        client reads the list a moment later, up to a millisecond for each member, so that a thousand
+        watchers do not ask at once. It reports the changes of that moment together.
         """
         return Watch(self._runner, MembersFollower(self._plan))
 

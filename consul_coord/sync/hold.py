@@ -2,8 +2,7 @@
 """A hold, as blocking code sees it.
 
 Rules
-- What a hold knows by itself (state, fence, deadline) is computed at each look, without I/O; only the methods
-  that say so ask the server.
+- State, fence and deadline are computed on each call, without I/O. Only methods that say so ask the server.
 - It is a view: whether the lock is held is decided in ``recipes.hold``, for this and the async twin alike.
 """
 

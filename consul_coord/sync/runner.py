@@ -65,7 +65,7 @@ class Runner(BaseRunner):
         lifetime.begin(self)
 
     def _begin(self) -> None:
-        """Start afresh, at first and in a forked child."""
+        """Make host and state: at first, and again in a forked child."""
         self._host = ThreadHost(
             clock=self._clock,
             observer=self._observer,

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 class ReadWriteLock:
     """A lock that many may hold to read, or one to write.
 
-    Guarantees: a writer is alone, whatever ends the session of a holder; who waits gets in in order, so that
-    writers do not starve; ``fence`` rises from each writer to whoever gets in after it; a loss is noticed as
-    with ``Lock``. Does not guarantee: anything beside a ``Lock`` on the same key, or beside other
-    languages' clients: it has a queue of its own, under ``KEY/.rw/``. A thread or task that is in must leave
-    before it gets in again, on either side. Each hold costs a session of its own, which is used again
-    afterwards.
+    Guarantees:
+
+    - A writer is alone. Waiters get in in order, so writers do not starve.
+    - ``fence`` rises from each writer to the next holder.
+    - A holder notices a loss as with ``Lock``.
+
+    It does not exclude a ``Lock`` on the same key, or clients in other languages, because it has its
+    own queue, under ``KEY/.rw/``. A thread or task must release its side before it acquires either side
+    again. Each hold uses its own session, which the client keeps for the next one.
     """
 
     def __init__(

@@ -21,9 +21,8 @@ T = TypeVar("T")
 class Watch(Generic[T]):
     """Iterates over the states of something on the server: the present one first, then each change once.
 
-    States between two looks may be skipped, the latest never is. Outages of the agent are ridden out, with
-    growing pauses. Raises what the server refuses, and ClientClosed. Leaving it as a context manager closes
-    it.
+    It may skip states between two looks, but never the latest. It retries with growing pauses while the agent
+    is away. Raises refusals of the server, and ClientClosed. Leaving it as a context manager closes it.
     """
 
     def __init__(self, runner: Runner, follower: Follower[T]) -> None:

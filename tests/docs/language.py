@@ -41,6 +41,9 @@ AVOIDED = {
 _END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)[.!?][)\"'*_]*(?=\s+[\"'(*_`]*[A-Z0-9`*]|\s*$)")
 
 
+_LITERAL = re.compile(r"::\n\n(?:[ ]{2,}.*\n|\n)*")
+
+
 class Sentence(NamedTuple):
     """One sentence, and where it begins."""
 
@@ -94,7 +97,7 @@ def docstrings(text: str) -> Iterator[Sentence]:
                 and isinstance(child.value, ast.Constant)
                 and isinstance(child.value.value, str)
             ):
-                literal = child.value.value.replace("::\n", ":\n")
+                literal = _LITERAL.sub(":\n", child.value.value)
                 for sentence in page(literal):
                     yield Sentence(child.lineno + sentence.line - 1, sentence.text)
 
