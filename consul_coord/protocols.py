@@ -4,9 +4,9 @@ A function that is given a ``LockLike`` works with a ``Lock``, ``ReentrantLock``
 ``ReadWriteLock``, a ``Semaphore``, and a test's ``FakeLock``; likewise for the async half.
 
 Rules
-- A protocol names the methods that users of a lock call, and nothing that needs Consul:
-  no ``guard()``, ``verify()``, ``put()`` or ``holder()``. Code that calls those takes the class itself, and is
-  tested on the embedded server.
+- A protocol names the methods that users of a lock call, and nothing that needs Consul: no ``guard()``,
+  ``verify()``, ``put()`` or ``holder()``. Code that calls those takes the class itself, and its tests use the
+  embedded server.
 - All are runtime-checkable; ``isinstance`` then looks at names only, not at signatures.
 - A member may be added in a minor version. To implement one elsewhere, derive from the fakes in
   ``consul_coord.testing.fakes``, or pin the version.

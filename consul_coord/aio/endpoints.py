@@ -245,9 +245,11 @@ class AsyncSessions:
         """
         return await self._runner.perform(session.destroy(id, options=options), timeout=timeout)
 
-    async def renew(self, id: str, *, options: WriteOptions | None = None) -> Session:
-        """Start a session's TTL again, and return the session. Raises SessionNotFound if it has ended."""
-        return await self._runner.perform(session.renew(id, options=options))
+    async def renew(
+        self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None
+    ) -> Session:
+        """Start a session's TTL again. Raises SessionNotFound if it has ended."""
+        return await self._runner.perform(session.renew(id, options=options), timeout=timeout)
 
     async def info(
         self, id: str, *, options: ReadOptions | None = None, timeout: float | None = None
@@ -333,13 +335,17 @@ class AsyncAgent:
         """Have the agent forget a check; every session that names it ends."""
         return await self._runner.perform(agent.deregister_check(id, options=options), timeout=timeout)
 
-    async def pass_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
+    async def pass_check(
+        self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Set a TTL check to passing, and start its time again."""
-        return await self._runner.perform(agent.pass_check(id, note=note, options=options))
+        return await self._runner.perform(agent.pass_check(id, note=note, options=options), timeout=timeout)
 
-    async def warn_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
+    async def warn_check(
+        self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Set a TTL check to warning, which ends no session, and start its time again."""
-        return await self._runner.perform(agent.warn_check(id, note=note, options=options))
+        return await self._runner.perform(agent.warn_check(id, note=note, options=options), timeout=timeout)
 
     async def fail_check(
         self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None

@@ -22,7 +22,8 @@ class AsyncReadWriteLock:
 
     Guarantees:
 
-    - A writer is alone. Waiters get in in order, so writers do not starve.
+    - A writer is alone, whatever ends the session of a holder. Waiters get in in order, so writers do not
+      starve.
     - ``fence`` rises from each writer to the next holder.
     - A holder notices a loss as with ``AsyncLock``.
 
@@ -40,10 +41,16 @@ class AsyncReadWriteLock:
         session: SessionSpec | None = None,
         flags: int = LOCK_FLAGS,
     ) -> None:
-        """Describe the lock.
+        """Describe the lock, without I/O.
 
-        No I/O. ``session``: what its sessions are like, None for the client's settings. Raises InvalidKey,
-        InvalidArgument.
+        - ``client``: the client to use.
+        - ``key``: the key that stands for the lock.
+        - ``value``: text for others to see. None stands for the client's name, ``host:pid`` by default, read
+          at each acquire; ``b""`` writes none.
+        - ``session``: the settings of its sessions; None for the client's.
+        - ``flags``: the flags to write.
+
+        Raises InvalidKey and InvalidArgument.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._key = key

@@ -240,9 +240,9 @@ class Sessions:
         """
         return self._runner.perform(session.destroy(id, options=options), timeout=timeout)
 
-    def renew(self, id: str, *, options: WriteOptions | None = None) -> Session:
-        """Start a session's TTL again, and return the session. Raises SessionNotFound if it has ended."""
-        return self._runner.perform(session.renew(id, options=options))
+    def renew(self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None) -> Session:
+        """Start a session's TTL again. Raises SessionNotFound if it has ended."""
+        return self._runner.perform(session.renew(id, options=options), timeout=timeout)
 
     def info(
         self, id: str, *, options: ReadOptions | None = None, timeout: float | None = None
@@ -324,13 +324,17 @@ class Agent:
         """Have the agent forget a check; every session that names it ends."""
         return self._runner.perform(agent.deregister_check(id, options=options), timeout=timeout)
 
-    def pass_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
+    def pass_check(
+        self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Set a TTL check to passing, and start its time again."""
-        return self._runner.perform(agent.pass_check(id, note=note, options=options))
+        return self._runner.perform(agent.pass_check(id, note=note, options=options), timeout=timeout)
 
-    def warn_check(self, id: str, *, note: str = "", options: WriteOptions | None = None) -> None:
+    def warn_check(
+        self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
+    ) -> None:
         """Set a TTL check to warning, which ends no session, and start its time again."""
-        return self._runner.perform(agent.warn_check(id, note=note, options=options))
+        return self._runner.perform(agent.warn_check(id, note=note, options=options), timeout=timeout)
 
     def fail_check(
         self, id: str, *, note: str = "", options: WriteOptions | None = None, timeout: float | None = None
