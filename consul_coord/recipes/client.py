@@ -26,7 +26,7 @@ from consul_coord.io import PATIENCE, Interrupt, Once, OnDemand, Signal
 from consul_coord.models import LossReason, SessionSpec, Stats
 from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, StraySession
-from consul_coord.recipes.contend.memory import QueueMemory
+from consul_coord.recipes.contend.queue import QueueMemory
 from consul_coord.recipes.contend.tickets import Tickets
 from consul_coord.recipes.hold.evidence import HoldWatch
 from consul_coord.recipes.hold.holds import Holds
@@ -88,15 +88,15 @@ class ClientState:
         self.pools = SessionPools(self.sessions)
         self.watches = Watches(host, self.sessions, timeout=timeout)
         self.register = Register()
-        self.holds = Holds(host, self.register, self._watch)
+        self._fresh: deque[Grant] = deque()
+        """Holds that are not watched yet."""
+        self.holds = Holds(host, self.register, self._fresh.append)
         self.tickets = Tickets(host.mutex())
         self.queue_memory = QueueMemory()
         self.standing: dict[Standing, None] = {}
         self._looked_at = -math.inf
         """When somebody looked at the contact last."""
         self._asking = OnDemand(host, self._keep_asking, has_work=self._is_looked_at, name="contact")
-        self._fresh: deque[Grant] = deque()
-        """Holds that are not watched yet."""
         self.owners: weakref.WeakSet[Owners] = weakref.WeakSet()
         """Who has holds of which object: of each object that was used with this client."""
         self._attending = OnDemand(host, self._attend, has_work=self._has_work, name="attend to holds")
@@ -140,12 +140,11 @@ class ClientState:
 
     # -- holds
 
-    def _watch(self, hold: Grant) -> None:
-        self._fresh.append(hold)
-        self.attend()
-
     def attend(self) -> None:
-        """Have the register swept while anything is entered."""
+        """Have the register swept while anything is entered, and holds watched that last.
+
+        To be called when a claim is entered: what attends goes on for as long as there are any.
+        """
         self._attending.start()
 
     def _has_work(self) -> bool:

@@ -70,9 +70,7 @@ class BlockingIO(HostedIO):
         self.shields = 0
         """How many clean-ups are under way, one within the other."""
 
-    def owner(self) -> object:
-        """Return the running thread."""
-        return current_owner()
+    owner = staticmethod(current_owner)
 
     @property
     def _open_to(self) -> Interrupt | None:

@@ -81,6 +81,8 @@ class Runner(BaseRunner):
         )
         if self._agents is not None:
             self.core.attach(self._agents)
+        self._io = BlockingIO(self._host, self._transport)
+        """For what nothing interrupts."""
         self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
         self._closed_by = {}
         self._finalizer.atexit = False  # open clients are closed then, on the main thread
@@ -117,7 +119,7 @@ class Runner(BaseRunner):
 
     def finish(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that gives something back, or only waits: also when the client is closed."""
-        return run(program(BlockingIO(self._host, self._transport), *args, **kwargs))
+        return run(program(self._io, *args, **kwargs))
 
     def perform(self, call: Call[T], /, *, timeout: float | None = None) -> T:
         """Carry out one endpoint's call, in ``timeout`` seconds; None for the client's own."""
@@ -159,7 +161,7 @@ class Runner(BaseRunner):
     def _close(self, timeout: float) -> None:
         core = self.core
         core.begin_close()
-        io = BlockingIO(self._host, self._transport)
+        io = self._io
         deadline = io.now() + timeout
         run(coordinator.close(io, core, deadline=deadline))
         self._host.stop(timeout=timeout)

@@ -130,7 +130,6 @@ UNREAD = frozenset(
         "consul_coord/recipes/client.py",
         "consul_coord/recipes/contend/attempt.py",
         "consul_coord/recipes/contend/changes.py",
-        "consul_coord/recipes/contend/memory.py",
         "consul_coord/recipes/contend/queue.py",
         "consul_coord/recipes/contend/recipe.py",
         "consul_coord/recipes/contend/refusals.py",

@@ -17,8 +17,7 @@ from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import RemoveKey, Sweep
 from consul_coord.recipes.contend import attempt as skeleton
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.memory import QueueMemory
-from consul_coord.recipes.contend.queue import Look, Rejoin
+from consul_coord.recipes.contend.queue import Look, QueueMemory, Rejoin
 from consul_coord.recipes.hold.holds import Fences
 from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock import waitqueue as lockqueue
@@ -50,10 +49,10 @@ def barge_without_a_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_barge(patch: pytest.MonkeyPatch) -> None:
-    async def barge(self: LockAttempt) -> None:
+    async def no_way(self: LockAttempt) -> None:
         return None
 
-    patch.setattr(LockAttempt, "_barge_if_allowed", barge)
+    patch.setattr(LockAttempt, "_way_past_the_queue", no_way)
 
 
 def repeat_a_join_from_the_start(patch: pytest.MonkeyPatch) -> None:
@@ -260,7 +259,7 @@ def no_sweep(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_any_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Fences, "last", lambda self, key: None)
+    patch.setattr(Fences, "get", lambda self, key, *_: 0)
 
 
 def deaf_to_the_sessions_end(patch: pytest.MonkeyPatch) -> None:
@@ -294,13 +293,13 @@ def leave_the_queue_when_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def always_barge(patch: pytest.MonkeyPatch) -> None:
-    real = LockAttempt._barge_if_allowed
+    real = LockAttempt._way_past_the_queue
 
-    async def barge(self: LockAttempt) -> Handle | None:
+    async def way(self: LockAttempt) -> Any:
         self.may_barge = True
         return await real(self)
 
-    patch.setattr(LockAttempt, "_barge_if_allowed", barge)
+    patch.setattr(LockAttempt, "_way_past_the_queue", way)
 
 
 def no_way_without_a_queue(patch: pytest.MonkeyPatch) -> None:

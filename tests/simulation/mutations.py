@@ -441,7 +441,7 @@ MUTATIONS = (
     Mutation(
         "a fair lock barges",
         LockAttempt,
-        "_barge_if_allowed",
+        "_way_past_the_queue",
         "self.may_barge and",
         "(self.may_barge or self.plan.fair) and",
         breaks="fairness",

@@ -90,7 +90,7 @@ def test_a_broken_rule_is_told_with_its_seed_and_its_story() -> None:
     text = str(failed.value)
     assert f"seed {seed}" in text
     assert "exclusion" in text
-    assert "holds jobs/a" in text
+    assert "holds jobs/" in text
     assert Simulation(seed=seed).run().violation is None
 
 

@@ -233,7 +233,7 @@ class Attempt(ABC):
     async def _ask(self, *ops: TxnOp, retry: Retry | None = None) -> TxnResult:
         """Send one transaction. ``asked`` tells from before one that locks until it is known to be undone."""
         before = self.asked
-        locks = any(op.verb == "lock" for op in ops)
+        locks = "lock" in [op.verb for op in ops]
         self.asked = before or locks
         try:
             return await send_once(self.io, txn.txn(*ops, retry=retry), deadline=self.limit)

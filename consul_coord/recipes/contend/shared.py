@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from consul_coord.io import Host, Interrupt, Signal
     from consul_coord.models import SessionSpec
     from consul_coord.recipes.cleanup.reaper import Reaper
-    from consul_coord.recipes.contend.memory import QueueMemory
+    from consul_coord.recipes.contend.queue import QueueMemory
     from consul_coord.recipes.contend.tickets import Tickets
     from consul_coord.recipes.hold.holds import Holds
     from consul_coord.recipes.session.keeping import Sessions, SessionSource

@@ -65,8 +65,8 @@ class Tickets:
         Raises AlreadyHeld when the same thread or task has the first one: it would wait for itself.
         """
         with self._mutex:
-            first = next(iter(self.queue(ticket.key)), None)
-            if first is not None and ticket.owner is not None and first.owner == ticket.owner:
+            queue = self.queue(ticket.key)
+            if queue and ticket.owner is not None and queue[0].owner == ticket.owner:
                 message = (
                     f"{ticket.key!r} is held by this thread or task already: release it first, "
                     "or use ReentrantLock if it is meant to be taken twice"
@@ -74,7 +74,8 @@ class Tickets:
                 raise AlreadyHeld(message, key=ticket.key)
             # An empty queue stays until ``heal``, so that nobody is put into one that was just dropped.
             self._queues.setdefault(ticket.key, {})[ticket] = None
-            self._tell_first(ticket.key)
+            if not queue:
+                ticket.ready.set()
 
     def join_if_idle(self, ticket: Ticket) -> bool:
         """Take the first place if nobody acts on the key; returns whether that was so."""

@@ -35,26 +35,15 @@ MOST_REMEMBERED = 10_000
 """Of so many keys the last fence is remembered; of older ones the server is asked again."""
 
 
-class Fences:
+class Fences(dict[str, int]):
     """The latest fence that this client got for each key: the next one must be above it."""
-
-    def __init__(self) -> None:
-        self._fences: dict[str, int] = {}
 
     def remember(self, key: str, fence: int) -> None:
         """Keep the latest fence got for a key."""
-        self._fences.pop(key, None)
-        self._fences[key] = fence
-        if len(self._fences) > MOST_REMEMBERED:
-            self._fences.pop(next(iter(self._fences)), None)
-
-    def last(self, key: str) -> int | None:
-        """Return the latest fence got for a key, or None when this client has not held it, or long ago."""
-        return self._fences.get(key)
-
-    def forget(self, key: str) -> None:
-        """Expect the same fence again: somebody else goes on with the hold."""
-        self._fences.pop(key, None)
+        self.pop(key, None)
+        self[key] = fence
+        if len(self) > MOST_REMEMBERED:
+            self.pop(next(iter(self)), None)
 
 
 class Holds:
@@ -125,7 +114,7 @@ class Holds:
         if not self._goes_on_elsewhere(hold, reason):
             return Lost(hold.key, hold.session, hold.fence, reason)
         for watch in hold.kind.watches(hold):
-            self.fences.forget(watch.key)
+            self.fences.pop(watch.key, None)  # somebody else goes on with the hold
         return HandedOver(hold.key, hold.session, hold.fence)
 
     @staticmethod

@@ -24,7 +24,6 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
-from operator import eq
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AlreadyHeld, ConsulCoordError, TxnFailed
@@ -43,7 +42,7 @@ from consul_coord.recipes.lock.kind import LockKind, MultiLockKind
 from consul_coord.recipes.lock.waitqueue import Adopt, Follow, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from consul_coord.io import IO
     from consul_coord.models import KVPair, TxnResult
@@ -60,10 +59,10 @@ class LockAttempt(Attempt):
     def __init__(
         self, io: IO, client: Shared, plan: LockPlan, source: SessionSource, *, timeout: float | None
     ) -> None:
-        super().__init__(io, client, plan.key, timeout=timeout)
+        super().__init__(io, client, plan.keys[0], timeout=timeout)
         self.plan = plan
         self.value = client.value_of(plan.value)
-        self.key = plan.key
+        self.key = plan.keys[0]
         self.source = source
         remove = (self.value,) if plan.remove else ()
         self.keys = Keys(client, plan.keys, plan.flags, self._owner(), remove=remove)
@@ -125,8 +124,8 @@ class LockAttempt(Attempt):
         if self._without_queue:
             return await self._move_without_queue()
         if self.contender is None:
-            handle = await self._barge_if_allowed()
-            if handle is not None:
+            pass_queue = await self._way_past_the_queue()
+            if pass_queue is not None and (handle := await pass_queue()) is not None:
                 return handle
             look = await self._join()
             if look is None:
@@ -145,15 +144,17 @@ class LockAttempt(Attempt):
 
     # -- past the queue
 
-    async def _barge_if_allowed(self) -> Handle | None:
-        allowed, self.may_barge = self.may_barge and not self._must_queue, False
-        if self._seen is not None or self.client.holds.fences.last(self.key) is None:
+    async def _way_past_the_queue(self) -> Callable[[], Awaitable[Handle | None]] | None:
+        """Return how to get the lock without queueing, if that may be tried."""
+        allowed = self.may_barge and not self.client.queue_memory.must_queue(self.key)
+        self.may_barge = False
+        if self._seen is not None or self.key not in self.client.holds.fences:
             # Never held by this client, or long ago: what else might the key be?
             look = await self._first_look()
             if judge(look, self.session) == Adopt():
-                return await self._adopt()
+                return self._adopt
             allowed = allowed and (look.pair is None or look.pair.session is None)
-        return await self._barge() if allowed else None
+        return self._barge if allowed else None
 
     async def _take_if_free(self) -> Handle:
         """Take the lock if it is free and nobody is to be let go first. Raises AcquireTimeout."""
@@ -163,8 +164,8 @@ class LockAttempt(Attempt):
         return handle
 
     async def _may_take_at_once(self) -> bool:
-        must_queue = self.plan.fair or self._must_queue
-        known = self._seen is None and self.client.holds.fences.last(self.key) is not None
+        must_queue = self.plan.fair or self.client.queue_memory.must_queue(self.key)
+        known = self._seen is None and self.key in self.client.holds.fences
         if self._without_queue or (known and not must_queue):
             return True
         look = await self._first_look()
@@ -323,10 +324,6 @@ class LockAttempt(Attempt):
     # -- without a queue
 
     @property
-    def _must_queue(self) -> bool:
-        return self.client.queue_memory.must_queue(self.key)
-
-    @property
     def _without_queue(self) -> bool:
         return self.client.queue_memory.without_queue(self.key, self.io.now())
 
@@ -368,24 +365,26 @@ class LockAttempt(Attempt):
         self.contender = None
         if kept is None:
             return None
-        last = [fences.last(pair.key) for pair in pairs]
-        indexes = [pair.modify_index for pair in pairs]
-        # The same index as before: the server still has that hold, whose unlock was never applied. Different
-        # ones: a late request of an earlier attempt has locked some of the keys.
-        stale = any(map(eq, indexes, last)) or len({*indexes}) > 1
-        locked = [Locked(pair.key, pair.modify_index, self.value, remove=self.plan.remove) for pair in pairs]
+        stale, locked = False, list[Locked]()
+        for pair in pairs:
+            # The same index as before: the server still has that hold, whose unlock was never applied.
+            # Different ones: a late request of an earlier attempt has locked some of the keys.
+            stale |= pair.modify_index == fences.get(pair.key) or pair.modify_index != pairs[0].modify_index
+            locked.append(Locked(pair.key, pair.modify_index, self.value, remove=self.plan.remove))
         if stale or not kept.lease.is_valid(self.io.now()):
             self.unanswered.add(kept.id)
             for one in locked:
                 await unlock(self.io, one, session=kept.id, flags=self.plan.flags, deadline=self.limit)
             return None
-        for pair, before in zip(pairs, last, strict=True):
-            if before is not None and pair.modify_index < before:
+        for pair in pairs:
+            before = fences.get(pair.key, 0)
+            if pair.modify_index < before:
                 # The servers' indices started afresh (a restored snapshot, a rebuilt cluster): so do fences.
                 self.io.emit(FencesRestarted(pair.key, before, pair.modify_index))
             fences.remember(pair.key, pair.modify_index)
         others = tuple(locked[1:])
-        self._sweep_unanswered()
+        if self.unanswered:
+            self._sweep_unanswered()
         self.kind = MultiLockKind(self.keys, others) if others else LockKind(self.keys)
         handle = self.client.holds.grant(
             pairs[0],

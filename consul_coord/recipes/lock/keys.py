@@ -69,7 +69,7 @@ class Keys:
     def leave(self) -> None:
         """Let the next one have each key."""
         for ticket in list(self.tickets.values()):
-            ticket.leave()
+            self._client.tickets.leave(ticket)
 
     # -- cleaning
 

@@ -101,7 +101,7 @@ class MultiLockAttempt(LockAttempt):
 
     async def _are_locks(self) -> bool:
         """Look at the keys that this client has not held yet; returns whether none of them is in the way."""
-        unknown = [key for key in self.plan.keys if self.client.holds.fences.last(key) is None]
+        unknown = [key for key in self.plan.keys if key not in self.client.holds.fences]
         if not unknown:
             return True
         found = await read_together(self.io, unknown, timeout=self.limit - self.io.now())

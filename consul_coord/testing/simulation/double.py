@@ -63,4 +63,5 @@ def _copied(hold: Grant, twin: KeptSession, inherited: ClientState) -> Grant:
         lock_index=hold.lock_index,
     )
     kind = LockKind(Keys(inherited, (hold.key,), hold.flags, None))
+    inherited.attend()
     return inherited.holds.grant(pair, kept=twin, value=hold.value, flags=hold.flags, kind=kind).grant

@@ -62,6 +62,7 @@ class Bench:
         self.core.tickets.join(keys.ticket(key))
         pair = KVPair(key, session=SESSION, modify_index=7, lock_index=1)
         kind = LockKind(keys)
+        self.core.attend()
         self.handles[key] = self.core.holds.grant(
             pair, kept=self.kept, value=b"", flags=LOCK_FLAGS, kind=kind
         )
