@@ -24,7 +24,7 @@ _AGAIN = 0.05
 
 
 class Holdable(Protocol):
-    """What can be waited for: a lock, a semaphore."""
+    """Anything that can be waited for: a lock, a semaphore."""
 
     def acquire(self, *, timeout: float | None) -> Hold:
         """Wait for it up to ``timeout`` seconds; None waits for ever."""

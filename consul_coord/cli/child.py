@@ -75,7 +75,7 @@ class Child:
             raise CannotStart(command[0], error) from error
         self._guard = guard
         self.is_guarded = self.limit(limits)
-        """Whether the guard was there to be told."""
+        """Whether the guard was there to get the news."""
         self._inbox = inbox
         if terminal.is_interactive:
             terminal.lend(self.group)

@@ -11,7 +11,7 @@ from consul_coord import errors
 
 
 class ExitCode(IntEnum):
-    """What the command line itself ends with."""
+    """The exit codes of the command line itself."""
 
     DONE = 0
     NO = 1

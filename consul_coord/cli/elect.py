@@ -7,7 +7,7 @@ Rules
 - INT, TERM, HUP and QUIT end us: while we wait at once, while the command runs with it.
 - A leader that is asked to hand over, by a signal or by ``transfer``, ends the command, hands over, and
   stands again.
-- What refuses the candidacy for good (a key used for something else, a missing permission) ends us too.
+- A lasting refusal of the candidacy (a key used for something else, a missing permission) ends us too.
 """
 
 from __future__ import annotations

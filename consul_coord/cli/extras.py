@@ -1,4 +1,4 @@
-"""How the command line tells of a missing extra: by a line and an exit code, not by a traceback.
+"""The command line's report of a missing extra: a line and an exit code, no traceback.
 
 Imports nothing that is optional itself.
 """

@@ -1,11 +1,11 @@
-"""Handing a leadership over on request: what ``transfer`` asks for, and ``elect`` listens to.
+"""Hand a leadership over on request: ``transfer`` asks, and ``elect`` listens.
 
 A request is a key beside the queue, ``KEY/.wait/handover``: the leader's session, a space, the heir's.
 
 Rules
 - A request counts only while the session that it names leads, so an old one means nothing.
-- Only the leader hands over: after its command has ended. Whoever asks waits for that, and takes the request
-  back when it does not come.
+- Only the leader hands over, after its command has ended. The asking process waits for that, and withdraws
+  the request if it does not come.
 - Leaders that are no ``consul-coord elect`` don't listen.
 """
 

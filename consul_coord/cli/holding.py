@@ -1,4 +1,4 @@
-"""Running a command under whatever can be held: what ``lock``, ``semaphore`` and their kin have in common."""
+"""Run a command under anything that can be held: the common part of ``lock``, ``semaphore`` and others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ fair = click.option("--fair", is_flag=True, help="Never pass those who wait alre
 
 
 def command_options(function: F) -> F:
-    """Add what every verb that runs a command takes, but for the connection."""
+    """Add the options of every verb that runs a command, except those of the connection."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -95,8 +95,8 @@ def run(
 ) -> int:
     """Acquire what ``wanted`` makes, run the command under it, and return the exit code.
 
-    ``ended`` is called when the command has ended by itself, before the release. Whatever comes, what was
-    acquired is released, and a problem is told. Raises bugs only.
+    ``ended`` is called when the command has ended by itself, before the release. In any case
+    the hold is released, and a problem is reported. Raises bugs only.
     """
     reporter = Reporter(as_json=errand["as_json"], quiet=errand["quiet"])
     inbox = Inbox()

@@ -73,7 +73,7 @@ class ChildEnded(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is held and waited for has changed."""
+    """The holds and waits have changed."""
 
     places: tuple[Place, ...]
 

@@ -1,12 +1,12 @@
-"""What a verb says on stderr: a line of text for people, or one JSON object per event.
+"""The messages of a verb on stderr: a line of text for people, or one JSON object per event.
 
 Rules
 - Lines are written whole, from whatever thread. A closed stderr is no reason to stop.
-- Text tells what a person waits for or must know; JSON has every event. ``quiet`` leaves the problems only.
+- Text has what a person waits for or must know; JSON has every event. ``quiet`` leaves the problems only.
 - A JSON object has ``event``, ``time`` (seconds since 1970) and the event's own fields; never a token.
-- What the library logs besides its events is told too.
-- Text may quote what others wrote: what does not print is replaced, so that it steers no terminal.
-- An outage is told once for each session, when its first renewal fails, and so is its end, even if ``quiet``.
+- Log lines of the library that are no events are shown too.
+- Text may quote what others wrote. Characters that do not print are replaced, so that they steer no terminal.
+- An outage is two lines for each session, even if ``quiet``: at its first failed renewal, and at its end.
 - On a terminal the progress of a wait is one line that changes.
 """
 
@@ -60,7 +60,7 @@ class Reporter:
         self._writing = threading.Lock()
         self._retry_told_at = -math.inf
         self._in_jeopardy: set[str] = set()
-        """The sessions of which a failed renewal was told, and no good one since."""
+        """The sessions with a reported failure to renew, and no renewal since."""
         self._in_place = sys.stderr is not None and sys.stderr.isatty()
         self._unfinished = False
         """Whether the last line on the terminal is one that changes."""
@@ -116,7 +116,7 @@ class Reporter:
 
     @contextmanager
     def logging(self) -> Generator[None]:
-        """Tell the library's warnings meanwhile, but for its events, which an observer is told anyway."""
+        """Show the library's warnings meanwhile, except events, which the observer gets anyway."""
         logger, handler = events.logger, _Handler(self)
         propagate, logger.propagate = logger.propagate, False
         logger.addHandler(handler)

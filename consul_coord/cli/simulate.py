@@ -1,10 +1,10 @@
 """``consul-coord simulate``: runs of the simulator, by seed.
 
 Rules
-- A broken rule ends it with code 1; the seed, the rule and the end of the story are told, and the whole of it
-  is in the files of ``--trace`` and ``--timeline``.
-- What a file holds is told by its name: a document for ``.json``, a history's lines for ``.jsonl``, the story
-  for a person otherwise; a picture as ``.svg`` or ``.html``.
+- A broken rule ends it with code 1. It prints the seed, the rule and the end of the story. The files of
+  ``--trace`` and ``--timeline`` have the whole story.
+- The name of a file decides its content: a document for ``.json``, the lines of a history for ``.jsonl``, a
+  picture for ``.svg`` or ``.html``, and otherwise the story for a person.
 - The last line says what was run: it is the same for the same seeds.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation import Counts, Outcome
 
 _REPORT_EVERY = 100
-"""Runs after which the report is written anew: a long series may be ended at any time."""
+"""Runs after which the report is written again: a long series may be ended at any time."""
 
 
 class _NewFile(click.Path):
-    """A file that can be written. It is told before the runs when there is no folder for it."""
+    """A file that can be written. A missing folder is reported before the runs."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as click has it
         path = Path(os.fsdecode(super().convert(value, param, ctx)))

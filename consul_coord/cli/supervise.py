@@ -6,8 +6,8 @@ Rules
   lease is left. It gets KILL before the lease ends, so that it never runs beside the next holder.
 - The guard gets the same deadline, at each renewal, and ends the command a moment later than this process
   would: so it does so when this process is stopped, stalled or killed.
-- How long it has after TERM depends on what keeps others out meanwhile: the rest of the lease; after an ended
-  session the lock-delay as well; otherwise nothing, so that it gets a moment only.
+- Its time after TERM depends on what keeps others out: the rest of the lease, and after an ended session the
+  lock-delay as well. If nothing does, it gets a moment only.
 - A leader that is asked to hand over has its command end with TERM, and with KILL after some time. The lease
   goes on meanwhile.
 - A command that is suspended at the terminal suspends us as well, and with us the renewals. It goes on only

@@ -1,14 +1,14 @@
-"""Who holds and who waits below a prefix: pure, from one listing of it.
+"""The holders and waiters below a prefix: pure, from one listing of it.
 
 Rules
 - The flags of a key say what it is, as in Consul's own clients. An election is a lock in Consul. It is shown
   as an election when its leader has left a note, or when ``consul-coord elect`` named a session in it.
 - Positions count from 1: the first waiter is the next one to get it.
-- Who holds is who Consul says: a lock's session; for a semaphore those in its record whose own key lives.
-- A read-write lock is nothing but a queue; whoever has nobody in the way is in. Its kind says what they do.
+- Holders are a lock's session, or the sessions in a semaphore's record whose own keys live.
+- A read-write lock is nothing but a queue. A session with nobody in its way is in; the kind says how.
 - Keys of no such kind are shown while a session holds them.
-- A fence is the index of the last write to the holder's key. It is not the hold's own any more once somebody
-  has written there, but for a leader, whose term is kept in a note.
+- A fence is the index of the last write to the holder's key. After another write to that key it is
+  no longer the hold's own, except for a leader, whose term is kept in a note.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from consul_coord import KVPair, Session
 
 ELECT = "consul-coord elect "
-"""What the names of the sessions of ``consul-coord elect`` begin with."""
+"""The beginning of the names of the sessions of ``consul-coord elect``."""
 Kind = Literal["lock", "election", "semaphore", "reading", "writing", "member", "key"]
 
 _QUEUE = "/.wait/"
@@ -38,7 +38,7 @@ _QUEUE = "/.wait/"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Who holds, as far as the token may know."""
+    """A holder, as far as the token may see it."""
 
     key: str
     """The key that is locked: of a semaphore, the holder's own."""
@@ -51,7 +51,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Who waits, as far as the token may know."""
+    """A waiter, as far as the token may see it."""
 
     position: int
     """The place in the queue, counted from 1."""

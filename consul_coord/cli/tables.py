@@ -1,9 +1,9 @@
 """Answers in columns: fitted to a terminal, plain elsewhere, and what others wrote made safe to show.
 
 Rules
-- What comes from Consul may hold anything: what does not print is replaced, so that it steers no terminal.
-- A row is one line, and nothing in it is folded. What a narrow terminal has no room for gives way in this
-  order: ids are cut to 8 characters, columns are left out, long texts are cut where the column says so.
+- Characters of Consul's values that do not print are replaced, so that they steer no terminal.
+- A row is one line, and nothing in it is folded. On a narrow terminal ids are cut to 8 characters first. Then
+  columns are left out, and last of all long texts are cut where the column says so.
 - Off a terminal the columns are aligned by spaces, with one line for each row, cut nowhere.
 - Colours need a terminal that has some, and no ``NO_COLOR``.
 """
@@ -50,7 +50,7 @@ def text_of(value: bytes) -> str:
 
 
 def fields_of(value: bytes) -> dict[str, str]:
-    """Return a key's value for JSON: as text in ``value`` or, when it is none, in ``value_base64``."""
+    """Return a key's value for JSON: as text in ``value`` or, if it is not text, in ``value_base64``."""
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:

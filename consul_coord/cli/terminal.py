@@ -3,7 +3,7 @@
 Rules
 - The command gets the terminal only from us, and only if it was ours: nothing is taken from the shell or from
   other programs of the same pipeline.
-- Whoever had it gets it back when the command has ended or was suspended.
+- Its former owner gets it back when the command has ended or was suspended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a command is told of the hold it runs under, and what others are told of us."""
+"""The variables of a command under a hold, and the value that others see."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """``consul-coord top``: who holds and who waits below a prefix, as it changes.
 
 Rules
-- Looks are blocking queries: nothing is asked while nothing changes, and a change is seen at once, but for
-  ``PAUSE`` between two looks.
+- Looks are blocking queries. Nothing is asked while nothing changes, and a change is seen at once, at most
+  ``PAUSE`` after the last look.
 - ``view`` says what is on the screen; this module gets it there.
-- An agent that does not answer is waited for, which is told: on the screen, beside what was seen last, or on
-  stderr.
+- It waits for an agent that does not answer, and says so: on the screen beside the last state, or on stderr.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ PAUSE = 0.2
 _TICK = 1.0
 """Seconds after which the screen is drawn again, for the times on it."""
 _SILENCE = 20.0
-"""Seconds for which a failed look is told of; the next one, if it fails too, comes sooner."""
+"""Seconds for which a failed look is shown; the next one, if it fails too, comes sooner."""
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """Another screen without a cursor, and back to the one before."""
 _HOME, _REST = "\x1b[H", "\x1b[K"

@@ -1,4 +1,4 @@
-"""What ``top`` shows of the places, and how keys change that: pure, from places and times to lines.
+"""The screen of ``top``, and how keys change it: pure, from places and times to lines.
 
 Rules
 - Every line fits the screen. Rows that don't fit are announced, and scrolled to.

@@ -1,7 +1,7 @@
 """The demo's play: starts the workers, ends their holds or kills one, prints each step, and judges.
 
 Rules
-- Who gets the lock, and when, is decided by Consul and the library alone. The stage only ends holds: each
+- Consul and the library alone decide who gets the lock, and when. The stage only ends holds: each
   after ``WORK`` seconds, the second one by killing its process.
 - Every worker ends with the stage, whatever happens to that: they all read from its pipes.
 - Lines are at most ``WIDTH`` cells long. A hold that has ended is reported before the next one, although the
@@ -124,7 +124,7 @@ class Stage:
         self._due: list[tuple[float, Callable[[], object]]] = []
         self._actors: list[_Actor] = []
         self._holders: dict[str, str] = {}
-        """Who holds by which session, as far as told."""
+        """The workers by the session that each has reported."""
         self._holding: _Actor | None = None
         self._early: list[tuple[_Actor, dict[str, Any]]] = []
         """Reports of holds that came before the report of the end of the hold before."""
@@ -228,7 +228,7 @@ class Stage:
         if blocker["kind"] == "held":
             return f"held by {self._holders.get(blocker['session'], 'another worker')}"
         if blocker["kind"] == "queued":
-            return f"place {(blocker['position'] or 0) + 1} in the queue"
+            return f"place {blocker['position'] or 1} in the queue"
         return _BLOCKED.get(blocker["kind"], str(blocker["kind"]))
 
     def _kill(self, actor: _Actor) -> None:

@@ -25,7 +25,7 @@ GIVE_UP = 120.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a worker is to do; passed as JSON in its only argument."""
+    """The orders of a worker, passed as JSON in its only argument."""
 
     address: str
     key: str
@@ -61,7 +61,7 @@ class Part:
 
 
 class _Teller:
-    """Tells of waiting; the rest is told where it happens."""
+    """Reports the waiting; other steps are reported where they happen."""
 
     def on_event(self, event: Event) -> None:
         name = type(event).__name__.lower()

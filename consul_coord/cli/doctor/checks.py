@@ -1,11 +1,11 @@
-"""What ``doctor`` looks at, one function each, in the order of ``_CHECKS``.
+"""The checks of ``doctor``, one function each, in the order of ``_CHECKS``.
 
 Rules
 - A *fault* keeps locks from working; a *warning* costs something, or can't be seen with this token.
 - Nothing that others use is changed: a permission to write is tried by a transaction that carries a condition
   which can't be met, as permissions are judged before conditions. Where something has to be written after
   all, its name is one that no client takes for its own, and it is gone at the end.
-- A rule that is missing is told in the words of an ACL policy.
+- A missing rule is printed as an ACL policy.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look found."""
+    """The result of one check."""
 
     what: str
     status: Status
     text: str
     rules: tuple[str, ...] = ()
-    """What is missing in the token's policies."""
+    """The rules that the token's policies lack."""
 
 
 @dataclass(slots=True)
 class Examination:
-    """What is examined, and what was found out on the way."""
+    """The subject of the checks, and the facts found so far."""
 
     client: Client
     key: str | None = None
