@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from consul_coord import Client, LeaderElection, Lock, SessionSpec
+from consul_coord import Client, ConnectFailed, LeaderElection, Lock, SessionSpec
 from consul_coord.events import FailedOver
+from consul_coord.testing.agent import RealAgent
 from proof.cluster import RealCluster
 from tests.support.sites import Site, eventually
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consul_coord.events import Event
-    from consul_coord.testing.agent import RealAgent
 
 pytestmark = pytest.mark.cluster
 
@@ -104,53 +104,122 @@ def stopped(agent: RealAgent) -> None:
     agent.pause()
 
 
-@pytest.mark.parametrize(("harm", "lease"), [(killed, 15.0), (stopped, 6.0)])
+class Users:
+    """Holds, leaderships and a queue of waiters, each waiter with a client of its own."""
+
+    def __init__(self, running: ExitStack, addresses: list[str], site: Site, *, lease: float) -> None:
+        spec = SessionSpec.coordination(f"coord-{site.unique}", ttl=lease, name=site.unique)
+        self.events, self.got = Events(), list[Waiter]()
+
+        def client() -> Client:
+            return running.enter_context(Client(addresses, session=spec, observer=self.events))
+
+        holder, candidate = client(), client()
+        self.holds = [Lock(holder, f"{site.key}/{number}").acquire() for number in range(HOLDS)]
+        self.elections = [
+            running.enter_context(LeaderElection(candidate, f"{site.key}/led/{number}"))
+            for number in range(ELECTIONS)
+        ]
+        self.terms = [election.wait_for_leadership(timeout=PATIENT).term for election in self.elections]
+        self.queue = Lock(holder, f"{site.key}/0")
+        self.waiters: list[Waiter] = []
+        for number in range(WAITERS):
+            self.waiters.append(Waiter(client(), self.queue.key, self.got))
+            eventually(lambda: len(self.queue.contenders()) == number + 1, within=PATIENT)  # noqa: B023 - now
+        self.places = self.in_line()
+
+    def in_line(self) -> list[str]:
+        return [contender.session for contender in self.queue.contenders()]
+
+    def assert_nothing_is_lost(self) -> None:
+        assert all(hold.verify() for hold in self.holds)
+        assert [election.term for election in self.elections] == self.terms
+
+    def hand_over(self) -> float:
+        """Release the first lock, and have all waiters hold it in turn; return when the first one did."""
+        self.holds.pop(0).release()
+        for waiter in self.waiters:
+            waiter.join()
+        assert [waiter.session for waiter in self.got] == self.places, "they kept their places"
+        return self.got[0].at
+
+
+@pytest.fixture
+def node(by_server: Site) -> Iterator[None]:
+    """Remove the test's coordination node in the end."""
+    yield
+    by_server.operator.done("PUT", "/v1/catalog/deregister", {"Node": f"coord-{by_server.unique}"})
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(("harm", "lease"), [(killed, 6.0), (stopped, 6.0)])
 def test_nothing_is_lost_when_an_agent_dies(
     cluster: RealCluster, by_server: Site, harm: Callable[[RealAgent], None], lease: float
 ) -> None:
     first, second = (agent.address for agent in cluster.clients)
-    node = f"coord-{by_server.unique}"
-    spec = SessionSpec.coordination(node, ttl=lease, name=by_server.unique)
-    events, got = Events(), list[Waiter]()
     with ExitStack() as running:
-
-        def client() -> Client:
-            return running.enter_context(Client([first, second], session=spec, observer=events))
-
-        holder, candidate, waiting = client(), client(), [client() for _ in range(WAITERS)]
-        holds = [Lock(holder, f"{by_server.key}/{number}").acquire() for number in range(HOLDS)]
-        elections = [
-            running.enter_context(LeaderElection(candidate, f"{by_server.key}/led/{number}"))
-            for number in range(ELECTIONS)
-        ]
-        terms = [election.wait_for_leadership(timeout=PATIENT).term for election in elections]
-        queue = Lock(holder, f"{by_server.key}/0")
-        waiters: list[Waiter] = []
-        for number, each in enumerate(waiting):
-            waiters.append(Waiter(each, queue.key, got))
-            eventually(lambda: len(queue.contenders()) == number + 1, within=PATIENT)  # noqa: B023 - now
-        places = [contender.session for contender in queue.contenders()]
-        assert events.moves == set()
-
+        users = Users(running, [first, second], by_server, lease=lease)
+        assert users.events.moves == set()
         harm(cluster.clients[0])
         began = time.monotonic()
         if harm is stopped:
-            eventually(lambda: (first, second) in events.moves, within=lease)
-        assert all(hold.verify() for hold in holds)
-        assert [contender.session for contender in queue.contenders()] == places
-        holds.pop(0).release()
-        eventually(lambda: got, within=PATIENT)
-        took = got[0].at - began
-        for waiter in waiters:
-            waiter.join()
+            eventually(lambda: (first, second) in users.events.moves, within=lease)
+        users.assert_nothing_is_lost()
+        assert users.in_line() == users.places
+        took = users.hand_over() - began
         done = time.monotonic() - began
         tell(f"{harm.__name__}: first handoff after {took:.2f} s, all after {done:.2f} s")
-        assert [waiter.session for waiter in got] == places, "they kept their places"
         if harm is killed:
             assert took < PROMPT
         time.sleep(lease)  # nothing may be left that only seemed to go on
-        assert all(hold.is_held and hold.verify() for hold in holds)
-        assert [election.term for election in elections] == terms
-        assert events.moves == {(first, second)}
+        users.assert_nothing_is_lost()
+        assert users.events.moves == {(first, second)}
         cluster.heal()
-    by_server.operator.done("PUT", "/v1/catalog/deregister", {"Node": node})
+
+
+def restarted(agent: RealAgent) -> None:
+    """Let it leave, as a client agent does at SIGTERM, and come back."""
+    agent.restart()
+
+
+def crashed_and_started(agent: RealAgent) -> None:
+    agent.kill()
+    agent.launch()
+    agent.wait_ready()
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("how", [restarted, crashed_and_started])
+def test_nothing_is_lost_when_the_only_agent_is_back_within_the_lease(
+    cluster: RealCluster, by_server: Site, how: Callable[[RealAgent], None]
+) -> None:
+    agent = cluster.clients[0]
+    with ExitStack() as running:
+        users = Users(running, [agent.address], by_server, lease=60.0)
+        began = time.monotonic()
+        how(agent)
+        tell(f"{how.__name__}: {time.monotonic() - began:.2f} s")
+        eventually(lambda: users.in_line() == users.places, within=PATIENT)
+        users.assert_nothing_is_lost()
+        users.hand_over()
+        users.assert_nothing_is_lost()
+
+
+def test_an_agent_of_another_real_cluster_is_refused(
+    cluster: RealCluster, by_server: Site, consul_binary: Path
+) -> None:
+    good, events = cluster.clients[0], Events()
+    with RealAgent(binary=consul_binary) as foreign:
+        addresses = [good.address, foreign.address]
+        spec = SessionSpec(name=by_server.unique)
+        with Client(addresses, session=spec, observer=events, timeout=2.0) as client:
+            hold = Lock(client, by_server.key).acquire(timeout=PATIENT)
+            good.kill()
+            with pytest.raises(ConnectFailed, match=f"{foreign.address} belongs to another cluster"):
+                client.kv.put(f"{by_server.key}/written", "1")
+            good.launch()
+            good.wait_ready()
+            eventually(hold.verify, within=PATIENT)
+            hold.release()
+        assert events.moves == set()
+        assert Site.at("foreign", foreign.address).operator.under(by_server.unique) == []
