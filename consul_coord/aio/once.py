@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio.blocks import AsyncHeld
+from consul_coord.aio.body import require_interruptible
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
@@ -103,6 +104,8 @@ class AsyncOnce:
         period: float | timedelta | None = None,
         align: bool = True,
         timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
     ) -> OnceResult[T]:
         """Await ``fn(hold)`` if no run of this slot, or of a later one, has succeeded yet.
 
@@ -110,7 +113,8 @@ class AsyncOnce:
         numbers in their names compare by value, the rest by its characters. ``period``: whole seconds, or a
         timedelta; the slot is then the present period, counted from 1970 in UTC, so that an hour begins with
         the clock's hour. With ``align=False`` a period begins with the last recorded run. ``timeout``:
-        seconds to wait while another process runs the job; None waits for its end, 0 tries once.
+        seconds to wait while another process runs the job; None waits for its end, 0 tries once. ``max_hold``
+        and ``interrupt``: what becomes of a run that is stuck, as for ``AsyncLock.hold``.
 
         Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. An exception
         of ``fn`` is recorded as a failure, and passes. A KeyboardInterrupt, SystemExit or cancellation counts
@@ -118,7 +122,9 @@ class AsyncOnce:
         DecodeError if ``KEY/.once`` is not a record, and the errors of ``AsyncLock.acquire``. If an error
         says that the outcome of a request is unknown, call again: the record then has the answer.
         """
-        begun = await self.begin(slot=slot, period=period, align=align, timeout=timeout)
+        if interrupt:
+            require_interruptible()
+        begun = await self.begin(slot=slot, period=period, align=align, timeout=timeout, max_hold=max_hold)
         if isinstance(begun, OnceResult):
             return begun
 
@@ -127,7 +133,7 @@ class AsyncOnce:
 
         result: OnceResult[T] | None = None
         try:
-            async with AsyncHeld(self.key, taken) as run:
+            async with AsyncHeld(self.key, taken, interrupt=interrupt) as run:
                 try:
                     value = await fn(run)
                 except Exception:
@@ -147,6 +153,7 @@ class AsyncOnce:
         period: float | timedelta | None = None,
         align: bool = True,
         timeout: float | None = None,
+        max_hold: float | None = None,
     ) -> AsyncOnceRun | OnceResult[Any]:
         """Return the right to run now or, if the slot has had its turn, what is recorded of that.
 
@@ -159,7 +166,7 @@ class AsyncOnce:
         )
         core = self._runner.core
         turn = await self._runner.run(
-            Waiting(self._once), recipe.begin, core, self._once, ask, timeout=timeout
+            Waiting(self._once), recipe.begin, core, self._once, ask, timeout=timeout, max_hold=max_hold
         )
         if isinstance(turn, Record):
             return turn.result()
@@ -195,12 +202,15 @@ def async_every(
     retry_failed: bool = True,
     session: SessionSpec | str | None = None,
     timeout: float | None = None,
+    max_hold: float | None = None,
+    interrupt: bool = False,
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, OnceResult[T]]]]:
     """Return a decorator: a call runs the function if it has not run yet in this period, anywhere.
 
     It starts nothing by itself: call the function from a timer, a scheduler or a loop, in every process.
-    ``period`` and ``align`` as for ``AsyncOnce.run``, the other parameters as for ``AsyncOnce``. The
-    function's own parameters are kept; it returns an ``OnceResult``. Raises InvalidArgument and InvalidKey.
+    ``period``, ``align``, ``timeout``, ``max_hold`` and ``interrupt`` as for ``AsyncOnce.run``, the other
+    parameters as for ``AsyncOnce``. The function's own parameters are kept; it returns an ``OnceResult``.
+    Raises InvalidArgument and InvalidKey.
     """
     once = AsyncOnce(client, key, value=value, retry_failed=retry_failed, session=session)
     check_period(period)
@@ -211,7 +221,9 @@ def async_every(
             async def call(_: AsyncHold) -> T:
                 return await function(*args, **kwargs)
 
-            return await once.run(call, period=period, align=align, timeout=timeout)
+            return await once.run(
+                call, period=period, align=align, timeout=timeout, max_hold=max_hold, interrupt=interrupt
+            )
 
         return run
 

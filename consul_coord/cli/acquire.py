@@ -26,8 +26,8 @@ _AGAIN = 0.05
 class Holdable(Protocol):
     """Anything that can be waited for: a lock, a semaphore."""
 
-    def acquire(self, *, timeout: float | None) -> Hold:
-        """Wait for it up to ``timeout`` seconds; None waits for ever."""
+    def acquire(self, *, timeout: float | None, max_hold: float | None) -> Hold:
+        """Wait for it up to ``timeout`` seconds (None: for ever), to hold it for ``max_hold`` at most."""
         ...
 
     def cancel(self) -> None:
@@ -51,13 +51,13 @@ class Needless(Exception):
         self.code = code
 
 
-def acquire(wanted: Holdable, *, timeout: float | None, inbox: Inbox) -> Hold:
-    """Take what is wanted, waiting up to ``timeout`` seconds; None waits for ever.
+def acquire(wanted: Holdable, *, timeout: float | None, inbox: Inbox, max_hold: float | None = None) -> Hold:
+    """Take what is wanted, waiting up to ``timeout`` seconds (None: for ever), for ``max_hold`` at most.
 
     Raises Interrupted, and what its ``acquire`` raises, Needless among that.
     """
     threading.Thread(
-        target=_wait, args=(wanted, timeout, inbox), name="consul-coord-acquire", daemon=True
+        target=_wait, args=(wanted, timeout, max_hold, inbox), name="consul-coord-acquire", daemon=True
     ).start()
     ended_by: int | None = None
     while True:
@@ -77,9 +77,9 @@ def acquire(wanted: Holdable, *, timeout: float | None, inbox: Inbox) -> Hold:
             wanted.cancel()
 
 
-def _wait(wanted: Holdable, timeout: float | None, inbox: Inbox) -> None:
+def _wait(wanted: Holdable, timeout: float | None, max_hold: float | None, inbox: Inbox) -> None:
     try:
-        inbox.put(Granted(wanted.acquire(timeout=timeout)))
+        inbox.put(Granted(wanted.acquire(timeout=timeout, max_hold=max_hold)))
     except ConsulCoordError as error:
         inbox.put(Refused(error))
     except Exception as error:  # noqa: BLE001 - raised in the main thread

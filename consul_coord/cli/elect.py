@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from consul_coord import Hold
     from consul_coord.cli.inbox import Fact
     from consul_coord.cli.options import Agent
+    from consul_coord.cli.supervise import Grace
     from consul_coord.events import Event
 
 ASIDE = 5.0
@@ -124,6 +125,7 @@ class _Observer(Observer):
     metavar="TIME",
     help="How long the command may take to end when it hands over.",
 )
+@options.MAX_HOLD
 @click.option("-q", "--quiet", is_flag=True, help="Report problems only.")
 @options.connection
 def elect(
@@ -137,6 +139,7 @@ def elect(
     lock_delay: float | None,
     drain_on: str | None,
     drain_timeout: float,
+    max_hold: float | None,
     quiet: bool,
     agent: Agent,
     as_json: bool,
@@ -154,6 +157,7 @@ def elect(
                 key,
                 value=shown_value(value),
                 priority_delay=priority_delay,
+                max_hold=max_hold,
                 on_elected=lambda leadership: inbox.put(Granted(leadership)),
             )
             with observer.election:
@@ -161,7 +165,7 @@ def elect(
                     command,
                     election=observer.election,
                     client=client,
-                    spec=spec,
+                    grace=grace_of(spec, max_hold=max_hold),
                     once=once,
                     guard=guard,
                     inbox=inbox,
@@ -182,7 +186,7 @@ def _lead(
     *,
     election: LeaderElection,
     client: Client,
-    spec: SessionSpec,
+    grace: Grace,
     once: bool,
     guard: Guard,
     inbox: _Mail,
@@ -198,7 +202,7 @@ def _lead(
                     environ=os.environ | environ_of(hold),
                     client=client,
                     hold=hold,
-                    grace=grace_of(spec),
+                    grace=grace,
                     guard=guard,
                     inbox=inbox,
                     reporter=reporter,

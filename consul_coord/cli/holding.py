@@ -37,6 +37,7 @@ SHORT = 0.5
 _OPTIONS = (
     click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND..."),
     click.option("--timeout", type=options.DURATION, metavar="TIME", help="How long to wait; 0 tries once."),
+    options.MAX_HOLD,
     click.option("--value", metavar="V", help="Text that others see while it is held (default: host:pid)."),
     click.option(
         "--ttl",
@@ -80,6 +81,7 @@ class Errand(TypedDict):
 
     command: tuple[str, ...]
     timeout: float | None
+    max_hold: float | None
     not_acquired_code: int
     quiet: bool
     agent: Agent
@@ -104,12 +106,14 @@ def run(
     def work(guard: Guard) -> int:
         spec = SessionSpec(**session)
         with errand["agent"].client(session=spec, observer=Observer(reporter, inbox)) as client:
-            hold = acquire(wanted(client), timeout=errand["timeout"], inbox=inbox)
+            hold = acquire(
+                wanted(client), timeout=errand["timeout"], max_hold=errand["max_hold"], inbox=inbox
+            )
             return _run(
                 errand["command"],
                 client=client,
                 hold=hold,
-                grace=grace_of(spec),
+                grace=grace_of(spec, max_hold=errand["max_hold"]),
                 guard=guard,
                 inbox=inbox,
                 reporter=reporter,

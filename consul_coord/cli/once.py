@@ -84,9 +84,9 @@ class _Job:
         self._period = period
         self._ran_elsewhere = ran_elsewhere
 
-    def acquire(self, *, timeout: float | None) -> Hold:
+    def acquire(self, *, timeout: float | None, max_hold: float | None) -> Hold:
         """Get the right to run. Raises Needless when there is nothing to run."""
-        begun = self._once.begin(slot=self._slot, period=self._period, timeout=timeout)
+        begun = self._once.begin(slot=self._slot, period=self._period, timeout=timeout, max_hold=max_hold)
         if isinstance(begun, OnceResult):
             raise Needless(self._told(begun), code=self._ran_elsewhere)
         return begun

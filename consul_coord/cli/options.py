@@ -51,6 +51,12 @@ class Duration(click.ParamType[float]):
 
 
 DURATION = Duration()
+MAX_HOLD = click.option(
+    "--max-hold",
+    type=Duration(minimum=0.1),
+    metavar="TIME",
+    help="How long it may be held: a command that goes on for longer is stopped, with exit code 76.",
+)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 

@@ -8,6 +8,7 @@ Rules
   would: so it does so when this process is stopped, stalled or killed.
 - Its time after TERM depends on what keeps others out: the rest of the lease, and after an ended session the
   lock-delay as well. If nothing does, it gets a moment only.
+- A hold with a ``max_hold`` ends by that as by its lease: the command gets TERM, then KILL, before.
 - A leader that is asked to hand over has its command end with TERM, and with KILL after some time. The lease
   goes on meanwhile.
 - A command that is suspended at the terminal suspends us as well, and with us the renewals. It goes on only
@@ -84,9 +85,10 @@ class Grace(NamedTuple):
     """After the session has ended."""
 
 
-def grace_of(spec: SessionSpec) -> Grace:
-    """Return what the lease can spare and, once the session has ended, the lock-delay."""
-    lease = min(LONGEST_GRACE, GRACE_SHARE * (spec.lease_horizon or 0.0))
+def grace_of(spec: SessionSpec, *, max_hold: float | None = None) -> Grace:
+    """Return what the hold can spare and, once the session has ended, the lock-delay."""
+    longest = min(spec.lease_horizon or 0.0, math.inf if max_hold is None else max_hold)
+    lease = min(LONGEST_GRACE, GRACE_SHARE * longest)
     return Grace(lease, session_gone=min(lease, max(effective_lock_delay(spec), MOMENT)))
 
 
@@ -264,7 +266,7 @@ class _Supervision:
         grace = self._grace.lease
         enough = grace if self._hold.state is HoldState.JEOPARDY else grace / 2
         if left <= enough:
-            text = f"the lease ends in {left:.1f} s: stopping the command"
+            text = f"the hold ends in {left:.1f} s: stopping the command"
             self._reporter.tell("stopping", text, problem=True, remaining=left)
             self._stop(grace)
 

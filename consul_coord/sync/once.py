@@ -16,6 +16,7 @@ from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Record, asked
 from consul_coord.sync.blocks import Held
+from consul_coord.sync.body import require_interruptible
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
 
@@ -102,6 +103,8 @@ class Once:
         period: float | timedelta | None = None,
         align: bool = True,
         timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
     ) -> OnceResult[T]:
         """Call ``fn(hold)`` if no run of this slot, or of a later one, has succeeded yet.
 
@@ -109,7 +112,8 @@ class Once:
         numbers in their names compare by value, the rest by its characters. ``period``: whole seconds, or a
         timedelta; the slot is then the present period, counted from 1970 in UTC, so that an hour begins with
         the clock's hour. With ``align=False`` a period begins with the last recorded run. ``timeout``:
-        seconds to wait while another process runs the job; None waits for its end, 0 tries once.
+        seconds to wait while another process runs the job; None waits for its end, 0 tries once. ``max_hold``
+        and ``interrupt``: what becomes of a run that is stuck, as for ``Lock.hold``.
 
         Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. An exception
         of ``fn`` is recorded as a failure, and passes. A KeyboardInterrupt, SystemExit or cancellation counts
@@ -117,7 +121,9 @@ class Once:
         DecodeError if ``KEY/.once`` is not a record, and the errors of ``Lock.acquire``. If an error
         says that the outcome of a request is unknown, call again: the record then has the answer.
         """
-        begun = self.begin(slot=slot, period=period, align=align, timeout=timeout)
+        if interrupt:
+            require_interruptible()
+        begun = self.begin(slot=slot, period=period, align=align, timeout=timeout, max_hold=max_hold)
         if isinstance(begun, OnceResult):
             return begun
 
@@ -126,7 +132,7 @@ class Once:
 
         result: OnceResult[T] | None = None
         try:
-            with Held(self.key, taken) as run:
+            with Held(self.key, taken, interrupt=interrupt) as run:
                 try:
                     value = fn(run)
                 except Exception:
@@ -146,6 +152,7 @@ class Once:
         period: float | timedelta | None = None,
         align: bool = True,
         timeout: float | None = None,
+        max_hold: float | None = None,
     ) -> OnceRun | OnceResult[Any]:
         """Return the right to run now or, if the slot has had its turn, what is recorded of that.
 
@@ -157,7 +164,9 @@ class Once:
             slot=slot, period=period, align=align, now=self._runner.wall(), retry_failed=self._retry_failed
         )
         core = self._runner.core
-        turn = self._runner.run(Waiting(self._once), recipe.begin, core, self._once, ask, timeout=timeout)
+        turn = self._runner.run(
+            Waiting(self._once), recipe.begin, core, self._once, ask, timeout=timeout, max_hold=max_hold
+        )
         if isinstance(turn, Record):
             return turn.result()
         return OnceRun(self._runner, core, self._once, turn)
@@ -192,12 +201,15 @@ def every(
     retry_failed: bool = True,
     session: SessionSpec | str | None = None,
     timeout: float | None = None,
+    max_hold: float | None = None,
+    interrupt: bool = False,
 ) -> Callable[[Callable[P, T]], Callable[P, OnceResult[T]]]:
     """Return a decorator: a call runs the function if it has not run yet in this period, anywhere.
 
     It starts nothing by itself: call the function from a timer, a scheduler or a loop, in every process.
-    ``period`` and ``align`` as for ``Once.run``, the other parameters as for ``Once``. The
-    function's own parameters are kept; it returns an ``OnceResult``. Raises InvalidArgument and InvalidKey.
+    ``period``, ``align``, ``timeout``, ``max_hold`` and ``interrupt`` as for ``Once.run``, the other
+    parameters as for ``Once``. The function's own parameters are kept; it returns an ``OnceResult``.
+    Raises InvalidArgument and InvalidKey.
     """
     once = Once(client, key, value=value, retry_failed=retry_failed, session=session)
     check_period(period)
@@ -208,7 +220,9 @@ def every(
             def call(_: Hold) -> T:
                 return function(*args, **kwargs)
 
-            return once.run(call, period=period, align=align, timeout=timeout)
+            return once.run(
+                call, period=period, align=align, timeout=timeout, max_hold=max_hold, interrupt=interrupt
+            )
 
         return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -39,9 +40,11 @@ from consul_coord.recipes.once.record import ONCE_FLAGS
 from consul_coord.server import ReferenceServer
 from tests.lock.conftest import spec
 from tests.support.proxy import Fault, Lose
-from tests.support.sites import eventually
+from tests.support.sites import PATIENCE, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consul_coord import Hold
     from tests.lock.conftest import MakeClient
     from tests.support.proxy import FaultProxy
@@ -191,6 +194,32 @@ def test_a_waiting_caller_takes_over_when_the_runners_session_ends(
     found = recorded(site)
     assert found is not None
     assert (found["by"], found["fence"]) == ("second", job.fences[0])
+
+
+def test_a_run_that_is_stuck_is_ended_and_the_next_caller_runs(
+    site: Site, make_client: MakeClient, job: Job
+) -> None:
+    def stuck(_: Hold) -> None:
+        time.sleep(PATIENCE)
+
+    @every(make_client(), site.key, period=60, max_hold=0)
+    def hourly() -> None:
+        raise AssertionError
+
+    once = Once(make_client(), site.key)
+    with pytest.raises(LockLost) as caught:
+        once.run(stuck, slot="1", timeout=5, max_hold=0.1, interrupt=True)
+    assert caught.value.reason is LossReason.MAX_HOLD
+    assert Once(make_client(), site.key).run(job, slot="1", timeout=PATIENCE).ran
+    calls: list[Callable[[], object]] = [
+        lambda: once.run(job, slot="2", max_hold=0),
+        lambda: once.begin(slot="2", max_hold=-1),
+        hourly,
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="max_hold"):
+            call()
+    assert job.runs == 1
 
 
 def test_the_guard_of_a_run_taken_over_is_closed(site: Site, make_client: MakeClient, job: Job) -> None:

@@ -28,7 +28,7 @@ from consul_coord.http.retry import Failures, send_once
 from consul_coord.http.retry import ask as answer
 from consul_coord.models import LOCK_FLAGS, Blocker, ReadOptions, TxnOp
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.recipe import Cancellable
+from consul_coord.recipes.contend.recipe import Cancellable, check_max_hold
 from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold.asking import check, put
 from consul_coord.recipes.hold.release import release
@@ -82,12 +82,20 @@ class Turn:
 
 
 async def begin(
-    io: IO, client: Shared, once: OnceObject, ask: Ask, *, timeout: float | None
+    io: IO,
+    client: Shared,
+    once: OnceObject,
+    ask: Ask,
+    *,
+    timeout: float | None,
+    max_hold: float | None = None,
 ) -> Turn | Record:
     """Get the turn to run, or return the record of the run that makes it needless.
 
-    Waits up to ``timeout`` seconds while another caller has the lock. Raises what an acquire raises.
+    Waits up to ``timeout`` seconds while another caller has the lock, and has it for ``max_hold`` at most.
+    Raises what an acquire raises.
     """
+    check_max_hold(max_hold)
     attempt = LockAttempt(io, client, once.lock.plan, once.lock.with_client(client), timeout=timeout)
     seen = await _look(io, client, once, deadline=attempt.deadline)
     verdict = judge(ask, read(seen.pop(once.record, None)))
@@ -95,6 +103,7 @@ async def begin(
         return _told(io, once, ask, verdict)
     attempt.begin_from(seen.values())
     handle = await attempt.run()
+    client.holds.limit(handle.grant, max_hold)
     try:
         verdict = judge(ask, read(attempt.read[0] if attempt.read else await _alone(io, client, once)))
     except ConsulCoordError:
