@@ -55,6 +55,7 @@ class Reporter:
     """Tells what happens; an ``Observer``."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self._process = os.getpid()
         self._as_json = as_json
         self._quiet = quiet
         self._writing = threading.Lock()
@@ -66,7 +67,9 @@ class Reporter:
         """Whether the last line on the terminal is one that changes."""
 
     def on_event(self, event: events.Event) -> None:
-        """Tell an event of the library."""
+        """Tell an event of the library; a forked child's holds are its parent's, and no news."""
+        if os.getpid() != self._process:
+            return
         if self._as_json:
             self._write_json(type(event).__name__.lower(), dataclasses.asdict(event))
             return

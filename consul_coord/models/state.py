@@ -114,7 +114,7 @@ class Blocker:
         more = len(self.holders) - MOST_NAMED
         names = [holder.describe(node=nodes) for holder in self.holders[:MOST_NAMED]]
         holders = ", ".join(names) + (f" and {more} more" if more > 0 else "")
-        place = "" if self.position is None else f"; this caller was at place {self.position} in the queue"
+        place = "" if self.position is None else f"; place {self.position} in the queue"
         if self.kind == "held":
             return f"held by {holders or 'another client (unknown)'}{place}"
         if self.kind == "queued":

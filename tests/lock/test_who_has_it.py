@@ -84,7 +84,7 @@ def test_a_timeout_names_holder_node_and_place(site: Site, make_client: MakeClie
     said = str(late.value)
     assert "not acquired within 0.3 s" in said
     assert f"held by {here().decode()} (node {node}, session {held.session})" in said
-    assert "at place 2 in the queue" in said
+    assert "; place 2 in the queue" in said
 
 
 def _node(hold: Hold, client: Client) -> str:
