@@ -165,7 +165,7 @@ def test_a_value_given_while_lost_counts_from_the_next_join(make_client: MakeCli
             group.update("new")
         operator.kv.delete(key)
         until(lambda: group.joined, "it has joined again")
-        assert [member.text for member in group.members()] == ["new"]
+        until(lambda: [member.text for member in group.members()] == ["new"], "the new value counts")
 
 
 def test_a_key_that_is_used_for_something_else_is_a_conflict(client: Client, prefix: str) -> None:

@@ -9,11 +9,14 @@ Rules
   have no lock-delay, so that a name is free again as soon as its member has gone.
 - Whoever is refused because the name is taken watches that key: a process that was restarted under the same
   name joins when the session of its former life has ended.
-- Joining twice at once is one join: the second call waits for the first.
+- Joining twice at once is one join: the second call waits for the first. A first one that was interrupted, at
+  whatever line, is not waited for.
 """
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, NotHeld
@@ -25,6 +28,7 @@ from consul_coord.io import Signal
 from consul_coord.models import Blocker, LossReason, ReadOptions, ReleaseOutcome
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.contend.attempt import deadline_of
+from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold import asking as hold_ops
@@ -33,7 +37,7 @@ from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
 
 if TYPE_CHECKING:
-    from consul_coord.io import IO, Task
+    from consul_coord.io import IO
     from consul_coord.models.group import Member
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.group.members import GroupPlan
@@ -41,13 +45,24 @@ if TYPE_CHECKING:
 
 LONGEST_PAUSE = 15.0
 """Seconds between two attempts to join again, at most."""
+LOOK = 0.25
+"""Seconds between two looks of a call that waits for another one's attempt."""
 NOT_JOINED = ReleaseOutcome.ALREADY_LOST
 """What leaving comes to for one who is no member."""
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class MemberAttempt(UnattendedAttempt):
-    """One attempt to join: a lock's, on a key for which nobody queues."""
+    """One attempt to join: a lock's, on a key for which nobody queues, with the value that counts by then."""
+
+    def __init__(self, io: IO, membership: Membership, plan: LockPlan, *, timeout: float | None) -> None:
+        client = membership.client
+        super().__init__(io, client, plan, client.sessions.members, timeout=timeout)
+        self._membership = membership
+
+    async def _barge(self) -> Handle | None:
+        self.plan = replace(self.plan, value=self._membership.value)
+        return await super()._barge()
 
     @property
     def _without_queue(self) -> bool:
@@ -81,10 +96,12 @@ class Membership:
         self.problem: Exception | None = None
         """Why the last attempt to join again was refused."""
         self._handle: Handle | None = None
-        self._task: Task | None = None
         self._mutex = client.host.mutex()
-        self._joining: Signal | None = None
-        """Raised when the join that is under way has ended; None when none is."""
+        self._changes = Changes()
+        """Told whenever an attempt has ended."""
+        self._tried: weakref.ref[Signal] | None = None
+        """What the call that makes an attempt raises at its end, while that call lives."""
+        self._staying = False
 
     @property
     def hold(self) -> Grant | None:
@@ -115,80 +132,95 @@ class Membership:
             session=None,
             remove=True,
         )
-        return MemberAttempt(io, self.client, plan, self.client.sessions.members, timeout=timeout)
+        return MemberAttempt(io, self, plan, timeout=timeout)
 
     async def join(self, io: IO, *, timeout: float | None) -> None:
         """Become a member, or wait until it is one again."""
-        deadline = deadline_of(io, timeout)
+        deadline, started = deadline_of(io, timeout), io.now()
         while not self.is_joined(io.now()):
-            ended, mine = self._begin_to_join()
-            if not mine:
-                if not await io.wait(ended, deadline=deadline):
-                    raise timed_out(self.key, "", Blocker("queued"), None, waited=timeout or 0.0)
-                continue
-            try:
+            with self._changes.watching() as changed:
                 left = None if timeout is None else max(0.0, deadline - io.now())
-                handle = await self._attempt(io, timeout=left).run()
-                self._joined(io, handle, again=False)
-                if self._task is None or self._task.done.is_set():
-                    self._task = io.spawn(self._stay, name=f"stay a member: {self.key}")
-            finally:
-                self._end_of_join()
+                if await self._try(io, timeout=left, again=False) or self.is_joined(io.now()):
+                    continue
+                await io.wait(changed, deadline=min(deadline, io.now() + LOOK))
+            if io.now() >= deadline:
+                raise timed_out(self.key, "", Blocker("queued"), None, waited=io.now() - started)
 
-    def _begin_to_join(self) -> tuple[Signal, bool]:
-        """Return what tells of the end of the join under way, and whether that is the caller's."""
+    async def _try(self, io: IO, *, timeout: float | None, again: bool) -> bool:
+        """Make an attempt, unless another call does; returns whether it was made, and made this a member."""
+        mine, handle, kept = Signal(), None, False
         with self._mutex:
-            if self._joining is not None:
-                return self._joining, False
-            self._joining = Signal()
-            return self._joining, True
+            if self._is_tried():
+                return False
+            self._tried = weakref.ref(mine)
+        try:
+            handle = await self._attempt(io, timeout=timeout).run()
+            self._handle, self.problem = handle, None
+            if not self._staying:
+                io.spawn(self._stay, name=f"stay a member: {self.key}")
+            kept = True
+        finally:
+            if handle is not None and not kept:
+                self._handle = None  # interrupted: nobody refers to it any more, so it is given back
+            mine.set()
+            self._changes.tell()
+        io.emit(Joined(self.key, handle.grant.session, handle.grant.fence, again))
+        return True
 
-    def _end_of_join(self) -> None:
-        with self._mutex:
-            ended, self._joining = self._joining, None
-        if ended is not None:
-            ended.set()
-
-    def _joined(self, io: IO, handle: Handle, *, again: bool) -> None:
-        self._handle, self.problem = handle, None
-        hold = handle.grant
-        io.emit(Joined(hold.key, hold.session, hold.fence, again))
+    def _is_tried(self) -> bool:
+        """Return whether some call makes an attempt; one that was interrupted is gone with its signal."""
+        tried = None if self._tried is None else self._tried()
+        return tried is not None and not tried.is_set()
 
     # -- staying
 
     async def _stay(self, io: IO) -> None:
         """Join again whenever the membership is lost, until it is left."""
+        if self._staying:
+            return  # started twice before it ran
+        self._staying = True
         failures = 0
-        while not self.is_over and (hold := self.hold) is not None:
-            if not hold.ended:
-                await io.wait(hold.over, deadline=hold.lease.valid_until)
-                hold.look(io.now())
-                continue
-            if hold.released or hold.reason in self.final:
-                return
-            _, mine = self._begin_to_join()
-            try:
-                if mine:
-                    self._joined(io, await self._attempt(io, timeout=None).run(), again=True)
+        try:
+            while not self.is_over and (hold := self.hold) is not None:
+                if not hold.ended:
                     failures = 0
+                    await io.wait(hold.over, deadline=hold.lease.valid_until)
+                    hold.look(io.now())
+                elif hold.released or hold.reason in self.final:
+                    return
+                elif await self._join_again(io):
+                    await self._write_latest(io)
+                else:
+                    failures += 1
+                    await io.wait(self.stopping, deadline=io.now() + self._pause(io, failures))
+        finally:
+            self._staying = False
+            self._changes.tell()
+
+    async def _join_again(self, io: IO) -> bool:
+        """Make an attempt in a task of its own, which ends when this is left."""
+
+        async def attempt(io: IO) -> None:
+            try:
+                await self._try(io, timeout=None, again=True)
             except ConsulCoordError as error:
-                failures += 1
                 self._refused(error)
-            finally:
-                if mine:
-                    self._end_of_join()
-            if not self.is_joined(io.now()):
-                await io.wait(self.stopping, deadline=io.now() + self._pause(io, failures))
-                continue
-            await self._write_latest(io)
+
+        task = io.spawn(attempt, name=f"join again: {self.key}")
+        unsubscribe = self.stopping.subscribe(task.cancel)
+        await io.wait(task.done)
+        unsubscribe()
+        return self.is_joined(io.now())
 
     async def end(self, io: IO, *, timeout: float) -> None:
         """Have no more attempts made; waits up to ``timeout`` seconds for the one under way."""
         self.stopping.set()
-        if self._task is not None:
-            self._task.cancel()
+        if self.hold is not None and self.hold.ended:
             async with io.shield(timeout) as deadline:
-                await io.wait(self._task.done, deadline=deadline)
+                while self._staying and io.now() < deadline:
+                    with self._changes.watching() as changed:
+                        if self._staying:
+                            await io.wait(changed, deadline=deadline)
 
     def _pause(self, io: IO, failures: int) -> float:
         return delay(max(1, failures), io.random(), most=LONGEST_PAUSE)
