@@ -21,7 +21,7 @@ from consul_coord.server.gotext import quote
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Resource = Literal["agent", "event", "key", "node", "query", "service", "session"]
+Resource = Literal["agent", "event", "key", "node", "operator", "query", "service", "session"]
 Policy = Literal["deny", "read", "list", "write"]
 DefaultPolicy = Literal["allow", "deny"]
 

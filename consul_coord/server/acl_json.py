@@ -59,9 +59,14 @@ def _token(where: str, shown: object) -> Token:
             )
             for kind, names in _object(where, shown, _KINDS).items()
             for resource, prefix in (_KINDS[kind],)
-            for name, given in _object(f"{where}.{kind}", names).items()
+            for name, given in _named(f"{where}.{kind}", resource, names).items()
         )
     )
+
+
+def _named(where: str, resource: Resource, shown: object) -> dict[str, Any]:
+    """Return the rules by name. The rule for operators has none: ``{"operator": "read"}``."""
+    return {"": {"policy": shown}} if resource == "operator" else _object(where, shown)
 
 
 def _default_policy(shown: object) -> DefaultPolicy:

@@ -110,6 +110,7 @@ ROUTES = (
     Route("/v1/query/", {"GET": query.read, "PUT": query.update, "DELETE": query.delete}, namespaced=False),
     _local("/v1/status/leader", "GET", status.leader, authorized=False),
     _local("/v1/status/peers", "GET", status.peers, authorized=False),
+    Route("/v1/operator/raft/configuration", {"GET": status.raft_configuration}, namespaced=False),
     _local("/v1/event/fire/", "PUT", event.fire),
     _local("/v1/event/list", "GET", event.list_all),
     Route("/v1/coordinate/nodes", {"GET": coordinate.nodes}, namespaced=False),

@@ -91,6 +91,7 @@ def test_permissions_come_from_a_file(tmp_path: Path) -> None:
         ('{"acl": {"anonymous": {"keys": {}}}}', "acl.anonymous: unknown field 'keys'"),
         ('{"acl": {"anonymous": {"key": {"a": {"policy": 1}}}}}', "acl.anonymous.key.a: a policy is one of"),
         ('{"acl": {"tokens": {"s3cret": {"key": {"a": "write"}}}}}', "acl.tokens (number 1)"),
+        ('{"acl": {"anonymous": {"operator": "no"}}}', "acl.anonymous.operator.: a policy is one of"),
         ("[]", "one JSON object"),
         ("{", "can't be read as JSON"),
     ],

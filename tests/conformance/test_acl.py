@@ -30,6 +30,7 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "other node's": (Rule("session", "node2", "write"),),
     "lister": (Rule("key", "a/", "list", prefix=True), Rule("key", "b/", "read", prefix=True)),
     "of web": (Rule("service", "web", "write"),),
+    "raft reader": (Rule("operator", "", "read"),),
     "nobody": (),
 }
 SECRETS: Final = {
@@ -50,6 +51,8 @@ class Guarded(Target):
 
 
 def as_text(rule: Rule) -> str:
+    if rule.resource == "operator":
+        return f'operator = "{rule.policy}"'
     kind = f"{rule.resource}_prefix" if rule.prefix else rule.resource
     return f'{kind} "{rule.name}" {{ policy = "{rule.policy}" }}'
 
@@ -126,6 +129,8 @@ def with_keys(target: Guarded) -> Guarded:
         ("nobody", ("GET", "/v1/agent/members", b""), 200),
         ("nobody", ("GET", "/v1/health/service/consul", b""), 200),
         ("nobody", ("PUT", "/v1/event/fire/x", b""), 403),
+        ("raft reader", ("GET", "/v1/operator/raft/configuration", b""), 200),
+        ("nobody", ("GET", "/v1/operator/raft/configuration", b""), 403),
     ],
 )
 def test_who_may_do_what(target: Guarded, who: str, call: tuple[str, str, object], status: int) -> None:

@@ -221,6 +221,20 @@ def test_status(target: Target) -> None:
     assert target.get("/v1/status/leader").headers["X-Consul-Index"] is None
 
 
+def test_raft_configuration(target: Target) -> None:
+    shown = target.get("/v1/operator/raft/configuration").json
+    (server,) = shown.pop("Servers")
+    assert shown == {"Index": 0}
+    assert server == {
+        "ID": target.get("/v1/agent/self").json["Config"]["NodeID"],
+        "Node": target.get("/v1/agent/self").json["Config"]["NodeName"],
+        "Address": target.get("/v1/status/leader").json,
+        "Leader": True,
+        "ProtocolVersion": "3",
+        "Voter": True,
+    }
+
+
 def test_agent_self(target: Target) -> None:
     shown = target.get("/v1/agent/self").json
     assert {"Config", "DebugConfig", "Coord", "Member", "Stats", "Meta"} <= shown.keys()

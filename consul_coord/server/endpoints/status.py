@@ -1,4 +1,4 @@
-"""/v1/status/: who leads."""
+"""/v1/status/ and /v1/operator/raft/: who leads, and which servers there are."""
 
 from __future__ import annotations
 
@@ -17,3 +17,18 @@ def leader(call: Call) -> Reply:
 def peers(call: Call) -> Reply:
     """Return the addresses of the servers."""
     return call.json([call.state.server_address])
+
+
+def raft_configuration(call: Call) -> Reply:
+    """Return the servers: this one, which votes, and leads unless there is no leader."""
+    call.authorizer.require("operator", "", "read")
+    state = call.state
+    server = {
+        "ID": state.node_id,
+        "Node": state.node,
+        "Address": state.server_address,
+        "Leader": state.leader == state.server_address,
+        "ProtocolVersion": "3",
+        "Voter": True,
+    }
+    return call.json({"Servers": [server], "Index": 0})
