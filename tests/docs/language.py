@@ -73,7 +73,9 @@ def page(text: str) -> Iterator[Sentence]:
             yield from _sentences(block)
             block = []
             fence = "" if fence and stripped.startswith(fence) else fence or stripped[:3]
-        elif not stripped or stripped.startswith(("#", "::: ", "|--", "![", "    options:")):
+        elif not stripped or re.match(
+            r"#|::: |\|--|!\[|\[[\w-]+\]: |options:$|filters: |inherited_members: ", stripped
+        ):
             yield from _sentences(block)
             block = []
         elif stripped.startswith("|"):
