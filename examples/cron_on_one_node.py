@@ -10,25 +10,24 @@ from __future__ import annotations
 import threading
 import time
 
-from consul_coord import Client, Lock, TxnOp
+from consul_coord import Client, Once, OnceRun
 
-LAST_RUN = "examples/cron/last-run"
 ran_on: list[str] = []
 
 
 def job(node: str, due: str) -> None:
     """Do what is due, unless another node does or has done it."""
-    # Not `try_acquire`: it would skip the run when the node that has the lock dies halfway.
-    with Client() as client, Lock(client, "examples/cron/lock", value=node).hold(timeout=60) as hold:
-        last = client.kv.get(LAST_RUN).value
-        # The lock alone is not enough: a node whose clock is late gets it after the job is done.
-        if last is not None and last.value.decode() >= due:
-            print(f"{node}: done already")
-            return
-        print(f"{node}: running what is due at {due}, fence {hold.fence}")
+
+    def work(run: OnceRun) -> None:
+        print(f"{node}: running what is due at {run.slot}, fence {run.fence}")
         ran_on.append(node)
-        # The guard: had the lock been lost meanwhile, nothing would be written, and this would raise.
-        client.txn(*hold.guard(), TxnOp.set(LAST_RUN, due))
+
+    # A lock alone is not enough: a node whose clock is late gets it after the job is done. `Once` also keeps
+    # a record of the last run. If the node that runs dies halfway, one that waits takes over.
+    with Client() as client:
+        result = Once(client, "examples/cron", value=node).run(work, slot=due, timeout=60)
+    if not result.ran:
+        print(f"{node}: done already, by {result.by}")
 
 
 def main() -> None:

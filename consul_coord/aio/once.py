@@ -98,7 +98,7 @@ class AsyncOnce:
 
     async def run(
         self,
-        fn: Callable[[AsyncHold], Awaitable[T]],
+        fn: Callable[[AsyncOnceRun], Awaitable[T]],
         *,
         slot: str | None = None,
         period: float | timedelta | None = None,
@@ -107,7 +107,7 @@ class AsyncOnce:
         max_hold: float | None = None,
         interrupt: bool = False,
     ) -> OnceResult[T]:
-        """Await ``fn(hold)`` if no run of this slot, or of a later one, has succeeded yet.
+        """Await ``fn(run)`` if no run of this slot, or of a later one, has succeeded yet.
 
         Give a ``slot`` or a ``period``. A slot names what is to be done once: a date, a version. Slots rise:
         numbers in their names compare by value, the rest by its characters. ``period``: whole seconds, or a
@@ -218,7 +218,7 @@ def async_every(
     def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, OnceResult[T]]]:
         @functools.wraps(function)
         async def run(*args: P.args, **kwargs: P.kwargs) -> OnceResult[T]:
-            async def call(_: AsyncHold) -> T:
+            async def call(_: AsyncOnceRun) -> T:
                 return await function(*args, **kwargs)
 
             return await once.run(

@@ -97,7 +97,7 @@ class Once:
 
     def run(
         self,
-        fn: Callable[[Hold], T],
+        fn: Callable[[OnceRun], T],
         *,
         slot: str | None = None,
         period: float | timedelta | None = None,
@@ -106,7 +106,7 @@ class Once:
         max_hold: float | None = None,
         interrupt: bool = False,
     ) -> OnceResult[T]:
-        """Call ``fn(hold)`` if no run of this slot, or of a later one, has succeeded yet.
+        """Call ``fn(run)`` if no run of this slot, or of a later one, has succeeded yet.
 
         Give a ``slot`` or a ``period``. A slot names what is to be done once: a date, a version. Slots rise:
         numbers in their names compare by value, the rest by its characters. ``period``: whole seconds, or a
@@ -217,7 +217,7 @@ def every(
     def decorate(function: Callable[P, T]) -> Callable[P, OnceResult[T]]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> OnceResult[T]:
-            def call(_: Hold) -> T:
+            def call(_: OnceRun) -> T:
                 return function(*args, **kwargs)
 
             return once.run(

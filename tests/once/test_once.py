@@ -565,3 +565,25 @@ def test_a_run_released_without_a_record_counts_as_a_crash(site: Site, client: C
 def test_either_a_slot_or_a_period_is_given(client: Client, site: Site, which: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         Once(client, site.key).run(lambda _: None, **which)
+
+
+def test_a_run_that_is_stuck_loses_the_lock_and_is_taken_over(
+    site: Site, make_client: MakeClient, job: Job
+) -> None:
+    go = threading.Event()
+
+    def stuck(run: OnceRun) -> None:
+        assert run.lost.wait(30)
+        assert go.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(Once(make_client(), site.key).run, stuck, slot="1", max_hold=0.3)
+        eventually(lambda: site.operator.holder(site.key))
+        assert Once(make_client(), site.key).run(job, slot="1", timeout=30).ran
+        go.set()
+        with pytest.raises(LockLost) as lost:
+            first.result(30)
+    assert lost.value.reason is LossReason.MAX_HOLD
+    found = recorded(site)
+    assert found is not None
+    assert found["fence"] == job.fences[0]

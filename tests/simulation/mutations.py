@@ -36,6 +36,7 @@ from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.kind import MultiLockKind
 from consul_coord.recipes.lock.multi import MultiLockAttempt
+from consul_coord.recipes.once import once
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.session import keeping as session
@@ -601,6 +602,30 @@ MUTATIONS = (
         "_give_up_tickets",
         "if self.asked:",
         "if False:",
+    ),
+    Mutation(
+        "a job's record is not read again in the grant",
+        once,
+        "begin",
+        "judge(ask, read(attempt.read[0] if attempt.read else await _alone(io, client, once)))",
+        "verdict",
+        breaks="once",
+    ),
+    Mutation(
+        "a job's record is written without the guard",
+        once,
+        "finish",
+        "*hold.guard(), write",
+        "write",
+        breaks="once",
+    ),
+    Mutation(
+        "a slot that is not the recorded one runs",
+        once,
+        "judge",
+        "rank(ask.slot) > rank(record.slot)",
+        "ask.slot != record.slot",
+        breaks="once",
     ),
 )
 """All of them."""

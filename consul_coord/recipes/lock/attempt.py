@@ -111,6 +111,7 @@ class LockAttempt(Attempt):
             self.holders = self._held_here(key)
             self._block("queued", position=self.client.tickets.position(ticket))
             raise self._timeout()
+        self._seen = None  # what was seen before the wait is old
 
     def _held_here(self, key: str) -> tuple[Holder, ...]:
         """Return the holder of a key if it is another thread or task of this client; no I/O."""
@@ -148,12 +149,13 @@ class LockAttempt(Attempt):
         """Return how to get the lock without queueing, if that may be tried."""
         allowed = self.may_barge and not self.client.queue_memory.must_queue(self.key)
         self.may_barge = False
-        if self._seen is not None or self.key not in self.client.holds.fences:
+        if self._needs_look:
             # Never held by this client, or long ago: what else might the key be?
             look = await self._first_look()
             if judge(look, self.session) == Adopt():
                 return self._adopt
-            allowed = allowed and (look.pair is None or look.pair.session is None)
+            lets_go_first = self.plan.polite and look.others(self.session)
+            allowed = allowed and not lets_go_first and (look.pair is None or look.pair.session is None)
         return self._barge if allowed else None
 
     async def _take_if_free(self) -> Handle:
@@ -164,9 +166,8 @@ class LockAttempt(Attempt):
         return handle
 
     async def _may_take_at_once(self) -> bool:
-        must_queue = self.plan.fair or self.client.queue_memory.must_queue(self.key)
-        known = self._seen is None and self.key in self.client.holds.fences
-        if self._without_queue or (known and not must_queue):
+        must_queue = self.plan.fair or self.plan.polite or self.client.queue_memory.must_queue(self.key)
+        if self._without_queue or not (must_queue or self._needs_look):
             return True
         look = await self._first_look()
         if look.pair is not None and look.pair.session not in {None, self.session}:
@@ -216,6 +217,12 @@ class LockAttempt(Attempt):
             await self._withdraw(self.limit)
             return None
         return look
+
+    @property
+    def _needs_look(self) -> bool:
+        """Whether the key or its queue is to be looked at before a barge."""
+        known = self.key in self.client.holds.fences
+        return self.plan.polite or self._seen is not None or not known
 
     async def _first_look(self) -> Look:
         look, self._seen = self._seen, None

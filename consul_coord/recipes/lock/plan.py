@@ -24,6 +24,8 @@ class LockPlan:
     fair: bool
     reentrant: bool
     session: SessionSpec | str | None
+    polite: bool = False
+    """Whether a newcomer queues if it sees others wait, and takes a free lock at once otherwise."""
     reads: str = ""
     """A prefix that is read in each transaction which grants the lock; empty for none."""
     remove: bool = False

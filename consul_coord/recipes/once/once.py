@@ -3,6 +3,8 @@
 Rules, each with what happens without it
 - The record is read twice: before the lock, so that whoever comes too late sends one request; and in the very
   transaction that grants the lock. Between the two readings another caller may have run the slot.
+- Callers that wait are let go first. A newcomer comes from a later slot, perhaps, and would pass over that of
+  those who wait.
 - The record is written before the lock is released, in a transaction with the hold's guard: whoever has lost
   the lock records nothing. Two callers can both have done the work; only one of them has run it.
 - A record whose write got no answer is written again, the same, until the hold is over. It can be applied
@@ -62,6 +64,7 @@ class OnceObject(Cancellable):
             fair=False,
             reentrant=False,
             session=session,
+            polite=True,
             reads=self.record,
         )
         self.lock = LockObject(plan)
@@ -93,26 +96,28 @@ async def begin(
     """Get the turn to run, or return the record of the run that makes it needless.
 
     Waits up to ``timeout`` seconds while another caller has the lock, and has it for ``max_hold`` at most.
-    Raises what an acquire raises.
+    Raises what an acquire raises, and LockLost when the lock was lost again before the run began.
     """
     check_max_hold(max_hold)
     attempt = LockAttempt(io, client, once.lock.plan, once.lock.with_client(client), timeout=timeout)
+    started = io.now()
     seen = await _look(io, client, once, deadline=attempt.deadline)
     verdict = judge(ask, read(seen.pop(once.record, None)))
     if isinstance(verdict, Record):
-        return _told(io, once, ask, verdict)
+        return _told(io, once, ask, verdict, started)
     attempt.begin_from(seen.values())
     handle = await attempt.run()
     client.holds.limit(handle.grant, max_hold)
     try:
         verdict = judge(ask, read(attempt.read[0] if attempt.read else await _alone(io, client, once)))
+        check(handle.grant, io.now())
     except ConsulCoordError:
         await release(io, client.holds, handle.grant)
         raise
     if isinstance(verdict, str):
         return Turn(handle, verdict, attempt.value.decode(errors="replace"))
     await release(io, client.holds, handle.grant)
-    return _told(io, once, ask, verdict)
+    return _told(io, once, ask, verdict, started)
 
 
 async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) -> dict[str, KVPair]:
@@ -151,8 +156,8 @@ async def _alone(io: IO, client: Shared, once: OnceObject) -> KVPair | None:
     return (await answer(io, kv.get(once.record, options=_CONSISTENT), timeout=client.timeout)).value
 
 
-def _told(io: IO, once: OnceObject, ask: Ask, record: Record) -> Record:
-    ahead = seconds_ahead(ask, record)
+def _told(io: IO, once: OnceObject, ask: Ask, record: Record, started: float) -> Record:
+    ahead = seconds_ahead(ask, record, waited=io.now() - started)
     if ahead:
         io.emit(SlotAhead(once.key, record.slot, record.by, ahead))
     return record

@@ -149,12 +149,13 @@ def judge(ask: Ask, record: Record | None) -> str | Record:
     return record
 
 
-def seconds_ahead(ask: Ask, record: Record) -> float:
+def seconds_ahead(ask: Ask, record: Record, *, waited: float) -> float:
     """Return by how much the recorded period begins in the caller's future; 0 when that is as it may be.
 
-    More than a period says that a clock is wrong: the caller's, or that of whoever ran.
+    More than a period says that a clock is wrong: the caller's, or that of whoever ran. ``waited``: seconds
+    that have passed since the caller looked at its clock.
     """
-    begins = beginning_of(record.slot)
-    if ask.period is None or begins is None or begins <= ask.now + ask.period:
+    begins, now = beginning_of(record.slot), ask.now + waited
+    if ask.period is None or begins is None or begins <= now + ask.period:
         return 0.0
-    return begins - ask.now
+    return begins - now

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from consul_coord import events
 from consul_coord.testing.simulation.claims import Claim
 from consul_coord.testing.simulation.counts import Counts
+from consul_coord.testing.simulation.jobs import JobRules
 from consul_coord.testing.simulation.key_rules import KeyRules
 from consul_coord.testing.simulation.promises import Promises
 from consul_coord.testing.simulation.shapes import GUARDED, LOCKING
@@ -49,6 +50,7 @@ Rule = Literal[
     "order",
     "fairness",
     "record",
+    "once",
     "fork",
     "stuck",
     "progress",
@@ -104,7 +106,8 @@ class Judge:
         self.cluster = cluster
         self._scheduler = scheduler
         self._processes: dict[str, Process] = {}
-        self.keys = {key: KeyRules(self, cluster, key) for key in (*plan.keys, *plan.elections)}
+        self.keys = {key: KeyRules(self, cluster, key) for key in (*plan.keys, *plan.elections, *plan.jobs)}
+        self.jobs = {key: JobRules(self, cluster, key) for key in plan.jobs}
         self.pools = {pool.prefix: SlotRules(self, cluster, pool) for pool in plan.pools}
         self.rules: dict[str, Rules] = {**self.keys, **self.pools}
         if not self.bounded:
@@ -267,6 +270,8 @@ class Judge:
         self.promises.went_back(max((rules.latest for rules in self._in_order), default=0))
         for rules in self.rules.values():
             rules.forced()
+        for job in self.jobs.values():
+            job.went_back()
 
     # -- clients
 
@@ -384,6 +389,9 @@ class Judge:
         for rules in self._in_order:
             if written or healed or rules.claims:
                 rules.look(written=written)
+        if written:
+            for job in self.jobs.values():
+                job.look()
         self.promises.look()
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from consul_coord.models import SessionSpec
 from consul_coord.models.session import SERF_HEALTH
 from consul_coord.testing.simulation.dice import Dice
-from consul_coord.testing.simulation.shapes import SHAPES
+from consul_coord.testing.simulation.shapes import RECORD, SHAPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,6 +126,8 @@ class Plan:
     """Whether what is got is kept for long."""
     stuck: float = 0.0
     """Of so many holds the end is given in advance, by ``max_hold`` or a beat that does not come."""
+    jobs: tuple[str, ...] = ()
+    """Keys of jobs that each process tries to run."""
     office: Literal["", "heirs", "short"] = ""
     """What leaders are like: all hand over, or all lead for a moment, with many of low priority."""
 
@@ -150,11 +152,12 @@ class Plan:
         spec, checks = self.spec, list(self.spec.node_checks)
         fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
+        jobs = f"; jobs: {', '.join(self.jobs)}" if self.jobs else ""
         rows = (
             f"seed {self.seed}: {self.processes} processes with {self.users} users each",
             f"locks: {', '.join(self.keys) or 'none'}{', and all together' * self.several}",
             f"foreign clients of each kind: {self.foreign}",
-            f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}",
+            f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}{jobs}",
             f"sessions: TTL {spec.ttl} s (ends after {self.ttl_factor:g} x), lock-delay {spec.lock_delay} s",
             f"sessions: {spec.behavior}, checks {checks}; clocks {self.skew:.1%} off at most",
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
@@ -232,8 +235,23 @@ def draw(seed: int) -> Plan:
     rng = Dice(seed, "plan")
     plan = _mixed(seed, rng)
     if rng.chance(SCENES_SHARE):
-        return replace(plan, **rng.choice(SCENES)(rng, plan))
-    return replace(plan, stuck=STUCK) if Dice(seed, "stuck").chance(STUCK_SHARE) else plan
+        plan = replace(plan, **rng.choice(SCENES)(rng, plan))
+    elif Dice(seed, "stuck").chance(STUCK_SHARE):
+        plan = replace(plan, stuck=STUCK)
+    return _with_jobs(plan, Dice(seed, "jobs"))
+
+
+def _with_jobs(plan: Plan, rng: Dice) -> Plan:
+    """Add a job to a part of the plans that do not promise who is served when, and leave the others."""
+    if plan.gentle or not rng.chance(JOBS_SHARE):
+        return plan
+    plan = replace(plan, jobs=("job/a",))
+    if rng.chance(0.5):
+        return plan
+    # A late record has to meet a later run of its slot.
+    fates = {**plan.fates, **dict.fromkeys(rng.choice((("late",), ("late and cut off", "reply lost"))), 0.01)}
+    hot = frozenset({RECORD, rng.choice((RECORD, "barge", "take", "adopt"))})
+    return replace(plan, fates=fates, hot=hot, hot_probability=0.5, chaos_seconds=2 * plan.chaos_seconds)
 
 
 def _mixed(seed: int, rng: Dice) -> Plan:
@@ -366,6 +384,8 @@ _TWO_KEYS = ("jobs/a", "jobs/b")
 STUCK = 0.4
 STUCK_SHARE = 0.2
 """The part of the other runs where holders get stuck."""
+JOBS_SHARE = 0.15
+"""The part of all runs in which there is a job besides."""
 SCENES_SHARE = 0.3
 """The part of all runs that are one of these."""
 

@@ -12,9 +12,13 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.recipes.once.record import key_of
+
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request
 
+RECORD = "record"
+"""The writing of a job's record; not among ``SHAPES``, so that runs without jobs are drawn as they were."""
 GUARDED = "done/"
 """Prefix of the keys that are written under a hold's guard."""
 
@@ -128,10 +132,15 @@ def shape_of(request: Request) -> Shape:
 
 def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
     fields = _without_removals([op["KV"] for op in ops])
+    last = fields[-1]["Key"]
+    is_record = last == key_of(fields[0]["Key"].partition("/.")[0])
+    if is_record and fields[-1]["Verb"] == "get-tree":
+        fields = fields[:-1]  # what a grant reads besides
     verbs = tuple(op["Verb"] for op in fields)
     name = _BY_VERBS.get(verbs) or ("locking" if "lock" in verbs else "other")
     session = next((op["Session"] for op in fields if op.get("Session")), "")
-    last = fields[-1]["Key"]
+    if is_record and verbs[-1] == "set":
+        return Shape(RECORD, last, session)
     if last.startswith(GUARDED):
         return Shape("guarded", last, session)
     # What a barge checks is its contender; what it is about is the key that it locks.

@@ -23,6 +23,7 @@ from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.double import fork
 from consul_coord.testing.simulation.foreign import ForeignLock, ForeignSemaphore
 from consul_coord.testing.simulation.holding import CALM_HOLD
+from consul_coord.testing.simulation.jobs import JobUser
 from consul_coord.testing.simulation.judge import Judge
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
 from consul_coord.testing.simulation.network import COURSES, Network
@@ -67,7 +68,7 @@ class World:
         self.judge = Judge(self.scheduler, plan, self.cluster)
         self.network = Network(self.scheduler, self.cluster, plan, self._dice("network"), self.judge)
         self.processes: list[Process] = []
-        self._users: list[LockUser | SlotUser | CandidateUser] = []
+        self._users: list[LockUser | SlotUser | CandidateUser | JobUser] = []
         self._running: dict[SimTask, str] = {}
         self._healed = False
         self._idle_since = 0.0
@@ -108,8 +109,11 @@ class World:
         self._run_users(process, [kinds[number % len(kinds)](f"user {number}") for number in users])
         candidates = [CandidateUser(process, key, plan, healed=self._is_healed) for key in plan.elections]
         self._run_users(process, candidates)
+        self._run_users(process, [JobUser(process, key, healed=self._is_healed) for key in plan.jobs])
 
-    def _run_users(self, process: Process, users: Sequence[LockUser | SlotUser | CandidateUser]) -> None:
+    def _run_users(
+        self, process: Process, users: Sequence[LockUser | SlotUser | CandidateUser | JobUser]
+    ) -> None:
         for user in users:
             self._users.append(user)
             self.start(process, user.run, user.actor)
@@ -217,7 +221,7 @@ class World:
     def _round(self) -> float:
         """How many seconds everybody's turns take at most, one after the other."""
         plan = self.plan
-        things = len(plan.keys) + len(plan.pools) + len(plan.elections)
+        things = len(plan.keys) + len(plan.pools) + len(plan.elections) + len(plan.jobs)
         longest = CALM_HOLD + _TURN + (2 * (PRIORITY_DELAY + REST[1]) if plan.elections else 0.0)
         return plan.stretch * len(self._users) * things * longest
 

@@ -159,7 +159,12 @@ def test_the_slot_of_a_period_that_is_not_aligned_never_falls_back() -> None:
     ],
 )
 def test_a_recorded_period_far_in_the_future_is_told(slot: str, period: int | None, ahead: float) -> None:
-    assert seconds_ahead(ask("x", period=period), record(slot)) == ahead
+    assert seconds_ahead(ask("x", period=period), record(slot), waited=0.0) == ahead
+
+
+def test_whoever_has_waited_into_the_recorded_period_is_not_told_that_it_is_in_the_future() -> None:
+    ran = record(period_slot(HOUR, at=NOON + 3 * HOUR))
+    assert seconds_ahead(ask("x", period=HOUR), ran, waited=2.5 * HOUR) == 0
 
 
 # -- the record

@@ -1,0 +1,179 @@
+"""Jobs that run once in each slot: the hosts that try to run them, and what must hold of the jobs.
+
+Rules
+- No slot succeeds twice, and the recorded slot never falls, whatever slots the users' clocks make them ask
+  for. A restored snapshot turns back both.
+- A call that reports success finds its run recorded. A call that reports an earlier run names its own slot,
+  or a later one.
+- Once the world is healed, the next slot is done.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    ConsulCoordError,
+    DecodeError,
+    LockLost,
+    PermissionDenied,
+    SessionCheckFailed,
+)
+from consul_coord.http.failures import retryable
+from consul_coord.recipes.contend.recipe import Waiting
+from consul_coord.recipes.once import once as recipe
+from consul_coord.recipes.once.record import Ask, Record, key_of
+from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.io import IO
+    from consul_coord.testing.simulation.cluster import Cluster
+    from consul_coord.testing.simulation.driver import SimIO
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.process import Process
+
+PERIOD = 4.0
+"""Seconds between two slots."""
+MOST_OFF = 2
+"""Slots by which a user's clock is wrong, at most."""
+
+
+class JobRules:
+    """Judges one job's record."""
+
+    def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
+        self._judge = judge
+        self._cluster = cluster
+        self._name = name
+        self._index = 0
+        self.slot = 0
+        """The slot that is recorded."""
+        self._fences: dict[int, int] = {}
+        """By slot: the fence under which it succeeded."""
+        self._ever: set[tuple[int, int]] = set()
+        """Slot and fence of each success, also of what a restore has undone."""
+
+    def look(self) -> None:
+        """Judge what stands in the record, after something was written."""
+        entry = self._cluster.entry(key_of(self._name))
+        if entry is None or entry.modify_index == self._index:
+            return
+        self._index = entry.modify_index
+        found = json.loads(entry.value)
+        slot, fence = int(found["slot"]), int(found["fence"])
+        if slot < self.slot:
+            self._judge.convict("once", f"the slot of {self._name} fell from {self.slot} to {slot}")
+        self.slot = slot
+        if found["outcome"] == "failed":
+            self._judge.see("job failed")
+            return
+        self._judge.see("job done")
+        self._ever.add((slot, fence))
+        if self._fences.setdefault(slot, fence) != fence:
+            text = f"slot {slot} of {self._name} succeeded under fences {self._fences[slot]} and {fence}"
+            self._judge.convict("once", text)
+
+    def went_back(self) -> None:
+        """Take note that the state is an earlier one."""
+        self.slot = 0
+        self._fences.clear()
+
+    def told_done(self, slot: int, fence: int) -> None:
+        """Judge a call that reports its run as recorded."""
+        if (slot, fence) not in self._ever:
+            self._judge.convict(
+                "once", f"slot {slot} of {self._name} is told to be done, and was not recorded"
+            )
+
+    def told_of(self, record: Record, asked: int) -> None:
+        """Judge a call that reports an earlier run."""
+        self._judge.see("job skipped")
+        if int(record.slot) < asked:
+            self._judge.convict("once", f"slot {asked} of {self._name} was skipped for slot {record.slot}")
+
+
+class JobUser(Holder):
+    """A host that tries to run a job in every slot, by a clock that may be wrong."""
+
+    def __init__(self, process: Process, key: str, *, healed: Callable[[], bool]) -> None:
+        super().__init__(process, f"job {key}", healed=healed)
+        self.key = key
+        self._off = self.rng.randrange(2 * MOST_OFF + 1) - MOST_OFF
+        self._rules = self.judge.jobs[key]
+        self._once = recipe.OnceObject(key, value=process.name.encode(), session=None)
+        # As all that this process contends for, so that one rule judges them alike.
+        self._once.lock.plan = replace(self._once.lock.plan, fair=process.fair)
+
+    async def run(self, io: SimIO) -> None:
+        """Try until the world is healed."""
+        while not self.healed():
+            slot = max(1, int(self.judge.now / PERIOD) + self._off)
+            # A fair lock that is only tried may lose a race against a newcomer of the same moment.
+            kinds = (None, self.rng.uniform(0.0, 10.0), None if self.process.fair else 0.0)
+            await self._try(io, slot, timeout=self.rng.choice(kinds))
+            await io.sleep(self.rng.uniform(0.0, PERIOD))
+
+    async def calm_rounds(self, io: SimIO) -> None:
+        """Have the next slot done, whatever that takes."""
+        slot = self._rules.slot + 1
+        for _ in range(2):  # a first run may have had its turn before the last fault was noticed
+            if self._rules.slot < slot:
+                await self._try(io, slot, timeout=None)
+        if self._rules.slot < slot:
+            self.judge.convict(
+                "progress", f"{self.process.name} could not have slot {slot} of {self.key} done"
+            )
+
+    async def _try(self, io: SimIO, slot: int, *, timeout: float | None) -> None:
+        process, calm = self.process, self.healed()
+        ask = Ask(slot=str(slot), now=0.0, retry_failed=calm or self.rng.chance(0.7))
+        try:
+            turn = await process.call(
+                io.task,
+                lambda io: recipe.begin(io, process.core, self._once, ask, timeout=timeout),
+                interrupt=Waiting(self._once),
+            )
+        except (AcquireTimeout, AcquireCancelled):
+            self.judge.see("job waited in vain")
+            return
+        except (PermissionDenied, SessionCheckFailed, DecodeError):
+            await io.sleep(0.2)
+            return
+        except LockLost:
+            self.judge.see("job lost before it began")
+            return
+        except ConsulCoordError as error:
+            if not retryable(error):
+                raise
+            return
+        if isinstance(turn, Record):
+            self._rules.told_of(turn, slot)
+            return
+        hold = turn.handle.grant
+        claim = self.judge.granted(process, hold, of=self.key, actor=self.actor)
+        process.core.holds.on_lost(hold, lambda _: self.judge.told(claim))
+        try:
+            if calm:
+                await io.wait(hold.lost, deadline=io.now() + self.rng.uniform(0, CALM_HOLD))
+            else:
+                await self.work(io, hold, claim)
+            if calm or self.rng.chance(0.85):
+                await self._finish(io, turn, failed=not calm and self.rng.chance(0.2))
+            else:
+                self.judge.see("job without a record")
+        finally:
+            await self.give_back(io, hold, claim)
+
+    async def _finish(self, io: SimIO, turn: recipe.Turn, *, failed: bool) -> None:
+        async def finish(io: IO) -> None:
+            record = await recipe.finish(io, self.process.core, self._once, turn, at=0.0, failed=failed)
+            if not failed:
+                self._rules.told_done(int(record.slot), record.fence)
+
+        await self.call(io, finish)
