@@ -95,7 +95,7 @@ class _Observer(Observer):
     type=options.DURATION,
     default=0.0,
     metavar="TIME",
-    help="Stand only when nobody has led for this long.",
+    help="Stand only if there was no leader for this long.",
 )
 @click.option(
     "--ttl",
@@ -109,7 +109,7 @@ class _Observer(Observer):
     "--lock-delay",
     type=options.DURATION,
     metavar="TIME",
-    help="How long nobody is elected after a leader died (default: the server's, 15 s). Give it "
+    help="How long no candidate is elected after a leader died (default: the server's, 15 s). Give it "
     "together with --ttl: without contact to Consul a leadership lasts no longer than the shorter of both.",
 )
 @click.option(

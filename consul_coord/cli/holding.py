@@ -51,7 +51,7 @@ _OPTIONS = (
         "--lock-delay",
         type=options.DURATION,
         metavar="TIME",
-        help="How long nobody gets it after a holder died (default: the server's, 15 s). Give it "
+        help="How long no client gets it after a holder died (default: the server's, 15 s). Give it "
         "together with --ttl: a hold without contact to Consul lasts no longer than the shorter of both.",
     ),
     click.option(
@@ -66,7 +66,7 @@ _OPTIONS = (
 )
 
 
-fair = click.option("--fair", is_flag=True, help="Never pass those who wait already.")
+fair = click.option("--fair", is_flag=True, help="Never pass waiters.")
 
 
 def command_options(function: F) -> F:

@@ -24,7 +24,7 @@ Examples:
   consul-coord leader service/web/leader
   consul-coord leader service/web/leader --watch --json
 
-The exit code is 1 when nobody leads. JSON has the value as text in "value" or, when it is none, in
+The exit code is 1 if nobody leads. JSON has the value as text in "value" or, if it is not text, in
 "value_base64"; "leader" is null when nobody leads.
 """
 

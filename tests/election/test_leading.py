@@ -158,7 +158,7 @@ def test_waiting_in_vain_says_so(stand: Stand) -> None:
 
 def test_who_is_no_candidate_at_present_is_told_so(stand: Stand) -> None:
     unhealthy = stand(health=lambda: False)
-    with pytest.raises(AcquireTimeout, match="it does not contend at present") as caught:
+    with pytest.raises(AcquireTimeout, match="it does not stand at present") as caught:
         unhealthy.wait_for_leadership(timeout=0.1)
     assert caught.value.__cause__ is None
 

@@ -32,7 +32,7 @@ def blocked_by(sessions: Sessions, kept: KeptSession, key: str, error: TxnFailed
     if "invalid_session" in by_kind:
         sessions.end(kept, LossReason.SESSION_GONE)
         if kept.outside:
-            message = f"session {kept.id}, given for {key!r}, does not exist (any more)"
+            message = f"session {kept.id}, given for {key!r}, does not exist, or has ended"
             raise SessionNotFound(message, session=kept.id) from error
         return "unreachable"
     raise_if_denied(key, error)

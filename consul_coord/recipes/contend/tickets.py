@@ -68,8 +68,8 @@ class Tickets:
             queue = self.queue(ticket.key)
             if queue and ticket.owner is not None and queue[0].owner == ticket.owner:
                 message = (
-                    f"{ticket.key!r} is held by this thread or task already: release it first, "
-                    "or use ReentrantLock if it is meant to be taken twice"
+                    f"{ticket.key!r} is already held by this thread or task: release it first, "
+                    "or use ReentrantLock if your code acquires it twice"
                 )
                 raise AlreadyHeld(message, key=ticket.key)
             # An empty queue stays until ``heal``, so that nobody is put into one that was just dropped.

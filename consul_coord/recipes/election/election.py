@@ -595,7 +595,7 @@ def _timeout(candidacy: Candidacy, *, waited: float) -> AcquireTimeout:
     elif attempt is not None:
         why = attempt.blocker.describe(attempt.cause)
     else:
-        why = "it does not contend at present (it has just begun, rests, is not healthy, or of low priority)"
+        why = "it does not stand at present: it just started, rests, is not healthy, or has low priority"
     message = f"not elected leader of {key!r} {within(waited)}: {why}"
     error = AcquireTimeout(message, key=key, blocker=candidacy.blocker, waited=waited)
     error.__cause__ = problem if attempt is None or attempt.cause is None else attempt.cause
@@ -707,5 +707,5 @@ async def _name_heir(io: IO, client: Shared, hold: Grant, heir: str) -> None:
             check(hold, io.now())
             raise
         return
-    message = f"the queue of {key!r} kept changing: nobody was named, and the leadership was kept"
+    message = f"the queue of {key!r} kept changing: no heir was named, and this client still leads"
     raise AcquireTimeout(message, key=key, session=hold.session, blocker=Blocker("queued", heir))

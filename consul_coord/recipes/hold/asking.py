@@ -34,7 +34,7 @@ def check(hold: Grant, now: float) -> None:
     if reason is not None:
         raise lost_error(hold, reason)
     if hold.released:
-        message = f"the hold of {hold.key!r} (fence {hold.fence}) was released: acquire the lock anew"
+        message = f"the hold of {hold.key!r} (fence {hold.fence}) was released: acquire the lock again"
         raise NotHeld(message, key=hold.key, session=hold.session)
 
 
@@ -46,13 +46,16 @@ async def ensure(io: IO, sessions: Sessions, hold: Grant, *, seconds: float) -> 
     """
     if seconds > hold.lease.longest:
         message = (
-            f"ensure({seconds:g}): this session's lease is {hold.lease.longest:g} s at most; use a longer ttl"
+            f"ensure({seconds:g}): this session's lease is {hold.lease.longest:g} s at most; set longer ttl "
+            "and lock_delay"
         )
         raise InvalidArgument(message)
     check(hold, io.now())
     if seconds > hold.limited_until - io.now():
         left = hold.limited_until - io.now()
-        message = f"ensure({seconds:g}): the hold ends in {left:.1f} s, by its max_hold or for want of a beat"
+        message = (
+            f"ensure({seconds:g}): the hold ends in {left:.1f} s, because of its max_hold or a missing beat"
+        )
         raise InvalidArgument(message)
     if hold.lease.remaining(io.now()) >= seconds:
         return

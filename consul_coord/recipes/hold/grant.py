@@ -394,11 +394,11 @@ def error_at_exit(hold: Grant, now: float, raised: BaseException | None) -> Lock
 
 _TOLD = {
     LossReason.EXPIRED: "its session could not be renewed in time",
-    LossReason.SESSION_GONE: "its session was destroyed, or ended by a health check or the server",
-    LossReason.RELEASED_BY_OTHER: "somebody else released the key",
-    LossReason.KEY_DELETED: "somebody deleted the key",
+    LossReason.SESSION_GONE: "its session was destroyed, or a health check or the server ended it",
+    LossReason.RELEASED_BY_OTHER: "another client released the key",
+    LossReason.KEY_DELETED: "another client deleted the key",
     LossReason.TAKEN_OVER: "another session holds the key now",
-    LossReason.SLOT_REMOVED: "the semaphore's record does not name it any more",
+    LossReason.SLOT_REMOVED: "the semaphore's record no longer names it",
     LossReason.FORKED: "this is a forked child, and the hold is its parent's",
     LossReason.CLIENT_CLOSED: "the client was closed",
     LossReason.RESIGNED: "it was resigned",

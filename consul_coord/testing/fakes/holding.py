@@ -104,7 +104,7 @@ class BaseHold:
         if self.reason is not None:
             raise self._error(self.reason)
         if not self.is_held:
-            message = f"the hold of {self.key!r} (fence {self.fence}) was released: acquire it anew"
+            message = f"the hold of {self.key!r} (fence {self.fence}) was released: acquire it again"
             raise NotHeld(message, key=self.key, session=self.session)
 
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:

@@ -296,7 +296,7 @@ def test_check_raises_once_lost_and_not_before(bench: Bench) -> None:
 
 def test_check_raises_once_released_and_names_the_way_out(bench: Bench) -> None:
     bench.hold.begin_release()
-    with pytest.raises(NotHeld, match=r"'k' \(fence 7\) was released: acquire the lock anew"):
+    with pytest.raises(NotHeld, match=r"'k' \(fence 7\) was released: acquire the lock again"):
         hold_ops.check(bench.hold, 9.9)
     with pytest.raises(NotHeld):
         hold_ops.check(bench.hold, 10.0)  # its end was settled before the lease's

@@ -477,7 +477,7 @@ class TestHolding:
 
     @pytest.mark.parametrize(
         ("at", "words"),
-        [(0, "somebody deleted the key"), (1, f"the semaphore's record '{P}/.lock' was deleted")],
+        [(0, "another client deleted the key"), (1, f"the semaphore's record '{P}/.lock' was deleted")],
     )
     def test_which_key_was_deleted_is_told(self, bench: Bench, at: int, words: str) -> None:
         hold = bench.held()

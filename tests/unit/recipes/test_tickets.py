@@ -56,7 +56,7 @@ def test_leaving_twice_or_without_joining_does_nothing(queues: Tickets) -> None:
 def test_who_has_the_turn_may_not_queue_behind_itself(queues: Tickets) -> None:
     ticket = joined(queues, "a")
     with pytest.raises(
-        AlreadyHeld, match=r"'k' is held by this thread or task already.*ReentrantLock"
+        AlreadyHeld, match=r"'k' is already held by this thread or task.*ReentrantLock"
     ) as told:
         joined(queues, "a")
     assert told.value.key == "k"
