@@ -36,12 +36,9 @@ LARGE: Final = {
     "two clients, twice each, two faults": SemaphoreModel(attempts=2, faults=2),
     "an operator deletes, a fault": SemaphoreModel(deletions=1, attempts=2),
     "four clients for two slots": SemaphoreModel(clients=4, limit=2, faults=0),
-    "three clients for two slots, two kills": SemaphoreModel(clients=3, limit=2, faults=0, kills=2),
-    "three clients for two slots, a kill, the limit raised": SemaphoreModel(
-        clients=3, limit=2, faults=0, kills=1, raises=1
-    ),
+    "three clients for two slots, a kill": SemaphoreModel(clients=3, limit=2, faults=0, kills=1),
+    "two clients, a kill, the limit raised": SemaphoreModel(faults=0, kills=1, raises=1, attempts=2),
     "two clients, twice each, a fault and a kill": SemaphoreModel(attempts=2, kills=1),
-    "three clients, a kill and a death": SemaphoreModel(clients=3, faults=0, kills=1, deaths=1),
 }
 HAPPENS: Final = {
     *("take done", "take refused", "take lost", "take late", "take reply lost", "join late", "leave lost"),
