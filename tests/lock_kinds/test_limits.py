@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ def test_a_stuck_hold_ends_for_its_holder_first_and_is_given_back_after_the_lock
     with pytest.raises(LockLost, match="max_hold") as caught:
         hold.check()
     assert caught.value.reason is LossReason.MAX_HOLD
-    assert stuck.pending_cleanup == 1
+    eventually(lambda: stuck.pending_cleanup == 1)
     with RIVALS[kind](rival, site.key).hold(timeout=15) as next_one:
         assert time.monotonic() - lost_at >= DELAY - 0.02
         assert next_one.fence > hold.fence
@@ -210,9 +211,10 @@ def test_more_than_is_left_can_not_be_made_sure_of(site: Site, make_client: Make
 # -- what may happen while a key is owed
 
 
-def owed(site: Site, client: Client) -> Any:
-    hold = Lock(client, site.key).acquire(timeout=5, max_hold=0.05)
+def owed(site: Site, client: Client, kind: str = "lock") -> Any:
+    hold = KINDS[kind](client, site.key).acquire(timeout=5, max_hold=0.05)
     assert hold.lost.wait(timeout=5)
+    eventually(lambda: client.pending_cleanup)
     return hold
 
 
@@ -238,17 +240,36 @@ def test_a_session_that_ends_in_the_delay_leaves_the_key_to_the_servers(
         assert time.monotonic() - began >= DELAY - 0.05
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_closing_in_the_delay_leaves_the_lock_delay_to_the_servers(
-    site: Site, make_client: MakeClient
+    site: Site, make_client: MakeClient, kind: str
 ) -> None:
     client = make_client(lock_delay=DELAY)
-    hold = owed(site, client)
+    hold = owed(site, client, kind)
     client.close()
     closed_at = time.monotonic()
     assert not site.operator.exists(hold.session)
-    with Lock(make_client(), site.key).hold(timeout=15):
+    with RIVALS[kind](make_client(), site.key).hold(timeout=15):
         assert time.monotonic() - closed_at >= DELAY - 0.2
     assert hold.release() is ReleaseOutcome.ALREADY_LOST
+
+
+def test_a_forked_child_leaves_it_to_its_parent(site: Site, make_client: MakeClient) -> None:
+    client = make_client(lock_delay=DELAY)
+    hold = owed(site, client)
+    lost_at = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            outcome = hold.release()
+            code = 0 if (outcome, client.pending_cleanup) == (ReleaseOutcome.ALREADY_LOST, 0) else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    with Lock(make_client(), site.key).hold(timeout=15):
+        assert time.monotonic() - lost_at >= DELAY - 0.1
 
 
 def test_without_contact_the_key_is_given_back_when_it_comes_back(
