@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.cli.codes import SIGNALLED, ExitCode
 from consul_coord.cli.inbox import ChildEnded, ChildStopped
+from consul_coord.sync import lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -64,12 +65,14 @@ class Child:
         terminal: Terminal,
     ) -> None:
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
-                list(command),
-                env=dict(environ),
-                process_group=0,
-                preexec_fn=guard.announcement(limits),  # noqa: PLW1509 - it takes no lock
-            )
+            # Until it has told the guard, the child runs Python: it tells nobody of what it inherited.
+            with lifetime.becoming_a_program():
+                self._process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
+                    list(command),
+                    env=dict(environ),
+                    process_group=0,
+                    preexec_fn=guard.announcement(limits),  # noqa: PLW1509 - it takes no lock
+                )
         except OSError as error:
             guard.dismiss()
             raise CannotStart(command[0], error) from error

@@ -6,7 +6,8 @@ Rules
 - A child that ``multiprocessing`` has forked ends without that exit, in later Pythons after its threads, in
   earlier ones before. What still works under a hold must not lose it: while there are other threads that the
   child waits for, it is one more of them that closes, after them.
-- In a forked child nothing inherited is closed: each client starts afresh.
+- In a forked child nothing inherited is closed: each client starts afresh. One that becomes another program
+  at once has nothing to start, and nobody to tell of what it inherited.
 - Other ends (``os._exit``, a signal without a handler) are not noticed here.
 """
 
@@ -17,10 +18,11 @@ import os
 import sys
 import threading
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from multiprocessing.util import Finalize
 
 LAST = -100
@@ -41,6 +43,7 @@ class Open(Protocol):
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 _at_childs_end: list[Finalize] = []
+_executing = False
 
 
 def begin(client: Open) -> None:
@@ -87,7 +90,20 @@ def _close_all() -> None:
             every.callback(client.close)
 
 
+@contextmanager
+def becoming_a_program() -> Generator[None]:
+    """Leave a child that is forked in the block as it is: it becomes another program at once."""
+    global _executing  # noqa: PLW0603 - of this process
+    _executing = True
+    try:
+        yield
+    finally:
+        _executing = False
+
+
 def _forked() -> None:
+    if _executing:
+        return
     for client in list(_open):
         client.forked()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Lock, SessionSpec, SystemClock
+from consul_coord import Client, Lock, SessionSpec, SystemClock
 from consul_coord.cli.child import CannotStart, Child
 from consul_coord.cli.guard import Guard, Limits
 from consul_coord.cli.inbox import Inbox
@@ -22,7 +23,7 @@ from consul_coord.cli.terminal import Terminal
 from tests.cli.processes import PATIENCE, PROGRAM, environ, is_alive, until
 
 if TYPE_CHECKING:
-    from consul_coord import Client
+    from consul_coord.events import Event
     from tests.cli.conftest import Start
     from tests.cli.processes import Cli
 
@@ -114,6 +115,30 @@ def test_a_hold_that_is_over_starts_no_command(key: str, client: Client, tmp_pat
         )
     assert ended.stopped
     assert not (tmp_path / "started").exists()
+
+
+def test_between_fork_and_exec_nobody_is_told_of_what_was_inherited(
+    key: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, link = os.pipe()
+
+    class Teller:
+        """It tells also when it runs in a child."""
+
+        def on_event(self, event: Event) -> None:
+            os.write(link, f"{type(event).__name__}\n".encode())
+
+    with Client(address=address, observer=Teller()) as client, Guard() as guard:
+        hold = Lock(client, key).acquire(timeout=PATIENCE)
+        monkeypatch.setattr(guard, "announcement", lambda _: lambda: time.sleep(0.5))
+        far = Limits(math.inf, math.inf)
+        child = Child(["true"], environ={}, guard=guard, limits=far, inbox=Inbox(), terminal=Terminal())
+        child.finish()
+        assert hold.is_held
+        hold.release()
+    os.close(link)
+    with os.fdopen(told) as lines:
+        assert "Lost\n" not in lines.readlines()
 
 
 def test_the_guard_outlives_signals_that_end_services_and_nothing_outlives_consul_coord(
