@@ -16,7 +16,9 @@ PROJECT = SETTINGS["project"]
 
 
 def test_only_what_users_ask_for_is_an_extra() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"all", "cli", "otel", "prometheus", "server", "testing"}
+    assert set(PROJECT["optional-dependencies"]) == {
+        *("all", "cli", "otel", "prometheus", "server", "testing", "tooz"),
+    }
     assert set(SETTINGS["dependency-groups"]) == {"bench", "dev", "docs", "integrations"}
 
 
