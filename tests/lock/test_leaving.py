@@ -212,7 +212,8 @@ def test_ctrl_c_at_any_request_leaves_nothing(
 ) -> None:
     client = make_client()
     lock = Lock(client, site.key, fair=fair)
-    client._runner._transport = Interrupting(client._runner._transport, at=at, after=after)
+    runner = client._runner
+    runner._transport = runner._io._transport = Interrupting(runner._transport, at=at, after=after)
     interrupted = False
     try:
         with lock:
