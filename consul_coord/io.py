@@ -37,11 +37,9 @@ PATIENCE = 3.0
 class Signal:
     """A flag that is raised once, by any thread, and calls back who asked for it."""
 
-    __slots__ = ("__weakref__", "_callbacks", "_raised")
-
-    def __init__(self) -> None:
-        self._raised = False
-        self._callbacks: dict[object, Callable[[], object]] = {}
+    _raised = False
+    _callbacks: dict[object, Callable[[], object]]
+    """Made for the first who asks to be called back: most signals are never asked."""
 
     def is_set(self) -> bool:
         """Return whether the flag has been raised."""
@@ -50,7 +48,7 @@ class Signal:
     def set(self) -> None:
         """Raise the flag and call back everybody; harmless when done before."""
         self._raised = True
-        for ticket in reversed(list(self._callbacks)):
+        for ticket in reversed(list(vars(self).get("_callbacks", ()))):
             self._call(ticket)
 
     def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
@@ -60,10 +58,11 @@ class Signal:
         threads raise it, or one subscribes just then, it may run in both: a second time it must do nothing.
         """
         ticket = object()
-        self._callbacks[ticket] = callback
+        callbacks = vars(self).setdefault("_callbacks", {})
+        callbacks[ticket] = callback
         if self._raised:
             self._call(ticket)
-        return lambda: self._callbacks.pop(ticket, None) and None
+        return lambda: callbacks.pop(ticket, None) and None
 
     def _call(self, ticket: object) -> None:
         # Taken out only afterwards: one that a signal handler keeps from being called is called when the flag
@@ -110,10 +109,8 @@ class Interrupt:
 
     def raise_if_fired(self) -> None:
         """Raise the error if ``fire`` was called."""
-        if self.signal.is_set():
-            error = self._error.value
-            if error is not None:
-                raise error()
+        if self._error and (error := self._error.value) is not None:
+            raise error()
 
 
 class Contact:

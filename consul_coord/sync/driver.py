@@ -84,7 +84,7 @@ class BlockingIO(HostedIO):
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
         self.host.count("requests")
-        interrupt = self._open_to
+        interrupt = None if self.shields else self._interrupt
         if interrupt is None:
             return self._transport.send(request, timeout=timeout)
         interrupt.raise_if_fired()

@@ -240,10 +240,8 @@ class Grant:
         """
         if not self._end and (over_by := self._over_by(now)) is not None:
             self.lose(over_by)
-        end = self._end.value
-        if end is not None:
-            return end
-        return (HoldState.HELD if self.lease.in_contact else HoldState.JEOPARDY), None
+        end = self._end.value if self._end else None
+        return end or (HoldState.HELD if self.lease.in_contact else HoldState.JEOPARDY, None)
 
     def loss(self, now: float) -> LossReason | None:
         """Return why the hold was lost, also where only its release found that; None when it was not."""
@@ -272,7 +270,7 @@ class Grant:
     @property
     def released(self) -> bool:
         """Whether it was given up, rather than lost or still held."""
-        end = self._end.value
+        end = self._end.value if self._end else None
         return end is not None and end[0] is HoldState.RELEASED
 
     @property
@@ -318,10 +316,11 @@ class Grant:
 
     def finish_release(self, outcome: ReleaseOutcome, loss: LossReason | None = None) -> ReleaseOutcome:
         """Settle what the release came to, with the loss it found; returns the first such outcome."""
-        if self.outcome.settle(outcome):
+        first = self.outcome.settle(outcome)
+        if first:
             self.loss_found = loss
         self.settled.set()
-        return self.outcome.value or outcome
+        return outcome if first else self.outcome.value or outcome
 
     def written(self, pair: KVPair, value: bytes) -> None:
         """Take note of an own write to the key that succeeded."""

@@ -24,6 +24,7 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AlreadyHeld, ConsulCoordError, TxnFailed
@@ -156,11 +157,13 @@ class LockAttempt(Attempt):
                 return self._adopt
             lets_go_first = self.plan.polite and look.others(self.session)
             allowed = allowed and not lets_go_first and (look.pair is None or look.pair.session is None)
-        return self._barge if allowed else None
+        return partial(self._barge, queues=True) if allowed else None
 
     async def _take_if_free(self) -> Handle:
         """Take the lock if it is free and nobody is to be let go first. Raises AcquireTimeout."""
-        handle = await self._barge() if await self._may_take_at_once() else None
+        handle: Handle | None = None
+        if await self._may_take_at_once():
+            handle = await self._barge(queues=not self._without_queue)
         if handle is None:
             raise self._timeout()
         return handle
@@ -178,16 +181,16 @@ class LockAttempt(Attempt):
             return False
         return True
 
-    async def _barge(self) -> Handle | None:
+    async def _barge(self, *, queues: bool) -> Handle | None:
         own = waitqueue.contender_key(self.key, self.session)
-        check = () if self._without_queue else (TxnOp.check_not_exists(own),)
+        check = (TxnOp.check_not_exists(own),) if queues else ()
         try:
             ops = (*check, self._lock_op(self.key), *self._reads())
             result = await self._ask(*ops, retry=Retry.IDEMPOTENT)
         except TxnFailed as error:
             if check and _denied_at(error, 0):
                 self._may_not_queue()
-                return await self._barge()
+                return await self._barge(queues=False)
             self._refused(error)
             return None
         self._note_read(result)
@@ -348,7 +351,7 @@ class LockAttempt(Attempt):
             if not await self._wait_until_free(held):
                 return None
             await self.io.sleep(self.io.random() * SPREAD)
-        return await self._barge()
+        return await self._barge(queues=False)
 
     # -- asking
 

@@ -137,7 +137,11 @@ class Keys:
 
     def saw_queue(self, name: str, session: str, tree: Iterable[KVPair]) -> None:
         """Take note of who waited when this client released a key, and have leftovers removed."""
-        look = waitqueue.read(name, tree)
+        pairs = tuple(tree)
+        if not pairs:
+            self._client.queue_memory.saw_waiters(name, waiting=False)
+            return
+        look = waitqueue.read(name, pairs)
         self._client.queue_memory.saw_waiters(name, waiting=look.others(session))
         stray = (pair for pair in look.live if pair.session == session)
         for pair in (*look.dead, *stray):
