@@ -60,9 +60,9 @@ class MemberAttempt(UnattendedAttempt):
         super().__init__(io, client, plan, client.sessions.members, timeout=timeout)
         self._membership = membership
 
-    async def _barge(self) -> Handle | None:
+    async def _barge(self, *, queues: bool) -> Handle | None:
         self.plan = replace(self.plan, value=self._membership.value)
-        return await super()._barge()
+        return await super()._barge(queues=queues)
 
     @property
     def _without_queue(self) -> bool:
