@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.http.agents import Agents
 from consul_coord.models import session as session_model
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.cleanup.tasks import RemoveKey
@@ -44,12 +45,14 @@ from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch.engine import Watches
+from consul_coord.testing.simulation.plan import draw, draw_with_agents
 from consul_coord.testing.simulation.promises import Promises
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from consul_coord.testing.simulation.judge import Rule
+    from consul_coord.testing.simulation.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Mutation:
     """The other place that the fault is in."""
     within: int = 2_000
     """Of so many seeds one must find it."""
+    drawn: Callable[[int], Plan] = draw
+    """What a seed stands for."""
 
     def mutated(self) -> Any:
         """Return the function with the fault in it."""
@@ -626,6 +631,26 @@ MUTATIONS = (
         "rank(ask.slot) > rank(record.slot)",
         "ask.slot != record.slot",
         breaks="once",
+    ),
+    Mutation(
+        "an agent is used without a look at its servers",
+        Agents,
+        "_check",
+        "same = self._known is None or servers.are_those_of(self._known)",
+        "same = True",
+        breaks="one cluster",
+        within=10,
+        drawn=draw_with_agents,
+    ),
+    Mutation(
+        "an agent that does not answer is never left",
+        Agents,
+        "_ask",
+        "if patient or not isinstance(error, RequestTimeout):",
+        "if False:",
+        breaks="ways in",
+        within=10,
+        drawn=draw_with_agents,
     ),
 )
 """All of them."""

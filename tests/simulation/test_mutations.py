@@ -21,7 +21,10 @@ CASES = [
 @pytest.mark.timeout(900)
 def test_a_planted_fault_is_found(mutation: Mutation) -> None:
     with mutation.planted():
-        violations = (Simulation(seed=seed).outcome().violation for seed in range(mutation.within))
+        violations = (
+            Simulation(seed=seed, plan=mutation.drawn(seed)).outcome().violation
+            for seed in range(mutation.within)
+        )
         assert any(found.rule == (mutation.breaks or found.rule) for found in violations if found is not None)
 
 

@@ -17,6 +17,7 @@ from consul_coord.testing.simulation.network import FADED
 from consul_coord.testing.simulation.promises import UNANSWERED
 from consul_coord.testing.simulation.slot_rules import GARBAGE
 from consul_coord.testing.simulation.trace import short
+from consul_coord.testing.simulation.ways import SimAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""
+MOST_FIT = 2
+"""With fewer agents that serve, none is lost."""
 MOST_PROCESSES = 8
 """With so many, living and dead, none forks any more."""
 
@@ -65,7 +68,10 @@ class Chaos:
             "permission revoked": self._revoke,
             "idle candidate": self._idle,
             "double": self._double,
+            "agent death": lambda: self._lose_agent(SimAgent.die),
+            "agent silence": lambda: self._lose_agent(SimAgent.fall_silent),
         }
+        self._agents_rest_until = 0.0
         self._keys = tuple(world.judge.keys)
         self._pools = world.plan.pools
 
@@ -171,6 +177,19 @@ class Chaos:
         self._note("no leader", seconds=seconds)
         self._trouble(lasts=seconds + _REFUSED)
         cluster.lose_leader()
+
+    def _lose_agent(self, harm: Callable[[SimAgent], object]) -> None:
+        """Do without one agent; the next one not before every client has settled at another."""
+        world = self._world
+        now, fit = world.scheduler.now, [agent for agent in world.network.agents if agent.serves]
+        if now < self._agents_rest_until or len(fit) < MOST_FIT:
+            return
+        agent = self._rng.choice(fit)
+        harm(agent)
+        seconds = self._later(0.5, 20.0, agent.come_back)
+        self._note(f"{agent.address} fails", seconds=seconds)
+        self._trouble(lasts=seconds + UNANSWERED)
+        self._agents_rest_until = now + seconds + 2 * (world.plan.spec.ttl or 0.0)
 
     def _restart(self) -> None:
         cluster = self._world.cluster

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consul_coord.events import Event
+    from consul_coord.http.agents import Agent, Agents
     from consul_coord.http.messages import Request, Response
     from consul_coord.io import IO, Interrupt
     from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.program import Wakeup
+    from consul_coord.testing.simulation.ways import SimAgent
 
 LONGEST_TIMER = 3600.0
 
@@ -144,7 +146,8 @@ class SimIO(HostedIO):
         """Return the running task."""
         return self.task
 
-    def _suspend(self) -> Wakeup:
+    def suspend(self) -> Wakeup:
+        """Begin to wait, unless the call is interrupted."""
         wakeup = self.task.suspend()
         interrupt = self._interrupt
         if interrupt is not None and not self.task.shields:
@@ -152,40 +155,62 @@ class SimIO(HostedIO):
             wakeup.undo.append(interrupt.signal.subscribe(lambda: wakeup.fire(interrupt.raise_if_fired)))
         return wakeup
 
+    def agent(self, address: str) -> SimAgent:
+        """Return one of several agents."""
+        return self._process.link.network.agent(address)
+
     async def send(self, request: Request, *, deadline: float) -> Response:
         """Exchange one request for a reply."""
         if deadline <= self.now():
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
         self.host.count("requests")
-        return await self._exchange(request, self._suspend(), deadline)
+        if (agents := self._process.agents) is not None:
+            return await agents.send(_Way(self), request, timeout=deadline - self.now())
+        return await self.exchange(request, self.suspend(), deadline)
 
     async def changed(
         self, request: Request, *, until: Signal | None = None, deadline: float | None = None
     ) -> Response | None:
         """Exchange one blocking query for its reply; None when ``until`` or ``deadline`` came first."""
         self.host.count("requests")
-        wakeup = self._suspend()
-        if until is not None:
-            wakeup.undo.append(until.subscribe(lambda: wakeup.fire(_nothing)))
-        if deadline is not None and math.isfinite(deadline):
-            wakeup.undo.append(self._process.alarm(deadline, lambda: wakeup.fire(_nothing)))
-        return await self._exchange(request, wakeup, self.now() + read_timeout(request.hold_open))
+        if (agents := self._process.agents) is not None:
+            try:
+                way = _Way(self, until, deadline)
+                return await agents.send(way, request, timeout=read_timeout(request.hold_open))
+            except _Stopped:
+                return None
+        wakeup = self.suspend()
+        self.end_by(wakeup, until, deadline, _nothing)
+        return await self.exchange(request, wakeup, self.now() + read_timeout(request.hold_open))
 
-    async def _exchange(self, request: Request, wakeup: Wakeup, deadline: float) -> Response:
+    def end_by(
+        self, wakeup: Wakeup, until: Signal | None, deadline: float | None, outcome: Callable[[], object]
+    ) -> None:
+        """Have a suspension end with this outcome when a signal is raised or a deadline comes."""
+        if until is not None:
+            wakeup.undo.append(until.subscribe(lambda: wakeup.fire(outcome)))
+        if deadline is not None and math.isfinite(deadline):
+            wakeup.undo.append(self._process.alarm(deadline, lambda: wakeup.fire(outcome)))
+
+    async def exchange(
+        self, request: Request, wakeup: Wakeup, deadline: float, agent: SimAgent | None = None
+    ) -> Response:
+        """Send a request, and wait for what becomes of it."""
+
         def time_out() -> NoReturn:
             message = f"{request.method} {request.path}: no reply in time"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=True)
 
         limit = min(deadline, self.now() + LONGEST_TIMER)
         wakeup.undo.append(self._process.alarm(limit, lambda: wakeup.fire(time_out)))
-        wakeup.undo.append(self._process.link.send(request, wakeup.fire))
+        wakeup.undo.append(self._process.link.send(request, wakeup.fire, agent))
         response: Response = await wakeup
         return response
 
     async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
         """Wait until the signal is raised; returns False when ``deadline`` came first."""
-        wakeup = self._suspend()
+        wakeup = self.suspend()
         if signal.is_set():
             for undo in wakeup.undo:
                 undo()
@@ -203,6 +228,34 @@ class SimIO(HostedIO):
     def shield(self, seconds: float) -> AbstractAsyncContextManager[float]:
         """Keep interrupts and cancellation out of a clean-up; gives the deadline by which it should end."""
         return _Shield(self, seconds)
+
+
+class _Stopped(Exception):
+    """A blocking query was ended before its answer."""
+
+
+def _stop() -> NoReturn:
+    raise _Stopped
+
+
+class _Way:
+    """How one call gets to an agent, where there are several."""
+
+    def __init__(self, io: SimIO, until: Signal | None = None, deadline: float | None = None) -> None:
+        self.now = io.now
+        self._io = io
+        self._until = until
+        self._deadline = deadline
+
+    async def exchange(self, agent: Agent, request: Request, *, timeout: float) -> Response:
+        """Return an agent's reply."""
+        io = self._io
+        wakeup = io.suspend()
+        io.end_by(wakeup, self._until, self._deadline, _stop)
+        return await io.exchange(request, wakeup, self.now() + timeout, io.agent(agent.address))
+
+    async def find(self, agents: Agents, *, timeout: float) -> None:
+        """Do nothing: no name is to be looked up."""
 
 
 class _Shield(AbstractAsyncContextManager[float, None]):

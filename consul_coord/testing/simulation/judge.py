@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from consul_coord import events
+from consul_coord.models import LossReason
 from consul_coord.testing.simulation.claims import Claim
 from consul_coord.testing.simulation.counts import Counts
 from consul_coord.testing.simulation.jobs import JobRules
@@ -55,13 +56,20 @@ Rule = Literal[
     "stuck",
     "progress",
     "nothing left",
+    "one cluster",
+    "ways in",
     "no bugs",
 ]
 """What a violation may be one of; for each there is a planted fault that breaks it."""
 
 CLUMSY = "ClumsyUser"
 """The name of an error that users of the simulation make on purpose."""
-_SEEN: dict[type[object], str] = {events.Forgotten: "hold forgotten", events.Overwritten: "overwritten"}
+_SEEN: dict[type[object], str] = {
+    events.Forgotten: "hold forgotten",
+    events.Overwritten: "overwritten",
+    events.FailedOver: "failed over",
+    events.AgentRefused: "stray agent refused",
+}
 _OK = 200
 _FORBIDDEN = 403
 _UNHEARD = {"reply lost", "reply cut off", "failed after"}
@@ -96,6 +104,7 @@ class Judge:
         self.quiet_at = float("inf")
         """From when on nothing that went wrong before can still be felt."""
         self.ttl = plan.spec.ttl or 0.0
+        self._several_agents = plan.agents > 1
         self.gentle = plan.gentle
         """Whether who could be served must be, also while things go wrong."""
         self.skew = plan.skew
@@ -281,6 +290,7 @@ class Judge:
         match event:
             case events.Lost(reason=reason):
                 self.see(f"lost: {reason}")
+                self._check_ways_in(process, event.key, reason)
                 self._tell_of(event, "lost", reason)
             case events.Released(outcome=outcome):
                 self.see(f"released: {outcome}")
@@ -299,11 +309,16 @@ class Judge:
                 self._tell_of(event, "resigned")
             case events.Failed(where=where, error=error) if not _is_expected(where, error):
                 self.convict("no bugs", f"{where} of {process.name}: {error}")
-            case events.Forgotten() | events.Overwritten():
+            case _ if type(event) in _SEEN:
                 self.see(_SEEN[type(event)])
                 self._tell_dropped(event)
             case _:
                 pass
+
+    def _check_ways_in(self, process: Process, key: str, reason: LossReason) -> None:
+        """Convict a loss where nothing goes wrong but with one of several agents at a time."""
+        if self._several_agents and reason in {LossReason.EXPIRED, LossReason.SESSION_GONE}:
+            self.convict("ways in", f"{process.name} lost {key}, and another agent served: {reason}")
 
     def _renewed(self, session: str) -> None:
         survived = session in self._in_jeopardy

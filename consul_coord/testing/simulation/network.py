@@ -19,6 +19,7 @@ from consul_coord.errors import BrokenReply, ConnectFailed
 from consul_coord.http.messages import Response
 from consul_coord.server import wire
 from consul_coord.testing.simulation.shapes import shape_of
+from consul_coord.testing.simulation.ways import may_ask_anybody
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.scheduler import Gate, Scheduler
     from consul_coord.testing.simulation.shapes import Shape
+    from consul_coord.testing.simulation.ways import SimAgent
 
     Fire = Callable[[Callable[[], object]], object]
 
@@ -103,6 +105,12 @@ class Network:
         self.latest = plan.latest
         self._plan = plan
         self.rng = rng
+        self.agents: tuple[SimAgent, ...] = ()
+        """Several agents, where a run has them; otherwise there is one, which is the cluster."""
+
+    def agent(self, address: str) -> SimAgent:
+        """Return an agent by its address."""
+        return next(agent for agent in self.agents if agent.address == address)
 
     def latency(self, more: float = 0.0) -> float:
         """Draw the seconds that one way takes."""
@@ -170,9 +178,9 @@ class Link:
         """Let everything pass."""
         self.cut = self.dead
 
-    def send(self, request: Request, fire: Fire) -> Callable[[], None]:
+    def send(self, request: Request, fire: Fire, agent: SimAgent | None = None) -> Callable[[], None]:
         """Send a request; ``fire`` gets what becomes of it. Returns how to close its connection."""
-        exchange = Exchange(self, request, fire)
+        exchange = Exchange(self, request, fire, agent)
         exchange.begin()
         return exchange.close
 
@@ -181,20 +189,22 @@ class Exchange:
     """One request and its reply."""
 
     __slots__ = (
+        "_agent",
         "_closed",
         "_course",
         "_fate",
         "_fire",
         "_hang_up",
-        "_link",
         "_network",
         "_request",
         "_sent_at",
         "_shape",
+        "link",
     )
 
-    def __init__(self, link: Link, request: Request, fire: Fire) -> None:
-        self._link = link
+    def __init__(self, link: Link, request: Request, fire: Fire, agent: SimAgent | None = None) -> None:
+        self.link = link
+        self._agent = agent
         self._network = link.network
         self._request = request
         self._shape = shape_of(request)
@@ -206,13 +216,17 @@ class Exchange:
 
     def begin(self) -> None:
         """Send it on its way."""
-        network, course = self._network, self._course
-        process = network.judge.process(self._link.who)
+        network, course, agent = self._network, self._course, self._agent
+        if agent is not None:
+            agent.exchanges[self] = None
+            if agent.gone:
+                course = self._course = COURSES["connection refused"]
+        process = network.judge.process(self.link.who)
         self._sent_at = 0.0 if process is None else process.clock.now()
         if process is not None:
             network.judge.promises.sent(process, self._shape)
         if self._fate != "served":
-            network.judge.fate(self._link.who, self._shape, self._fate)
+            network.judge.fate(self.link.who, self._shape, self._fate)
         if course.answer == "refusal":
             self._deliver(lambda: self._raise(ConnectFailed))
         elif not course.arrives and course.instead is not None:
@@ -229,9 +243,19 @@ class Exchange:
         """Draw how late it comes at most: often just too late, sometimes very late."""
         return min(most, self._network.latest, self._network.rng.choice(_LATENESS))
 
+    def break_off(self) -> None:
+        """Break the connection: whether the request is applied is not known."""
+        self._network.scheduler.after(
+            self._network.latency(),
+            lambda: None if self._closed else self._fire(lambda: self._raise(BrokenReply)),
+            gate=self.link.gate,
+        )
+
     def close(self) -> None:
         """Hang up, with or without a reply."""
         self._closed = True
+        if self._agent is not None:
+            self._agent.exchanges.pop(self, None)
         if self._hang_up is not None:
             self._hang_up()
 
@@ -242,6 +266,12 @@ class Exchange:
         self._network.scheduler.after(self._network.latency(), self._arrive)
 
     def _arrive(self) -> None:
+        if self._agent is None:
+            self._be_served()
+        elif not self._agent.gone:
+            self._agent.admit(self._be_served)
+
+    def _be_served(self) -> None:
         if not (self._closed and self._request.hold_open):
             self._hang_up = self._apply(self._answer)
             if self._closed:
@@ -253,13 +283,23 @@ class Exchange:
         asked = wire.Request(
             request.method, request.path, urlencode(request.params), body, content_length=len(body)
         )
+        if self._agent is not None and self._agent.stray:
+            return self._ask_stray(self._agent, asked, receive)
         before = self._network.judge.before(self._shape)
 
         def received(reply: wire.Reply | None) -> None:
-            self._network.judge.served(self._link.who, self._shape, self._fate, before, reply)
+            self._network.judge.served(self.link.who, self._shape, self._fate, before, reply)
             receive(reply)
 
         return self._network.cluster.serve(asked, received)
+
+    def _ask_stray(
+        self, agent: SimAgent, asked: wire.Request, receive: Callable[[wire.Reply | None], object]
+    ) -> Callable[[], None]:
+        if not may_ask_anybody(asked.path):
+            text = f"{self._shape} by {self.link.who} went to the other cluster's {agent.address}"
+            self._network.judge.convict("one cluster", text)
+        return agent.cluster.serve(asked, receive)
 
     def _answer(self, reply: wire.Reply | None) -> None:
         course = self._course
@@ -271,7 +311,7 @@ class Exchange:
 
     def _hear(self, response: Response) -> Response:
         judge = self._network.judge
-        process = judge.process(self._link.who)
+        process = judge.process(self.link.who)
         if process is not None:
             judge.promises.heard(process, self._shape, self._sent_at, response)
         return response
@@ -287,13 +327,19 @@ class Exchange:
 
     def _deliver(self, outcome: Callable[[], object], *, after: float = 0.0, more: float = 0.0) -> None:
         def arrive() -> None:
-            if not self._link.cut and not self._closed:
+            if not self.link.cut and not self._closed:
                 self._fire(outcome)
                 if self._course.fades:
-                    self._link.fade()
+                    self.link.fade()
+
+        def leave() -> None:
+            if self._agent is None:
+                arrive()
+            elif not self._agent.gone or not self._course.arrives:
+                self._agent.admit(arrive)
 
         delay = after + self._network.latency(more)
-        self._network.scheduler.after(delay, arrive, gate=self._link.gate)
+        self._network.scheduler.after(delay, leave, gate=self.link.gate)
 
     def _raise(self, kind: type[TransportError]) -> None:
         request = self._request

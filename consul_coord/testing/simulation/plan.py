@@ -69,6 +69,13 @@ CHAOS = {
 """What may happen at any time, apart from requests."""
 
 
+AGENT_CHAOS = {
+    "agent death": "one of several agents is gone for a while",
+    "agent silence": "one of several agents takes requests and answers nothing, and goes on after a while",
+}
+"""What may happen besides where there are several agents."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """A semaphore."""
@@ -128,6 +135,8 @@ class Plan:
     """Of so many holds the end is given in advance, by ``max_hold`` or a beat that does not come."""
     jobs: tuple[str, ...] = ()
     """Keys of jobs that each process tries to run."""
+    agents: int = 1
+    """Ways to the servers, of which one at a time is gone or silent; with a stray one among several."""
     office: Literal["", "heirs", "short"] = ""
     """What leaders are like: all hand over, or all lead for a moment, with many of low priority."""
 
@@ -292,6 +301,24 @@ def _mixed(seed: int, rng: Dice) -> Plan:
         chaos=chaos,
         patient=rng.chance(0.04),
         spurious=rng.chance(0.2),
+    )
+
+
+def draw_with_agents(seed: int) -> Plan:
+    """Return a run with several agents, which fail one at a time, and where nothing else goes wrong."""
+    rng = Dice(seed, "agents")
+    return replace(
+        _mixed(seed, Dice(seed, "plan")),
+        agents=rng.choice((2, 3)),
+        fates={},
+        hot=frozenset(),
+        chaos={name: rng.uniform(4.0, 10.0) for name in AGENT_CHAOS},
+        chaos_seconds=rng.uniform(40.0, 60.0),
+        spec=SessionSpec(ttl=8.0, lock_delay=8.0),
+        ttl_factor=1.0,
+        lingering=rng.chance(0.5),
+        foreign=0,
+        skew=0.0,
     )
 
 

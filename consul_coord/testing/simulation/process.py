@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from consul_coord.http.agents import Agents
 from consul_coord.io import Interrupt
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.cleanup.reaper import Reaper
@@ -19,10 +20,12 @@ from consul_coord.testing.simulation.clock import LocalClock
 from consul_coord.testing.simulation.driver import SimHost, SimIO
 from consul_coord.testing.simulation.network import Link
 from consul_coord.testing.simulation.program import SimTask
+from consul_coord.testing.simulation.ways import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from consul_coord.config import Settings
     from consul_coord.events import Event as Happening
     from consul_coord.io import IO
     from consul_coord.recipes.cleanup.tasks import CleanupTask
@@ -82,9 +85,22 @@ class Process:
         self._stopped = False
         self._kept: list[Event] = []
         self._tasks: dict[SimTask, None] = {}
+        self.agents = self._know_agents(network)
         self.core = ClientState(self.host, spec=plan.spec, timeout=plan.timeout)
+        if self.agents is not None:
+            self.core.attach(self.agents)
         self.reaper = WatchedReaper(self.core, judge)
         self.core.reaper = self.reaper
+
+    def _know_agents(self, network: Network) -> Agents | None:
+        if not network.agents:
+            return None
+
+        def cutter(settings: Settings) -> Callable[[], object]:
+            agent = network.agent(settings.address)
+            return lambda: agent.cut(self.link)
+
+        return Agents(settings_of(network.agents), cutter=cutter)
 
     # -- events
 

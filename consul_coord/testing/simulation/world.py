@@ -30,6 +30,7 @@ from consul_coord.testing.simulation.network import COURSES, Network
 from consul_coord.testing.simulation.process import Process
 from consul_coord.testing.simulation.scheduler import Scheduler
 from consul_coord.testing.simulation.trace import short
+from consul_coord.testing.simulation.ways import SimAgent
 from consul_coord.testing.simulation.workload import LockUser, SlotUser, locks_of, semaphores_of, several_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class World:
         self.cluster = Cluster(self.scheduler, plan, self._dice("cluster"))
         self.judge = Judge(self.scheduler, plan, self.cluster)
         self.network = Network(self.scheduler, self.cluster, plan, self._dice("network"), self.judge)
+        if plan.agents > 1:
+            self.network.agents = self._make_agents(plan)
         self.processes: list[Process] = []
         self._users: list[LockUser | SlotUser | CandidateUser | JobUser] = []
         self._running: dict[SimTask, str] = {}
@@ -78,6 +81,12 @@ class World:
 
     def _dice(self, what: str) -> Dice:
         return Dice(self.plan.seed, what)
+
+    def _make_agents(self, plan: Plan) -> tuple[SimAgent, ...]:
+        """Return the ways in, with one into another cluster right after the first."""
+        first, *rest = (SimAgent(f"agent{number}", self.cluster) for number in range(plan.agents))
+        other = Cluster(self.scheduler, plan, self._dice("other cluster"))
+        return first, SimAgent("stray", other, stray=True), *rest
 
     # -- who takes part
 
@@ -232,6 +241,8 @@ class World:
         self._chaos.end()
         self.network.heal()
         self.cluster.start()
+        for agent in self.network.agents:
+            agent.come_back()
         self.cluster.elect_leader()
         self.cluster.set_health(passing=True)
         self.cluster.permit(())
