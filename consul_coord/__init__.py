@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         ServerError,
         SessionCheckFailed,
         SessionNotFound,
+        TooManyConnections,
         TransportError,
         TxnFailed,
         UnsafeSession,
@@ -150,8 +151,8 @@ else:  # type checkers know the names above, and report every other one
                 CoordinationError DecodeError InvalidArgument InvalidKey InvalidRequest KeyConflict
                 LeadershipLost LockLost NoLeader NodeNotRegistered NotFound NotHeld PayloadTooLarge
                 PermissionDenied RateLimited RequestTimeout ResponseError SemaphoreLimitConflict
-                ServerError SessionCheckFailed SessionNotFound TransportError TxnFailed UnsafeSession
-                ValueTooLarge
+                ServerError SessionCheckFailed SessionNotFound TooManyConnections TransportError TxnFailed
+                UnsafeSession ValueTooLarge
             """,
             "events": "Event Observer",
             "models": """
@@ -287,6 +288,7 @@ __all__ = [
     "Stats",
     "SystemClock",
     "TLSConfig",
+    "TooManyConnections",
     "TransportError",
     "TxnFailed",
     "TxnFailure",

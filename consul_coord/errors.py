@@ -13,6 +13,7 @@
       TransportError                        no usable reply: .method .path .outcome_unknown
         ConnectFailed                         nothing was sent
           CertificateRefused                    the agent did not prove who it is
+          TooManyConnections                    the agent takes no more connections from this address
         RequestTimeout (TimeoutError)         no whole reply in time
         BrokenReply                           the connection ended, or spoke something else than HTTP
       ResponseError                         Consul refused: .method .path .status .body
@@ -136,6 +137,14 @@ class CertificateRefused(ConnectFailed):
 
     Only other settings, or another certificate, help. Renewals, watches and candidacies retry all the same,
     because certificates are exchanged while programs run.
+    """
+
+
+class TooManyConnections(ConnectFailed):
+    """The agent takes no more connections from this address, by ``limits.http_max_conns_per_client``.
+
+    The default is 200, for all processes of a host together. The request was not sent over the connections
+    that were refused; the client tried for the call's whole time. Raise the limit, or run fewer clients.
     """
 
 

@@ -347,6 +347,25 @@ class FailedOver(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionsRefused(Event):
+    """The agent takes no more connections from this address, by ``limits.http_max_conns_per_client``.
+
+    The client goes on with its open connections. Reported once until half a minute passed without a refusal.
+    """
+
+    level: ClassVar[int] = logging.WARNING
+    address: str
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return (
+            f"the agent at {self.address} takes no more connections from this host: this client goes on with "
+            "those it has, and tries again. Raise limits.http_max_conns_per_client (200 by default), or run "
+            "fewer clients"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class AgentRefused(Event):
     """One of several addresses leads to another cluster or datacenter: it is not used."""
 

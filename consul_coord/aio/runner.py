@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import weakref
 from contextlib import nullcontext
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -151,6 +152,7 @@ class AsyncRunner(BaseRunner):
         )
         if self._agents is not None:
             self.core.attach(self._agents)
+        self._transport.listen(partial(self.core.refused, self._settings.address))
 
     def forked(self) -> None:
         """Leave what was inherited to the parent, without any I/O; called in a forked child."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ClientClosed, ConsulCoordError
-from consul_coord.events import AgentRefused, FailedOver
+from consul_coord.events import AgentRefused, ConnectionsRefused, FailedOver
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import perform, send_once
 from consul_coord.io import PATIENCE, Interrupt, Once, OnDemand, Signal
@@ -120,6 +120,11 @@ class ClientState:
         agents.session = session
         agents.on_move = lambda old, new: self.host.emit(FailedOver(old, new))
         agents.on_refusal = lambda address, reason: self.host.emit(AgentRefused(address, reason))
+
+    def refused(self, address: str) -> None:
+        """Take note that the agent has no room for a connection; from any thread."""
+        if self.watches.is_new_trouble():
+            self.host.emit(ConnectionsRefused(address))
 
     # -- sessions
 

@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from consul_coord.base_client import OUTAGES, BaseRunner, brief
@@ -83,6 +84,7 @@ class Runner(BaseRunner):
             self.core.attach(self._agents)
         self._io = BlockingIO(self._host, self._transport)
         """For what nothing interrupts."""
+        self._transport.listen(partial(self.core.refused, self._settings.address))
         self._finalizer = weakref.finalize(self, _dropped, self._host, self.core, self._transport)
         self._closed_by = {}
         self._finalizer.atexit = False  # open clients are closed then, on the main thread

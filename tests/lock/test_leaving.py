@@ -200,6 +200,9 @@ class Interrupting:
         wait: float = self._inner.sweep()
         return wait
 
+    def listen(self, on_refusal: Callable[[], object]) -> None:
+        self._inner.listen(on_refusal)
+
     def forget(self) -> None:
         self._inner.forget()
 

@@ -16,7 +16,7 @@ from tests.queue.stage import KEY, NO_QUEUE, SOON, TTL, Fate
 if TYPE_CHECKING:
     from tests.queue.stage import Stage
 
-NOTICED = TTL / 3 + SOON
+NOTICED = 0.43 * TTL + SOON
 """Seconds within which a client knows that its session has gone: at its next renewal."""
 
 

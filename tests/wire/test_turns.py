@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -11,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from consul_coord.config import Settings
-from consul_coord.errors import BrokenReply, ClientClosed, RequestTimeout
+from consul_coord.errors import BrokenReply, ClientClosed, RequestTimeout, TooManyConnections
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport.pool import KEEP, KEEP_PARKED, Link
 from consul_coord.http.transport.streams import MAX_SHORT, StreamTransport
@@ -165,6 +166,7 @@ def test_who_waits_for_a_turn_learns_that_the_client_was_closed(serve: Serve, ba
 def test_a_turn_is_given_up_with_the_connection_that_failed(serve: Serve, backend: str) -> None:
     def hang_up(peer: Peer) -> None:
         peer.request()
+        peer.send(OK[:20])
 
     server = serve(hang_up)
 
@@ -358,3 +360,92 @@ def test_a_renewal_does_not_wait_for_a_query_that_lasts(serve: Serve, backend: s
         agent.opened.set()
 
     run(backend, server, scenario)
+
+
+# -- the limit on connections
+
+BUSY = b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Full:
+    """An agent that has no room for so many connections, and says so or hangs up."""
+
+    def __init__(self, refused: int, *, reply: bytes = b"") -> None:
+        self._left = refused
+        self._reply = reply
+        self.tried: list[bytes] = []
+
+    def handle(self, peer: Peer) -> None:
+        if self._left > 0:
+            self._left -= 1
+            if self._reply:
+                peer.request()
+                peer.send(self._reply)
+            return
+        while (request := peer.request()) is not None:
+            self.tried.append(request.split(b" HTTP")[0])
+            peer.send(OK)
+
+
+def test_a_first_refusal_leaves_a_write_unknown_and_the_next_is_tried_out_first(
+    serve: Serve, backend: str
+) -> None:
+    agent = Full(3)
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        told: list[None] = []
+        transport.listen(lambda: told.append(None))
+        with pytest.raises(BrokenReply, match=r"limits\.http_max_conns_per_client") as refused:
+            await transport.send(WRITE, timeout=PATIENCE)
+        assert refused.value.outcome_unknown
+        assert (await transport.send(WRITE, timeout=PATIENCE)).body == b"true"
+        assert len(told) == 3
+
+    run(backend, server, scenario)
+    assert agent.tried == [b"GET /v1/status/leader", b"PUT /v1/kv/a"]
+
+
+def test_a_refusal_that_is_told_leaves_nothing_unknown(serve: Serve, backend: str) -> None:
+    agent = Full(2, reply=BUSY)
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        assert (await transport.send(WRITE, timeout=PATIENCE)).body == b"true"
+
+    run(backend, server, scenario)
+    assert agent.tried[-1] == b"PUT /v1/kv/a"
+
+
+def test_when_there_is_no_room_for_long_the_error_names_the_limit(serve: Serve, backend: str) -> None:
+    server = serve(Full(1_000).handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        with pytest.raises(BrokenReply):
+            await transport.send(WRITE, timeout=PATIENCE)
+        with pytest.raises(TooManyConnections, match=r"limits\.http_max_conns_per_client") as refused:
+            await transport.send(WRITE, timeout=1.0)
+        assert not refused.value.outcome_unknown
+
+    run(backend, server, scenario)
+    assert server.connections < 10
+
+
+def test_at_the_limit_a_request_waits_for_a_connection_of_its_own_client(serve: Serve, backend: str) -> None:
+    agent, full = Holding(), threading.Event()
+
+    def handle(peer: Peer) -> None:
+        if not full.is_set():
+            full.set()
+            agent.handle(peer)
+
+    server = serve(handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        group.start_soon(partial(transport.send, WATCH, timeout=PATIENCE))
+        await anyio.to_thread.run_sync(agent.asked.wait, PATIENCE)
+        group.start_soon(partial(anyio.to_thread.run_sync, agent.opened.set))
+        assert (await transport.send(WRITE, timeout=PATIENCE)).body == b"true"
+
+    run(backend, server, scenario)
+    assert [request.split(b" ")[0] for request in server.requests if b"kv/a" in request] == [b"GET", b"PUT"]

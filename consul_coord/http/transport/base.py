@@ -69,6 +69,10 @@ class Transport(Protocol):
         """Close what is idle now and what is in use when it comes back. May be called again."""
         ...
 
+    def listen(self, on_refusal: Callable[[], object]) -> None:
+        """Have ``on_refusal`` called at each connection that the agent has no room for, from any thread."""
+        ...
+
     def forget(self) -> None:
         """In a forked child: let go of the parent's sockets without a word on them."""
         ...
@@ -94,6 +98,10 @@ class AsyncTransport(Protocol):
 
     async def aclose(self) -> None:
         """Close what is idle now and what is in use when it comes back. May be called again."""
+        ...
+
+    def listen(self, on_refusal: Callable[[], object]) -> None:
+        """Have ``on_refusal`` called at each connection that the agent has no room for, from any thread."""
         ...
 
     def forget(self) -> None:

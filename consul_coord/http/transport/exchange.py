@@ -8,27 +8,34 @@ Rules
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from consul_coord.errors import ClientClosed
+from consul_coord.errors import ClientClosed, ConnectFailed
 from consul_coord.http.blocking import JITTER
+from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
-from consul_coord.http.transport.outgoing import Attempt, Outgoing
+from consul_coord.http.transport.limit import SOON, STEP
+from consul_coord.http.transport.outgoing import Abandoned, Attempt, Outgoing
 from consul_coord.http.transport.pool import KEEP, MAX_IDLE, PATIENCE, PATIENCE_PART, Link, Pool
 
 if TYPE_CHECKING:
     import socket
     import ssl
+    from collections.abc import Callable
 
     from consul_coord.config import Settings
-    from consul_coord.http.messages import Request, Response
+    from consul_coord.http.messages import Response
     from consul_coord.http.transport.base import Cancellation, Limits
 
+TOO_MANY_REQUESTS = 429
+_TRIAL = Request("GET", "/v1/status/leader", retry=Retry.READ)
+"""What a new connection is tried out with: it needs neither a leader nor permission."""
 LOST = (OSError, Garbled)
 """What ends a connection before its reply is whole."""
 
@@ -81,25 +88,114 @@ class Engine(ABC):
         return attempt
 
     async def _exchange(self, attempt: Attempt) -> Response:
-        pool, patience = self.pool, self._patience(attempt)
-        while True:
-            now = time.monotonic()
-            link = pool.take(now)
-            if link is None and attempt.request.urgent and (pause := pool.wait_for_one(now, patience)):
-                await self._pause(pause)
-                continue
-            if link is None:
-                return await self._use(await self._open_link(attempt), attempt)
-            try:
-                return await self._use(link, attempt)
-            except LOST as error:
-                if not attempt.may_repeat(error) or attempt.began <= pool.cut_at:
-                    raise
-                # The others may have ended as well.
-                return await self._use(await self._open_link(attempt), attempt)
+        pool, patience, only_new = self.pool, self._patience(attempt), False
+        try:
+            while True:
+                now = time.monotonic()
+                if pause := self._pause_before_taking(attempt):
+                    await self._pause(pause)
+                    continue
+                link = None if only_new else pool.take(now)
+                if link is not None:
+                    try:
+                        return await self._use(link, attempt)
+                    except LOST as error:
+                        if not attempt.may_repeat(error) or attempt.began <= pool.cut_at:
+                            raise
+                        only_new = True  # the others may have ended as well
+                elif pause := self._pause_before_connecting(attempt, now, patience):
+                    self._expect_time(attempt, pause)
+                    only_new = False
+                    if not attempt.request.hold_open:
+                        pool.waiting[attempt] = None
+                    await self._pause(pause)
+                elif (response := await self._use_new(attempt)) is not None:
+                    return response
+        finally:
+            pool.waiting.pop(attempt, None)
 
     def _patience(self, attempt: Attempt) -> float:
         return attempt.began + min(PATIENCE, PATIENCE_PART * (attempt.deadline - attempt.began))
+
+    def _pause_before_taking(self, attempt: Attempt) -> float:
+        """Return how long a blocking query lets those go first that wait for a connection."""
+        if not (attempt.request.hold_open and self.pool.waiting):
+            return 0.0
+        attempt.remaining()
+        return STEP
+
+    def _pause_before_connecting(self, attempt: Attempt, now: float, patience: float) -> float:
+        pool = self.pool
+        if attempt.request.urgent and (pause := pool.wait_for_one(now, patience)):
+            return pause
+        return pool.limit.pause(now, others=pool.has_in_use()) if pool.limit.is_near(now) else 0.0
+
+    def _expect_time(self, attempt: Attempt, pause: float) -> None:
+        """Return if time is left after a pause. Raises ``TooManyConnections``."""
+        if attempt.cancelled:
+            raise Abandoned(errno.ECONNABORTED, "cancelled")
+        now = time.monotonic()
+        if now + pause >= attempt.deadline and self.pool.limit.is_near(now):
+            raise attempt.too_many()
+
+    async def _use_new(self, attempt: Attempt) -> Response | None:
+        """Exchange over a new connection; None when that was refused, and another one may be tried.
+
+        Raises ``BrokenReply`` when it was refused, and the request may have been applied all the same.
+        """
+        limit, before = self.pool.limit, attempt.sent
+        near = limit.is_near(time.monotonic()) or self.pool.has_query()
+        try:
+            link = await self._open_link(attempt)
+        except ConnectFailed as error:
+            if not _is_hang_up(error.__cause__):
+                raise
+            # Amid the TLS handshake: nothing was sent.
+            limit.refused(time.monotonic())
+            if near:
+                return None
+            raise attempt.too_many() from error
+        opened = time.monotonic()
+        response: Response | None = None
+        try:
+            if near and attempt.request.retry is Retry.NEVER:
+                await self._try_out(link, attempt)
+            response = await self._use(link, attempt)
+        except LOST as error:
+            soon = time.monotonic() < opened + SOON
+            if attempt.answered or attempt.cancelled or isinstance(error, TimeoutError) or not soon:
+                raise
+            limit.refused(time.monotonic())
+            if not near or (attempt.sent and attempt.request.retry is Retry.NEVER):
+                raise attempt.turned_away() from error
+            return None
+        if response.status == TOO_MANY_REQUESTS and link.sock.fileno() < 0:
+            limit.refused(time.monotonic())
+            # This is an answer: it was not applied.
+            attempt.sent, attempt.answered = before, False
+            return None
+        limit.admitted()
+        if attempt.request.urgent:
+            self.pool.cut_overdue(time.monotonic())
+        return response
+
+    async def _try_out(self, link: Link, attempt: Attempt) -> None:
+        """Return if a new connection is answered on. Raises what ends it."""
+        data, attempt.data, sent = attempt.data, self._outgoing.encode(_TRIAL, attempt.began), attempt.sent
+        try:
+            reader = ReplyReader(_TRIAL.method, self._limits)
+            attempt.hold(link.sock)
+            await self._write(link.sock, attempt)
+            while not reader.feed(await self._read(link.sock, attempt)):
+                pass
+            if not (attempt.let_go() and reader.reusable):
+                raise ConnectionError("closed after its first reply")
+        except BaseException:
+            attempt.let_go()
+            link.close()
+            raise
+        finally:
+            attempt.data, attempt.sent = data, sent
 
     async def _open_link(self, attempt: Attempt) -> Link:
         home = self.pool.open
@@ -170,6 +266,10 @@ class Engine(ABC):
         self.pool.engines.pop(self._mark, None)
         self._sweep()
 
+    def listen(self, on_refusal: Callable[[], object]) -> None:
+        """Have ``on_refusal`` called at each connection that the agent has no room for, from any thread."""
+        self.pool.limit.on_refusal = on_refusal
+
     def forget(self) -> None:
         """In a forked child: let go of the parent's sockets without a word on them."""
         self._process = os.getpid()
@@ -181,3 +281,9 @@ class Engine(ABC):
 
             self._context = client_context(self._settings.tls)
         return self._context
+
+
+def _is_hang_up(error: BaseException | None) -> bool:
+    """Return whether a connection was made, and ended at once."""
+    # Without TLS that shows once something is sent. ssl's own error goes by its name, as loading ssl costs.
+    return isinstance(error, (ConnectionResetError, BrokenPipeError)) or type(error).__name__ == "SSLEOFError"

@@ -28,10 +28,12 @@ from consul_coord.errors import (
     ConnectFailed,
     InvalidArgument,
     RequestTimeout,
+    TooManyConnections,
     TransportError,
 )
 from consul_coord.http.messages import Retry
 from consul_coord.http.transport.base import SendCancelled
+from consul_coord.http.transport.limit import TOO_MANY
 
 if TYPE_CHECKING:
     from consul_coord.config import Settings
@@ -172,6 +174,14 @@ class Attempt:
         """Return the error for a connection that could not be made."""
         kind = CertificateRefused if _is_about_a_certificate(error) else ConnectFailed
         return self._error(kind, f"no connection to {self.address}: {_reason(error)}")
+
+    def too_many(self) -> TooManyConnections:
+        """Return the error for a connection that the agent did not take, though it was tried for long."""
+        return self._error(TooManyConnections, f"{self.address} takes no new connection: {TOO_MANY}")
+
+    def turned_away(self) -> BrokenReply:
+        """Return the error for a new connection that was closed without a reply."""
+        return self._error(BrokenReply, f"{self.address} closed a new connection without a reply: {TOO_MANY}")
 
     def failed(self, error: BaseException) -> TransportError | SendCancelled:
         """Return the error for an exchange that this one ended."""

@@ -12,8 +12,8 @@ Rules
 - The agent goes on with a blocking query that nobody waits for any more, and counts its connection until it
   has answered, also when that is closed. So it is *parked* for a moment: it may be all that the client can
   have, and once its reply has come, it is used again.
-- A renewal waits a moment for a connection that is about to come back; then it cuts off a blocking query that
-  is overdue. Only after that does it open a connection.
+- A renewal waits a moment for a connection that is about to come back. Only then does it open one, and cuts
+  off a blocking query that is overdue: not before, as it may be refused another connection.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord.http.transport.incoming import Garbled
+from consul_coord.http.transport.limit import Limit
 
 if TYPE_CHECKING:
     from consul_coord.http.transport.incoming import ReplyReader
@@ -144,6 +145,9 @@ class Pool:
         """Those that send over it: it is closed when none is left."""
         self.cut_at = -math.inf
         """When all that was under way was cut off."""
+        self.limit = Limit()
+        self.waiting: dict[object, None] = {}
+        """The requests that wait for a connection: blocking queries let them go first."""
 
     def take(self, now: float) -> Link | None:
         """Take out a connection that can be used at once."""
@@ -179,15 +183,23 @@ class Pool:
 
     def wait_for_one(self, now: float, until: float) -> float:
         """Return how long a renewal waits before it looks for a connection again, 0 to open one."""
-        coming = [link for link in self._all() if link.in_use and link.back_by <= until]
-        if not coming:
-            return 0.0
-        if now < until:
+        if now < until and any(link.in_use and link.back_by <= until for link in self._all()):
             return min(until - now, 0.01)
-        for link in coming:
-            if link.is_query:
-                link.cut_off()
         return 0.0
+
+    def cut_overdue(self, now: float) -> None:
+        """Cut off the blocking queries that have not returned in time: there is another connection now."""
+        for link in self._all():
+            if link.in_use and link.is_query and link.back_by + PATIENCE_PART < now:
+                link.cut_off()
+
+    def has_in_use(self) -> bool:
+        """Return whether there are connections in use."""
+        return any(link.in_use or link.reader is not None for link in self._all())
+
+    def has_query(self) -> bool:
+        """Return whether a blocking query is under way: its connection becomes free."""
+        return any(link.is_query and (link.in_use or link.reader is not None) for link in self._all())
 
     def cut(self) -> None:
         """End all exchanges that are under way: the agent is given up."""
@@ -211,11 +223,12 @@ class Pool:
                     link = links.popleft()
                 except IndexError:  # in use, once more
                     break
-                if link.kept_until <= now or len(links) >= limit:
+                is_needed = links is self.parked and now < link.back_by and self.limit.is_near(now)
+                if (link.kept_until <= now and not is_needed) or len(links) >= limit:
                     link.close()
                 else:
                     links.append(link)
-                    next_at = min(next_at, link.kept_until)
+                    next_at = min(next_at, link.back_by if is_needed else link.kept_until)
         return next_at - now
 
     def forget(self, engine: object) -> None:

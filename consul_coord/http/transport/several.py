@@ -20,11 +20,12 @@ from consul_coord.http.agents import CONNECT_WITHIN, Agents
 from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.dial import is_one
 from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.limit import nobody
 from consul_coord.http.transport.pool import KEEP, Pool
 from consul_coord.io import run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from consul_coord.config import Settings
     from consul_coord.http.agents import Agent
@@ -40,11 +41,20 @@ class Fleet:
 
     def __init__(self, settings: Settings) -> None:
         self._pools: dict[str, Pool] = {}
+        self.on_refusal: Callable[[], object] = nobody
+        """Called at each connection that an agent has no room for, from any thread."""
         self.agents = Agents(settings, cutter=lambda agent: self.pool(agent).cut)
 
     def pool(self, agent: Settings) -> Pool:
         """Return the connections to one agent."""
-        return self._pools.setdefault(agent.address, Pool())
+        pool = self._pools.get(agent.address)
+        if pool is None:
+            pool = self._pools.setdefault(agent.address, Pool())
+            pool.limit.on_refusal = self._refused
+        return pool
+
+    def _refused(self) -> None:
+        self.on_refusal()
 
 
 class Several(ABC, Generic[E]):
@@ -70,6 +80,10 @@ class Several(ABC, Generic[E]):
             engine = self._engines.setdefault(agent.address, made)
         engine.connect_within = CONNECT_WITHIN if len(self.agents.all) > 1 else math.inf
         return engine
+
+    def listen(self, on_refusal: Callable[[], object]) -> None:
+        """Have ``on_refusal`` called at each connection that an agent has no room for, from any thread."""
+        self._fleet.on_refusal = on_refusal
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's sockets, and send nothing on them."""

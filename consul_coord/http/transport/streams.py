@@ -69,9 +69,8 @@ class StreamTransport(Engine):
 
     @property
     def _most(self) -> int:
-        """While tasks wait for a turn, the connections of those that have one are kept for them."""
-        crowded = self._turns is not None and self._turns.statistics().tasks_waiting > 0
-        return self._max_short if crowded else MAX_IDLE
+        """As many as there are turns: tasks that send one request after the other all come back at once."""
+        return max(MAX_IDLE, self._max_short)
 
     async def sweep(self) -> float:
         """Close what lies idle too long; see ``AsyncTransport.sweep``."""

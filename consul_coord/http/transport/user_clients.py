@@ -51,6 +51,9 @@ class _OverClient(Generic[C]):
         self._limits = limits
         self._closed = False
 
+    def listen(self, on_refusal: Callable[[], object]) -> None:
+        """Do nothing: the client's connections are its owner's."""
+
     def forget(self) -> None:
         """Do nothing: in a forked child, the client's sockets are its owner's to care for."""
 

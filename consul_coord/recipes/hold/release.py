@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.recipes.hold.holds import Holds
 
-BUDGET = 5.0
-"""Seconds for which a release waits for its answer before it leaves the rest to the reaper."""
+BUDGET = 8.0
+"""Seconds for which a release waits for its answer before it leaves the rest to the reaper.
+
+Where the agent has no room for another connection, the release waits for the end of a blocking query: more
+than that lasts.
+"""
 _UNKNOWN = Ending(ReleaseOutcome.UNKNOWN)
 
 

@@ -11,6 +11,8 @@ Rules
   each has its own query again.
 - A query lasts until the next renewal at most, with which it shares a connection. Whenever a hold's query has
   ended, the keys of the hold that have no query are looked at: so their loss is noticed within seconds.
+- Where the agent refuses connections, one query goes on, and is a short one: whatever else has to be sent
+  waits for its end. All else shares readings.
 - A wait brings what the thing was at some moment; the caller acts by naming an index, or looks again. So a
   wait may end for nothing, and readings need not be consistent.
 - A hold is watched for as long as it lasts, a failing query included: after a failure its present state is
@@ -54,8 +56,13 @@ SESSIONS = 2
 LONGEST_HELD = 7.0
 """Seconds that a query for a hold may last: the keys that have none are looked at after it."""
 KEYS_PER_SECOND = 1_000
+CROWDED = 30.0
+"""Seconds for which a refused connection is remembered."""
+LONGEST_WHEN_CROWDED = 2.0
+"""Seconds that a query may last then: the next request waits for it."""
 SHORTEST = 0.1
 """Seconds between two readings of a key at least."""
+SHORTEST_WHEN_CROWDED = 1.0
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
@@ -147,6 +154,7 @@ class Watches:
         self._held: dict[Watched, None] = {}
         """The keys of holds that share readings."""
         self._watched_sessions: set[str] = set()
+        self._crowded_until = -math.inf
         self._reader = OnDemand(host, self._read, has_work=self._has_readings, name="shared readings")
 
     # -- waiting calls
@@ -228,7 +236,8 @@ class Watches:
 
         Waits for a renewal that is due, until ``until`` is raised or ``deadline`` comes.
         """
-        return await self._sessions.give_way(io, until=until, deadline=deadline)
+        longest = await self._sessions.give_way(io, until=until, deadline=deadline)
+        return min(longest, LONGEST_WHEN_CROWDED) if self._is_crowded else longest
 
     def query(self) -> Signal | None:
         """Count a blocking query that begins; returns what ends it, or None when there are too many.
@@ -246,15 +255,37 @@ class Watches:
 
     def _begin_query(self, stop: Signal, *, first: bool) -> bool:
         """Count a query that ``stop`` ends; returns False when there are too many."""
+        most, few = self._bounds
         with self._mutex:
             shared = len(self._waits) + len(self._held)
-            if len(self._queries) >= MOST or (shared and not first):
+            if len(self._queries) >= most or (shared and not first):
                 self._make_few()
                 return False
-            if shared and len(self._queries) >= FEW:
+            if shared and len(self._queries) >= few:
                 return False
             self._queries[stop] = first
         return True
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether the agent has refused a connection lately."""
+        return self._host.now() < self._crowded_until
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        """How many queries there may be, while nothing shares readings and otherwise."""
+        return (1, 1) if self._is_crowded else (MOST, FEW)
+
+    @property
+    def _few_enough(self) -> int:
+        """With so many things left, each has its own query again."""
+        return 1 if self._is_crowded else MOST // 2
+
+    def is_new_trouble(self) -> bool:
+        """Take note that the agent has refused a connection; return whether it is the first time lately."""
+        now = self._host.now()
+        before, self._crowded_until = self._crowded_until, now + CROWDED
+        return now >= before
 
     def _make_few(self) -> None:
         """End the queries that are not to go on when there are many: these things share readings then."""
@@ -340,12 +371,13 @@ class Watches:
 
     async def _read(self, io: IO) -> None:
         while self._has_readings():
-            await io.sleep(max(SHORTEST, (len(self._waits) + len(self._held)) / KEYS_PER_SECOND))
+            shortest = SHORTEST_WHEN_CROWDED if self._is_crowded else SHORTEST
+            await io.sleep(max(shortest, (len(self._waits) + len(self._held)) / KEYS_PER_SECOND))
             for wait in [one for one in list(self._waits) if one.over.is_set()]:
                 self._waits.pop(wait, None)
             for watched in [one for one in self._held if one.over.is_set()]:
                 del self._held[watched]
-            if len(self._waits) + len(self._held) + len(self._queries) <= MOST // 2:
+            if len(self._waits) + len(self._held) + len(self._queries) <= self._few_enough:
                 self._part(io)
                 return
             await self._read_all(io)

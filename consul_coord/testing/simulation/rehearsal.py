@@ -358,6 +358,9 @@ class _Transport:
     async def aclose(self) -> None:
         """Do nothing: there are no connections."""
 
+    def listen(self, on_refusal: Callable[[], object]) -> None:
+        """Do nothing, likewise."""
+
     async def sweep(self) -> float:
         """Do nothing, likewise."""
         return math.inf

@@ -244,6 +244,7 @@ EVERY_ERROR: list[errors.ConsulCoordError] = [
     errors.TransportError("m", outcome_unknown=True, **FACTS),
     errors.ConnectFailed("m", outcome_unknown=False, **FACTS),
     errors.CertificateRefused("m", outcome_unknown=False, **FACTS),
+    errors.TooManyConnections("m", outcome_unknown=False, **FACTS),
     errors.RequestTimeout("m", outcome_unknown=True, **FACTS),
     errors.BrokenReply("m", outcome_unknown=True, **FACTS),
     *(
@@ -301,6 +302,7 @@ RETRYABLE = {
     "TransportError",
     "ConnectFailed",
     "RequestTimeout",
+    "TooManyConnections",
     "BrokenReply",
     "RateLimited",
     "NoLeader",

@@ -14,7 +14,7 @@ from consul_coord.recipes.cleanup.tasks import DestroySession
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.release import BUDGET, release
 from consul_coord.recipes.semaphore import semaphore as asking
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
@@ -578,7 +578,7 @@ class TestLeaving:
         hold = bench.held()
         bench.io.expect("PUT", "/v1/txn", lost())
         bench.io.expect("DELETE", f"/v1/kv/{P}/{US}", lost())
-        bench.io.expect("PUT", "/v1/session/destroy", lost(), takes=5.0)
+        bench.io.expect("PUT", "/v1/session/destroy", lost(), takes=BUDGET)
         assert bench.release(hold) is ReleaseOutcome.UNKNOWN
         assert bench.destroyed()[-1] == US
         assert bench.core.reaper.pending == 0

@@ -1,0 +1,76 @@
+"""The agent's limit on connections from one address, as a client comes to know it.
+
+Rules
+- An agent that has all the connections it takes (``limits.http_max_conns_per_client``, 200 by default)
+  accepts one more and closes it at once; newer ones answer 429 first. A connection that ends so soon, before
+  any byte of a reply, is taken for that. A crash looks the same, and does no harm here.
+- Open connections stay open, and requests take turns on them. New connections are tried again after pauses
+  that grow to ``MOST`` seconds, with jitter, one try for all requests of a client.
+- Near the limit, and beside a blocking query of one's own, a new connection is tried with a reading first: a
+  request that may be applied once only would leave its outcome unknown.
+- It is forgotten ``REMEMBERED`` seconds after the last refusal.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING
+
+from consul_coord.http.backoff import delay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIRST = 0.1
+MOST = 2.0
+"""Seconds between two tries to connect, at first and at most."""
+REMEMBERED = 30.0
+SOON = 1.0
+"""A connection that was refused has ended within so many seconds; one that ended later was in use."""
+STEP = 0.02
+"""Seconds until a request looks again whether another one of its client is done with a connection."""
+ALONE = 0.05
+"""The same where its client has no other connection: it may be cancelled meanwhile."""
+TOO_MANY = (
+    "it may have all the connections that it takes from one address "
+    "(limits.http_max_conns_per_client, 200 by default)"
+)
+
+
+def nobody() -> None:
+    """Take no note."""
+
+
+class Limit:
+    """See the module. Times are ``time.monotonic``'s."""
+
+    def __init__(self) -> None:
+        self.on_refusal: Callable[[], object] = nobody
+        """Called at each refusal, from any thread."""
+        self._refusals = 0
+        self._refused_at = -math.inf
+        self._next_try = -math.inf
+
+    def is_near(self, now: float) -> bool:
+        """Return whether a connection was refused lately."""
+        return now < self._refused_at + REMEMBERED
+
+    def refused(self, now: float) -> None:
+        """Take note of a refusal."""
+        self._refusals += 1
+        self._refused_at = now
+        self._next_try = now + delay(self._refusals, random.random(), first=FIRST, most=MOST)  # noqa: S311 - spreads load, protects nothing
+        self.on_refusal()
+
+    def admitted(self) -> None:
+        """Take note of a new connection that was answered."""
+        self._refusals = 0
+
+    def pause(self, now: float, *, others: bool) -> float:
+        """Return the seconds until a request looks again, 0 when it may connect.
+
+        ``others``: its client has connections in use, of which one may become free.
+        """
+        left = self._next_try - now
+        return min(left, STEP if others else ALONE) if left > 0 else 0.0
