@@ -80,7 +80,6 @@ UNREAD = frozenset(
         "consul_coord/recipes/lock/plan.py",
         "consul_coord/recipes/lock/unattended.py",
         "consul_coord/recipes/lock/waitqueue.py",
-        "consul_coord/recipes/once/record.py",
         "consul_coord/recipes/partition/part.py",
         "consul_coord/recipes/partition/partitioning.py",
         "consul_coord/recipes/partition/rendezvous.py",

@@ -7,8 +7,7 @@ Rules
 - Slots only rise. A slot that is not above the recorded one has had its turn: it ran, or was passed over. So
   one record per job is enough, and a clock that is behind never runs an old slot again.
 - A recorded success is final. A recorded failure is retried within its own slot, or left, as its caller asks.
-- A run without a record did not happen: its process crashed, or lost the lock. Whoever has the lock next
-  runs.
+- A run without a record did not happen: its process crashed, or lost the lock. The next holder runs.
 - A period that is not aligned begins with the last recorded run: nothing runs before it is over.
 - A record that can't be read stops the job with an error. To take it for none would run a slot twice.
 """
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ONCE_FLAGS = 0x6F6E63652D6A6F62
-"""What the flags of a record are, so that nothing else is taken for one."""
+"""The flags of a record, so that nothing else is taken for one."""
 _DONE, _FAILED = "done", "failed"
 
 
@@ -70,7 +69,7 @@ class Record:
         return json.dumps(fields, ensure_ascii=False).encode()
 
     def result(self, *, ran: bool = False, value: T | None = None) -> OnceResult[T]:
-        """Return what a caller is told."""
+        """Return the result for a caller."""
         return OnceResult(ran, self.slot, self.by, self.at, self.fence, failed=self.failed, value=value)
 
 
@@ -114,7 +113,7 @@ def _decode(value: bytes) -> Record | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a caller wants to run."""
+    """The wish of a caller to run something now."""
 
     slot: str | None
     """The slot; None for a period that begins with the last run."""
