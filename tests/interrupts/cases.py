@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+from consul_coord import Once
 from consul_coord.sync import interrupting
 from tests.interrupts.stage import KINDS, Case, Scene
 
@@ -111,6 +112,18 @@ def run_body(scene: Scene) -> None:
     scene.done = True
 
 
+def run_once(scene: Scene) -> None:
+    Once(scene.client, scene.lock.key).run(body, slot="1", timeout=20)
+    scene.done = True
+
+
+def run_once_again(scene: Scene) -> None:
+    """Run the slot again: it runs, or has run."""
+    scene.kept.append(scene.lock)
+    result = Once(scene.client, scene.lock.key).run(body, slot="1", timeout=20)
+    assert result.ran or not result.failed
+
+
 def body(hold: object) -> None:
     """Do nothing under a hold."""
 
@@ -134,6 +147,7 @@ CASES = [
     Case("lock.release", KINDS, release_of_object, prepare=take),
     Case("hold.release", KINDS, release, prepare=take),
     Case("hold.release, twice", KINDS, release, prepare=take, after=release_again),
+    Case("once.run", ("lock",), run_once, after=run_once_again),
     Case("put", ("lock", "multi", "read", "semaphore"), put, prepare=take, after=put_again),
     Case("with lock", KINDS, block),
     Case("with lock.hold()", KINDS, hold_block, after=keep_object),
