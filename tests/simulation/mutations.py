@@ -623,6 +623,7 @@ MUTATIONS = (
         "*hold.guard(), write",
         "write",
         breaks="once",
+        rare=True,
     ),
     Mutation(
         "a slot that is not the recorded one runs",
