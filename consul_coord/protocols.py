@@ -39,6 +39,14 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+class Flag(Protocol):
+    """An event: of ``threading``, ``multiprocessing``, ``asyncio`` or ``anyio``, say."""
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        ...
+
+
 class _HoldFacts(Protocol):
     """A hold's properties without I/O, blocking and async."""
 
@@ -78,6 +86,10 @@ class _HoldFacts(Protocol):
 
     def check(self) -> None:
         """Raise LockLost if it was lost, NotHeld if it was released."""
+        ...
+
+    def beat(self, within: float) -> None:
+        """Promise the next beat within so many seconds. Raises LockLost, NotHeld."""
         ...
 
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:
@@ -120,11 +132,13 @@ class HoldLike(_HoldFacts, Protocol):
 class LockLike(Protocol):
     """Something to hold: ``Lock`` and its kinds, ``Semaphore``."""
 
-    def acquire(self, *, timeout: float | None = None) -> HoldLike:
+    def acquire(
+        self, *, timeout: float | None = None, max_hold: float | None = None, cancel: Flag | None = None
+    ) -> HoldLike:
         """Take it, waiting up to ``timeout`` seconds. Raises AcquireTimeout."""
         ...
 
-    def try_acquire(self) -> HoldLike | None:
+    def try_acquire(self, *, max_hold: float | None = None) -> HoldLike | None:
         """Take it if it is free, else return None."""
         ...
 
@@ -136,15 +150,37 @@ class LockLike(Protocol):
         """End all calls of this object that wait, with AcquireCancelled."""
         ...
 
-    def hold(self, *, timeout: float | None = None) -> AbstractContextManager[HoldLike, None]:
+    def hold(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> AbstractContextManager[HoldLike, None]:
         """Return a context manager that takes it and releases it. Leaving raises LockLost after a loss."""
         ...
 
-    def run(self, fn: Callable[[HoldLike], T], *, timeout: float | None = None) -> T:
+    def run(
+        self,
+        fn: Callable[[HoldLike], T],
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> T:
         """Call ``fn(hold)`` while holding it, and return what it returns."""
         ...
 
-    def wrap(self, *, timeout: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    def wrap(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Return a decorator that makes a function hold it while it runs."""
         ...
 
@@ -199,7 +235,13 @@ class ElectionLike(Protocol):
         """Give the leadership up."""
         ...
 
-    def run(self, fn: Callable[[HoldLike], object], *, until: Callable[[], bool] | None = None) -> None:
+    def run(
+        self,
+        fn: Callable[[HoldLike], object],
+        *,
+        until: Callable[[], bool] | None = None,
+        interrupt: bool = False,
+    ) -> None:
         """Call ``fn(leadership)`` whenever elected, until the candidacy is stopped or ``until()`` is true."""
         ...
 
@@ -245,11 +287,13 @@ class AsyncHoldLike(_HoldFacts, Protocol):
 class AsyncLockLike(Protocol):
     """Something to hold: ``AsyncLock`` and its kinds, ``AsyncSemaphore``."""
 
-    async def acquire(self, *, timeout: float | None = None) -> AsyncHoldLike:
+    async def acquire(
+        self, *, timeout: float | None = None, max_hold: float | None = None, cancel: Flag | None = None
+    ) -> AsyncHoldLike:
         """Take it, waiting up to ``timeout`` seconds. Raises AcquireTimeout."""
         ...
 
-    async def try_acquire(self) -> AsyncHoldLike | None:
+    async def try_acquire(self, *, max_hold: float | None = None) -> AsyncHoldLike | None:
         """Take it if it is free, else return None."""
         ...
 
@@ -261,16 +305,36 @@ class AsyncLockLike(Protocol):
         """End all calls of this object that wait, with AcquireCancelled."""
         ...
 
-    def hold(self, *, timeout: float | None = None) -> AbstractAsyncContextManager[AsyncHoldLike, None]:
+    def hold(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> AbstractAsyncContextManager[AsyncHoldLike, None]:
         """Return a context manager that takes it, cancels its block at a loss, and releases it."""
         ...
 
-    async def run(self, fn: Callable[[AsyncHoldLike], Awaitable[T]], *, timeout: float | None = None) -> T:
+    async def run(
+        self,
+        fn: Callable[[AsyncHoldLike], Awaitable[T]],
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> T:
         """Await ``fn(hold)`` while holding it, and return what it returns."""
         ...
 
     def wrap(
-        self, *, timeout: float | None = None
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
         """Return a decorator that makes a coroutine function hold it while it runs."""
         ...
@@ -327,7 +391,11 @@ class AsyncElectionLike(Protocol):
         ...
 
     async def run(
-        self, fn: Callable[[AsyncHoldLike], Awaitable[object]], *, until: Callable[[], bool] | None = None
+        self,
+        fn: Callable[[AsyncHoldLike], Awaitable[object]],
+        *,
+        until: Callable[[], bool] | None = None,
+        interrupt: bool = False,
     ) -> None:
         """Await ``fn(leadership)`` whenever elected; it is cancelled when the leadership ends."""
         ...

@@ -141,6 +141,30 @@ def test_a_waiter_gets_it_at_the_release(case: Case) -> None:
         assert later.result(PATIENCE) > hold.fence
 
 
+def test_an_event_ends_one_that_waits(case: Case) -> None:
+    stop = threading.Event()
+    with case.lock, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(case.lock.acquire, timeout=PATIENCE, cancel=stop)
+        stop.set()
+        with pytest.raises(AcquireCancelled):
+            waiting.result(PATIENCE)
+        with pytest.raises(AcquireCancelled):
+            pool.submit(case.lock.acquire, cancel=stop).result(PATIENCE)
+
+
+def test_holds_with_an_end_are_taken_like_any(case: Case) -> None:
+    with case.lock.hold(timeout=PATIENCE, max_hold=60, interrupt=True) as hold:
+        hold.beat(30)
+        assert hold.is_held
+    with pytest.raises(NotHeld):
+        hold.beat(30)
+    assert case.lock.run(lambda hold: hold.is_held, max_hold=60)
+    assert case.lock.wrap(max_hold=60, interrupt=True)(lambda: 1)() == 1
+    hold_again = case.lock.try_acquire(max_hold=60)
+    assert hold_again is not None
+    hold_again.release()
+
+
 def test_cancel_ends_those_that_wait(case: Case) -> None:
     with case.lock, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(case.lock.acquire, timeout=PATIENCE)
@@ -335,6 +359,19 @@ async def test_an_async_hold_and_its_end(async_case: AsyncCase) -> None:
     with pytest.raises(NotHeld):
         await lock.release()
     assert await lock.run(fence_of, timeout=PATIENCE) > hold.fence
+
+
+@pytest.mark.anyio
+async def test_async_holds_with_an_end_are_taken_like_any(async_case: AsyncCase) -> None:
+    lock, stop = async_case.lock, threading.Event()
+    async with lock.hold(timeout=PATIENCE, max_hold=60, cancel=stop) as hold:
+        hold.beat(30)
+    with pytest.raises(NotHeld):
+        hold.beat(30)
+    stop.set()
+    with pytest.raises(AcquireCancelled):
+        await lock.acquire(cancel=stop, max_hold=60)
+    assert await lock.run(fence_of, max_hold=60, interrupt=True) > hold.fence
 
 
 async def fence_of(hold: AsyncHoldLike) -> int:

@@ -15,12 +15,15 @@ from consul_coord.testing.fakes.holding import (
     BaseLock,
     Place,
     raised_within,
+    slices,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
+
+    from consul_coord.protocols import Flag
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -89,30 +92,44 @@ class FakeLock(BaseLock[FakeHold]):
         with self._changed:
             self._changed.notify_all()
 
-    def acquire(self, *, timeout: float | None = None) -> FakeHold:
+    def acquire(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        cancel: Flag | None = None,
+    ) -> FakeHold:
         """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
 
-        Raises AcquireTimeout, AcquireCancelled, and AlreadyHeld when this thread has it.
+        ``max_hold`` ends nothing: a test does, by ``lose(LossReason.MAX_HOLD)``. Raises AcquireTimeout,
+        AcquireCancelled, and AlreadyHeld when this thread has it.
         """
         self._refuse_second()
+        if cancel is not None and cancel.is_set():
+            raise self._slots.stopped()
         cancelled = self._slots.cancelled
         taken: list[FakeHold] = []
 
         def over() -> bool:
             hold = self.try_acquire()
             taken.extend([] if hold is None else [hold])
-            return hold is not None or self._slots.cancelled != cancelled
+            return hold is not None or stopped()
+
+        def stopped() -> bool:
+            return self._slots.cancelled != cancelled or (cancel is not None and cancel.is_set())
 
         with self._changed:
-            self._changed.wait_for(over, timeout)
+            for seconds in slices(timeout, look=cancel is not None):
+                if self._changed.wait_for(over, seconds):
+                    break
         if taken:
             return taken[0]
-        raise self._slots.stopped() if self._slots.cancelled != cancelled else self._slots.timeout()
+        raise self._slots.stopped() if stopped() else self._slots.timeout()
 
     def _refuse_second(self) -> None:
         self._slots.refuse_second(threading.current_thread())
 
-    def try_acquire(self) -> FakeHold | None:
+    def try_acquire(self, *, max_hold: float | None = None) -> FakeHold | None:  # noqa: ARG002 - no time passes in a fake
         """Take it if it is free, else return None. Raises AlreadyHeld when this thread has it."""
         self._refuse_second()
         owner = threading.current_thread()
@@ -122,22 +139,44 @@ class FakeLock(BaseLock[FakeHold]):
         """Give up the hold of the calling thread. Raises NotHeld."""
         return self._slots.own(threading.current_thread()).release()
 
-    def hold(self, *, timeout: float | None = None) -> FakeHeld:
+    def hold(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> FakeHeld:
         """Return a context manager that takes it and releases it."""
-        return FakeHeld(self, timeout)
+        return FakeHeld(self, timeout, cancel)
 
-    def run(self, fn: Callable[[FakeHold], T], *, timeout: float | None = None) -> T:
+    def run(
+        self,
+        fn: Callable[[FakeHold], T],
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> T:
         """Call ``fn(hold)`` while holding it, and return what it returns."""
-        with self.hold(timeout=timeout) as hold:
+        with self.hold(timeout=timeout, cancel=cancel) as hold:
             return fn(hold)
 
-    def wrap(self, *, timeout: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    def wrap(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Return a decorator that makes a function hold it while it runs."""
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
             @functools.wraps(function)
             def locked(*args: P.args, **kwargs: P.kwargs) -> T:
-                with self.hold(timeout=timeout):
+                with self.hold(timeout=timeout, cancel=cancel):
                     return function(*args, **kwargs)
 
             return locked
@@ -172,13 +211,14 @@ class FakeSemaphore(FakeLock):
 class FakeHeld:
     """What ``FakeLock.hold`` returns: a context manager for one block at a time."""
 
-    def __init__(self, lock: FakeLock, timeout: float | None) -> None:
+    def __init__(self, lock: FakeLock, timeout: float | None, cancel: Flag | None) -> None:
         self._lock = lock
         self._timeout = timeout
+        self._cancel = cancel
         self._held: list[FakeHold] = []
 
     def __enter__(self) -> FakeHold:
-        self._held.append(self._lock.acquire(timeout=self._timeout))
+        self._held.append(self._lock.acquire(timeout=self._timeout, cancel=self._cancel))
         return self._held[-1]
 
     def __exit__(
@@ -233,7 +273,13 @@ class FakeElection(BaseElection[FakeLeadership]):
         """Give the leadership up; it leads again when the test says ``elect()``."""
         return self._give_up()
 
-    def run(self, fn: Callable[[FakeLeadership], object], *, until: Callable[[], bool] | None = None) -> None:
+    def run(
+        self,
+        fn: Callable[[FakeLeadership], object],
+        *,
+        until: Callable[[], bool] | None = None,
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+    ) -> None:
         """Call ``fn(leadership)`` whenever elected, until stopped or ``until()`` is true after a call.
 
         Unlike a real one it lets an exception of ``fn`` out, so that a test sees it; LeadershipLost ends a

@@ -17,12 +17,15 @@ from consul_coord.testing.fakes.holding import (
     BaseLock,
     Place,
     raised_within,
+    slices,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from types import TracebackType
     from typing import Self
+
+    from consul_coord.protocols import Flag
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -140,25 +143,38 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         super().__init__(key, limit=limit, changed=self._news.tell)
         self._entered: dict[object, list[Block]] = {}
 
-    async def acquire(self, *, timeout: float | None = None) -> AsyncFakeHold:
+    async def acquire(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        cancel: Flag | None = None,
+    ) -> AsyncFakeHold:
         """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
 
-        Raises AcquireTimeout, AcquireCancelled, and AlreadyHeld when this task has it.
+        ``max_hold`` ends nothing: a test does, by ``lose(LossReason.MAX_HOLD)``. Raises AcquireTimeout,
+        AcquireCancelled, and AlreadyHeld when this task has it.
         """
         self._refuse_second()
+        if cancel is not None and cancel.is_set():
+            raise self._slots.stopped()
         cancelled = self._slots.cancelled
         taken: list[AsyncFakeHold] = []
 
         def over() -> bool:
             hold = self._take()
             taken.extend([] if hold is None else [hold])
-            return hold is not None or self._slots.cancelled != cancelled
+            return hold is not None or stopped()
 
-        if not over():
-            await self._news.wait_for(over, timeout)
+        def stopped() -> bool:
+            return self._slots.cancelled != cancelled or (cancel is not None and cancel.is_set())
+
+        for seconds in slices(timeout, look=cancel is not None):
+            if over() or await self._news.wait_for(over, seconds):
+                break
         if taken:
             return taken[0]
-        raise self._slots.stopped() if self._slots.cancelled != cancelled else self._slots.timeout()
+        raise self._slots.stopped() if stopped() else self._slots.timeout()
 
     def _refuse_second(self) -> None:
         self._slots.refuse_second(get_current_task().id)
@@ -167,7 +183,7 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         owner = get_current_task().id
         return self._slots.take(lambda fence: AsyncFakeHold(self._slots, fence, owner, news=self._news))
 
-    async def try_acquire(self) -> AsyncFakeHold | None:
+    async def try_acquire(self, *, max_hold: float | None = None) -> AsyncFakeHold | None:  # noqa: ARG002 - no time passes in a fake
         """Take it if it is free, else return None. Raises AlreadyHeld when this task has it."""
         self._refuse_second()
         return self._take()
@@ -176,24 +192,44 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         """Give up the hold of the calling task. Raises NotHeld."""
         return await self._slots.own(get_current_task().id).release()
 
-    def hold(self, *, timeout: float | None = None) -> AsyncFakeHeld:
+    def hold(
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> AsyncFakeHeld:
         """Return a context manager that takes it, cancels its block at a loss, and releases it."""
-        return AsyncFakeHeld(self, timeout)
+        return AsyncFakeHeld(self, timeout, cancel)
 
-    async def run(self, fn: Callable[[AsyncFakeHold], Awaitable[T]], *, timeout: float | None = None) -> T:
+    async def run(
+        self,
+        fn: Callable[[AsyncFakeHold], Awaitable[T]],
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> T:
         """Await ``fn(hold)`` while holding it, and return what it returns."""
-        async with self.hold(timeout=timeout) as hold:
+        async with self.hold(timeout=timeout, cancel=cancel) as hold:
             return await fn(hold)
 
     def wrap(
-        self, *, timeout: float | None = None
+        self,
+        *,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
         """Return a decorator that makes a coroutine function hold it while it runs."""
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
             @functools.wraps(function)
             async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
-                async with self.hold(timeout=timeout):
+                async with self.hold(timeout=timeout, cancel=cancel):
                     return await function(*args, **kwargs)
 
             return locked
@@ -228,13 +264,14 @@ class AsyncFakeSemaphore(AsyncFakeLock):
 class AsyncFakeHeld:
     """What ``AsyncFakeLock.hold`` returns: a context manager for one block at a time."""
 
-    def __init__(self, lock: AsyncFakeLock, timeout: float | None) -> None:
+    def __init__(self, lock: AsyncFakeLock, timeout: float | None, cancel: Flag | None) -> None:
         self._lock = lock
         self._timeout = timeout
+        self._cancel = cancel
         self._blocks: list[Block] = []
 
     async def __aenter__(self) -> AsyncFakeHold:
-        hold = await self._lock.acquire(timeout=self._timeout)
+        hold = await self._lock.acquire(timeout=self._timeout, cancel=self._cancel)
         self._blocks.append(Block(hold))
         return hold
 
@@ -289,6 +326,7 @@ class AsyncFakeElection(BaseElection[AsyncFakeLeadership]):
         fn: Callable[[AsyncFakeLeadership], Awaitable[object]],
         *,
         until: Callable[[], bool] | None = None,
+        interrupt: bool = False,  # noqa: ARG002 - a leader is cancelled in any case
     ) -> None:
         """Await ``fn(leadership)`` whenever elected, until stopped or ``until()`` is true after a call.
 

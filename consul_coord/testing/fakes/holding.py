@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import uuid
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -25,7 +26,7 @@ from consul_coord.errors import (
 from consul_coord.models import Blocker, HoldState, LossReason, ReleaseOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 H = TypeVar("H", bound="BaseHold")
@@ -48,6 +49,18 @@ class Place(Protocol):
     def left(self, hold: BaseHold) -> None:
         """Forget a hold that has ended."""
         ...
+
+
+LOOK = 0.02
+"""Seconds between two looks at a user's event."""
+
+
+def slices(timeout: float | None, *, look: bool) -> Iterator[float | None]:
+    """Yield how long to wait until the timeout is over: in short pieces, if something is to be looked at."""
+    ends = math.inf if timeout is None else time.monotonic() + timeout
+    yield LOOK if look and timeout != 0 else timeout
+    while look and time.monotonic() < ends:
+        yield min(LOOK, max(0.0, ends - time.monotonic()))
 
 
 class BaseHold:
@@ -106,6 +119,10 @@ class BaseHold:
         if not self.is_held:
             message = f"the hold of {self.key!r} (fence {self.fence}) was released: acquire it again"
             raise NotHeld(message, key=self.key, session=self.session)
+
+    def beat(self, within: float) -> None:  # noqa: ARG002 - no time passes in a fake
+        """Raise what ``check`` raises; a test ends the hold by ``lose(LossReason.STALLED)``."""
+        self.check()
 
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:
         """Call ``fn`` with the reason when it is lost, by whoever loses it; at once if it is."""
