@@ -29,8 +29,7 @@ from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, StraySess
 from consul_coord.recipes.contend.queue import QueueMemory
 from consul_coord.recipes.contend.tickets import Tickets
 from consul_coord.recipes.hold.evidence import HoldWatch
-from consul_coord.recipes.hold.holds import Holds
-from consul_coord.recipes.hold.register import SWEEP, Register
+from consul_coord.recipes.hold.holds import SWEEP, Holds, Register
 from consul_coord.recipes.hold.release import BUDGET, give_back, release
 from consul_coord.recipes.session.keeping import Sessions
 from consul_coord.recipes.session.pool import SessionPools

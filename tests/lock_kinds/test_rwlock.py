@@ -120,6 +120,15 @@ def test_readers_share_and_a_writer_is_alone(site: Site, make_client: MakeClient
     assert ours.contenders() == ()
 
 
+def test_whether_it_is_locked_is_told_of_both_sides(site: Site, client: Client) -> None:
+    lock = ReadWriteLock(client, site.key)
+    assert not lock.read.locked()
+    with lock.write:
+        assert lock.read.locked()
+        assert lock.write.locked()
+    assert not lock.write.locked()
+
+
 def test_an_object_for_each_call_costs_no_session_for_each_call(site: Site, make_client: MakeClient) -> None:
     client = make_client()
     for _ in range(20):

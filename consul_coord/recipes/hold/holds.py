@@ -1,6 +1,13 @@
-"""The holds of one client: granting, ending, who is told.
+"""The holds of one client: who answers for them, granting, ending, who is told.
 
 Rules
+- A *claim* on what this client has, or may have, on the server is entered before the request that makes it
+  true is sent, with an object that answers for it: the attempt, then the hold's handle, then the call that
+  releases it. When that object is gone and the claim is still entered, nobody will give it back: the sweep
+  does, in the background, every ``SWEEP`` seconds. So whatever interrupts a call, at whichever line, needs no
+  more than the end of its frames. There is no finalizer to be interrupted in its turn.
+- Entering, passing on and removing are each one atomic operation on a dict: from any thread, and from a
+  signal handler.
 - A hold is registered from its grant until it is given back, or its loss is announced. One that lasted too
   long is in ``limits`` from then on, until its key is given back.
 - The end is settled in the hold; announcing it can be repeated, so that the sweep finishes what an
@@ -12,8 +19,9 @@ Rules
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from consul_coord.errors import InvalidArgument
 from consul_coord.events import Forgotten, HandedOver, Lost
@@ -28,11 +36,51 @@ if TYPE_CHECKING:
     from consul_coord.io import Host
     from consul_coord.models import KVPair
     from consul_coord.recipes.hold.grant import HoldKind
-    from consul_coord.recipes.hold.register import Register
     from consul_coord.recipes.session.keeping import KeptSession
 
+T = TypeVar("T")
+
+SWEEP = 0.5
+"""Seconds between two sweeps."""
 MOST_REMEMBERED = 10_000
 """Of so many keys the last fence is remembered; of older ones the server is asked again."""
+
+
+class Claim(Protocol):
+    """Something that this client has, or may have, on the server."""
+
+    def abandon(self) -> None:
+        """Have it given back in the background: nobody answers for it any more. Repeatable."""
+        ...
+
+
+class Register:
+    """The claims of one client, and who answers for each, by weak references."""
+
+    def __init__(self) -> None:
+        self._claims: dict[Claim, weakref.ref[object]] = {}
+
+    def enter(self, claim: Claim, answerer: object) -> None:
+        """Enter a claim, or pass it on: ``answerer`` answers for it from now on."""
+        self._claims[claim] = weakref.ref(answerer)
+
+    def remove(self, claim: Claim) -> None:
+        """Remove a claim that is settled; harmless when it is not entered."""
+        self._claims.pop(claim, None)
+
+    def all(self, kind: type[T]) -> Iterator[T]:
+        """Iterate over the claims of one kind."""
+        return (claim for claim in list(self._claims) if isinstance(claim, kind))
+
+    def sweep(self) -> None:
+        """Abandon the claims that nobody answers for."""
+        for claim, answerer in list(self._claims.items()):
+            if answerer() is None and self._claims.get(claim) is answerer:
+                claim.abandon()
+                self.remove(claim)
+
+    def __len__(self) -> int:
+        return len(self._claims)
 
 
 class Fences(dict[str, int]):
