@@ -158,7 +158,7 @@ class Recipe(Cancellable, ABC, Generic[S]):
         handle = self.owners.latest(owner)
         if handle is None:
             message = (
-                f"this thread or task has no {self._one} of {self.name!r}; what another one took is released "
+                f"this thread or task has no {self._one} of {self.name!r}; release the hold of another one "
                 f"with {self._one}.release(), from any thread or task"
             )
             raise NotHeld(message, key=self.name)

@@ -43,6 +43,6 @@ class LockPlan:
         if pair.flags != self.flags and pair.flags not in self.accept_flags:
             message = (
                 f"{pair.key!r} is not a lock: its flags are {pair.flags:#x}, not {self.flags:#x}. "
-                f"Use another key or, if it is meant, accept_flags=({pair.flags:#x},)"
+                f"Use another key, or accept_flags=({pair.flags:#x},) if it is a lock of another client"
             )
             raise KeyConflict(message, key=pair.key, flags=pair.flags)

@@ -31,7 +31,7 @@ class SemaphorePlan:
             key = slots.record_key(self.prefix)
             message = (
                 f"{key!r} is not a semaphore's record: its flags are {record.flags:#x}, not "
-                f"{self.flags:#x}. Use another prefix or, if it is meant, "
+                f"{self.flags:#x}. Use another prefix or, if another client wrote it, "
                 f"accept_flags=({record.flags:#x},)"
             )
             raise KeyConflict(message, key=key, flags=record.flags)
