@@ -193,6 +193,21 @@ def test_an_agent_that_says_it_does_not_serve_is_left(
     assert second.count("PUT", "/v1/kv/some/key") == 1
 
 
+def test_an_agent_that_takes_no_more_connections_is_left(
+    pair: tuple[FaultProxy, FaultProxy], make: MakeClient
+) -> None:
+    """It closes each at once, as an agent does that has all the connections it takes from one address."""
+    first, second = pair
+    client = make(first.address, second.address)
+    client.kv.put("some/key", "1")
+    first.go_down()
+    began = time.monotonic()
+    for number in range(3):
+        client.kv.put("some/key", str(number))
+    assert time.monotonic() - began < 4.0
+    assert second.count("PUT", "/v1/kv/some/key") == 3
+
+
 def test_when_no_other_serves_the_one_that_was_left_is_tried(
     pair: tuple[FaultProxy, FaultProxy], make: MakeClient
 ) -> None:

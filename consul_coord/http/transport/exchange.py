@@ -131,11 +131,15 @@ class Engine(ABC):
         return pool.limit.pause(now, others=pool.has_in_use()) if pool.limit.is_near(now) else 0.0
 
     def _expect_time(self, attempt: Attempt, pause: float) -> None:
-        """Return if time is left after a pause. Raises ``TooManyConnections``."""
+        """Return if time is left after a pause. Raises ``TooManyConnections``.
+
+        Where there is another agent, it is asked instead of waiting here for long.
+        """
         if attempt.cancelled:
             raise Abandoned(errno.ECONNABORTED, "cancelled")
         now = time.monotonic()
-        if now + pause >= attempt.deadline and self.pool.limit.is_near(now):
+        until = min(attempt.deadline, attempt.began + self.connect_within)
+        if now + pause >= until and self.pool.limit.is_near(now):
             raise attempt.too_many()
 
     async def _use_new(self, attempt: Attempt) -> Response | None:
