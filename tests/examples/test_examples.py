@@ -43,11 +43,16 @@ SAYS: dict[str, tuple[str, ...]] = {
     "leader_with_followers": (r"follower: 10\.0\.0\.\d:80 leads, term \d+", r"followed 3 leaders"),
     "rate_limited_api": (r"9 answers, at most [1-3] at a time",),
     "read_write_config": (r"swapping, 0 reading\n", r"at most 4 read at once; now db-2 and db-1"),
+    "sharded_workers": (
+        r"3 members, each shard has one owner",
+        r"worker-2 has left; the others own its shards",
+        r"12 shards, no fence went down",
+    ),
     "singleton_worker": (r"worker-\d does task-1\nworker-\d does task-2\n", r"0 task\(s\) left"),
 }
 """What each prints, as regular expressions."""
 
-LOSS = r"lost key=.* reason=(released_by_other|taken_over)\n"
+LOSS = r"lost examples/.* \(fence \d+, session \S+\): (released by other|taken over)\n"
 LOGS: dict[str, str] = dict.fromkeys(("fenced_register", "guarded_writes"), LOSS)
 """What those log that lose a lock: that it was released, or, if they look late, that another has it."""
 

@@ -107,7 +107,8 @@ def test_no_partition_has_two_believers_in_a_quarter_of_an_hour(
         crowd.end()
     verdict = judge(setting.beliefs())
     assert verdict.two_believers == []
-    assert verdict.longest_gap <= failover_bound(SessionSpec(ttl=ttl, lock_delay=ttl)) + SETTLING
+    # The one that is to take over may be killed or stopped while it waits: then that is a second failure.
+    assert verdict.longest_gap <= 2 * failover_bound(SessionSpec(ttl=ttl, lock_delay=ttl)) + SETTLING
 
 
 def test_the_judge_finds_a_second_believer() -> None:
