@@ -35,8 +35,10 @@ SIGNAL: signal.Signals | None = getattr(signal, "SIGURG", None)
 """The signal that is sent to the main thread at a loss; None where there is no such thing."""
 AGAIN = 0.01
 """Seconds after which it is sent again, when it could not raise."""
-_GIVING_BACK = frozenset({"__exit__", "leave", "release", "give_back", "close", "_give_up", "stop", "resign"})
-"""The functions of this package that no loss is raised into."""
+_GIVING_BACK = frozenset(
+    {"__exit__", "leave", "release", "give_back", "close", "_give_up", "stop", "resign", "record"}
+)
+"""The functions of this package that no loss is raised into: they give something back, or record a run."""
 
 
 class Block(Protocol):
