@@ -211,10 +211,11 @@ def no_horizon(ttl: float | None, lock_delay: float) -> str:
 def failover_bound(spec: SessionSpec, *, leader_changes: int = 0) -> float:
     """Return the seconds within which another client can acquire after a holder died.
 
-    The servers end a session at most 2 x TTL after its last renewal, and then keep its keys locked for the
-    lock-delay. ``leader_changes`` says how many new leaders to allow for in that time: each one restarts the
-    timers of all sessions, which costs up to 2 x TTL more. Returns ``inf`` without a TTL. Raises
-    InvalidArgument when ``leader_changes`` is not a whole number of 0 or more.
+    It holds for a lock, a leadership, a slot of a semaphore and a place in a read-write lock. The servers end
+    a session at most 2 x TTL after its last renewal, and then keep its keys locked for the lock-delay.
+    ``leader_changes`` says how many new leaders to allow for in that time: each one restarts the timers of
+    all sessions, which costs up to 2 x TTL more. Returns ``inf`` without a TTL. Raises InvalidArgument when
+    ``leader_changes`` is not a whole number of 0 or more.
     """
     _validate.count("leader_changes", leader_changes)
     if spec.ttl is None:
