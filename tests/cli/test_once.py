@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Start
     from tests.cli.processes import Cli
 
-FAST = ("--ttl", "1", "--lock-delay", "1")
+FAST = ("--ttl", "2", "--lock-delay", "2")
 
 
 def logging_to(log: Path, *, takes: float = 0.0) -> tuple[str, ...]:
