@@ -5,7 +5,6 @@ UNREAD = frozenset(
         "docs/capacity.md",
         "docs/chaos.md",
         "docs/design.md",
-        "docs/once-rules.md",
         "docs/performance.md",
         "docs/proof.md",
         "docs/reference-server.md",
