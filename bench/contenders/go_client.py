@@ -31,6 +31,7 @@ class GoPeer:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._input = cast("IO[str]", process.stdin)
         self._output = cast("IO[str]", process.stdout)
+        self.pid = process.pid
 
     def ask(self, command: str) -> Sequence[float]:
         """Return the times that a command took, in seconds. Raises RuntimeError when it failed."""

@@ -138,7 +138,7 @@ def run(bed: Bed) -> Outcome:
         skipped=tuple(skipped),
         notes=(
             f"Counted for {window:.0f} s with default settings, and multiplied.",
-            "A renewal costs no Raft entry. Ours come three times per TTL, Go's twice.",
+            "A renewal costs no Raft entry. Ours come after two fifths of the TTL, Go's after half of it.",
             *short,
         ),
     )
