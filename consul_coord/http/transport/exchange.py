@@ -163,7 +163,7 @@ class Engine(ABC):
         response: Response | None = None
         try:
             if near and attempt.request.retry is Retry.NEVER:
-                await self._try_out(link, attempt)
+                link = await self._tried_out(link, attempt)
             response = await self._use(link, attempt)
         except LOST as error:
             soon = time.monotonic() < opened + SOON
@@ -183,8 +183,8 @@ class Engine(ABC):
             self.pool.cut_overdue(time.monotonic())
         return response
 
-    async def _try_out(self, link: Link, attempt: Attempt) -> None:
-        """Return if a new connection is answered on. Raises what ends it."""
+    async def _tried_out(self, link: Link, attempt: Attempt) -> Link:
+        """Return a new connection if the agent answers on it, or on one before it. Raises what ends it."""
         data, attempt.data, sent = attempt.data, self._outgoing.encode(_TRIAL, attempt.began), attempt.sent
         try:
             reader = ReplyReader(_TRIAL.method, self._limits)
@@ -192,14 +192,20 @@ class Engine(ABC):
             await self._write(link.sock, attempt)
             while not reader.feed(await self._read(link.sock, attempt)):
                 pass
-            if not (attempt.let_go() and reader.reusable):
-                raise ConnectionError("closed after its first reply")
+            if not attempt.let_go():
+                raise Abandoned(errno.ECONNABORTED, "cancelled")
+            if reader.response.status == TOO_MANY_REQUESTS:
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "too many connections")
         except BaseException:
             attempt.let_go()
             link.close()
             raise
         finally:
             attempt.data, attempt.sent = data, sent
+        if reader.reusable:
+            return link
+        link.close()  # it carries one exchange only, as those of some proxies do
+        return await self._open_link(attempt)
 
     async def _open_link(self, attempt: Attempt) -> Link:
         home = self.pool.open
