@@ -3,12 +3,12 @@
 Rules
 - An agent that has all the connections it takes (``limits.http_max_conns_per_client``, 200 by default)
   accepts one more and closes it at once; newer ones answer 429 first. A connection that ends so soon, before
-  any byte of a reply, is taken for that. A crash looks the same, and does no harm here.
+  any byte of a reply, is taken for that. A lost reply looks the same: only a second refusal is reported.
 - Open connections stay open, and requests take turns on them. New connections are tried again after pauses
   that grow to ``MOST`` seconds, with jitter, one try for all requests of a client.
 - Near the limit, and beside a blocking query of one's own, a new connection is tried with a reading first: a
   request that may be applied once only would leave its outcome unknown.
-- It is forgotten ``REMEMBERED`` seconds after the last refusal.
+- It is forgotten at the next connection that is answered, and ``REMEMBERED`` seconds after the last refusal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Limit:
 
     def __init__(self) -> None:
         self.on_refusal: Callable[[], object] = nobody
-        """Called at each refusal, from any thread."""
+        """Called at each refusal after a first one, from any thread."""
         self._refusals = 0
         self._refused_at = -math.inf
         self._next_try = -math.inf
@@ -61,11 +61,12 @@ class Limit:
         self._refusals += 1
         self._refused_at = now
         self._next_try = now + delay(self._refusals, random.random(), first=FIRST, most=MOST)  # noqa: S311 - spreads load, protects nothing
-        self.on_refusal()
+        if self._refusals > 1:
+            self.on_refusal()
 
     def admitted(self) -> None:
-        """Take note of a new connection that was answered."""
-        self._refusals = 0
+        """Take note of a new connection that was answered: there is room."""
+        self._refusals, self._refused_at = 0, -math.inf
 
     def pause(self, now: float, *, others: bool) -> float:
         """Return the seconds until a request looks again, 0 when it may connect.
