@@ -14,6 +14,8 @@ Rules
   would be a second lock. It has to see the same servers as the agents that were used before, by their ids, or
   by their addresses where the token may not read the ids; or it knows this client's session. Otherwise it is
   refused, by name, and asked again later.
+- A new client knows no servers yet. It takes the first address for the right one. While that does not answer,
+  it uses another agent only if no further one contradicts it.
 - Several agents read the same Raft log, so their indices can be compared. One that lags has older ones, which
   the rules of blocking queries cover.
 
@@ -263,11 +265,14 @@ class Agents:
         try:
             servers = await self._servers(way, agent, deadline)
             same = self._known is None or servers.are_those_of(self._known)
+            if self._known is None and agent is not self.all[0]:
+                await self._compare_all(way, agent, servers, request, deadline)
             if (not same or self._known is None) and (own := self.session()) is not None:
                 same = await self._knows(way, agent, own, deadline)
         except ConsulCoordError as error:
             agent.leave(way.now())
-            raise _failed(request, f"{agent.address} could not be checked: {error}") from error
+            why = str(error).removeprefix(f"{request.method} {request.path}: ")
+            raise _failed(request, f"{agent.address} could not be checked: {why}") from error
         if not same:
             reason = (
                 f"{agent.address} belongs to another cluster or datacenter: {servers.beside(self._known)}"
@@ -278,6 +283,27 @@ class Agents:
             raise _refused(request, agent)
         agent.refused, agent.checked_at = "", way.now()
         self._learn(way, servers)
+
+    async def _compare_all(
+        self, way: Way, agent: Agent, servers: Servers, request: Request, deadline: float
+    ) -> None:
+        """Return if no other agent contradicts the first one that serves, where the first address does not.
+
+        Nothing is known yet, so nothing says which of two clusters is meant. Raises ConnectFailed.
+        """
+        for other in self.all:
+            if other is agent or other is self.all[0]:
+                continue
+            try:
+                theirs = await self._servers(way, other, deadline)
+            except ConsulCoordError:
+                continue
+            if not servers.are_those_of(theirs):
+                why = (
+                    f"{agent.address} and {other.address} belong to different clusters or datacenters, and "
+                    f"nothing says which one is meant while {self.all[0].address} does not answer"
+                )
+                raise _failed(request, why)
 
     async def _servers(self, way: Way, agent: Agent, deadline: float) -> Servers:
         """Return what an agent says of its servers."""
