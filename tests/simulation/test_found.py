@@ -282,9 +282,9 @@ def test_a_candidate_of_low_priority_sees_a_vacancy_that_is_like_an_earlier_one(
         other.spawn(hold, name="holder")
         send = link.send
 
-        def lose_the_watch(request: Request, fire: Callable[[Any], object]) -> Callable[[], None]:
+        def lose_the_watch(request: Request, *rest: Any) -> Callable[[], None]:
             link.cut = "index" in dict(request.params)
-            return send(request, fire)
+            return send(request, *rest)
 
         monkeypatch.setattr(link, "send", lose_the_watch)
         await io.sleep(1.0)  # a second look found a holder, and the watch for a change after it was lost
