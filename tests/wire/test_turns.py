@@ -364,7 +364,11 @@ def test_a_renewal_does_not_wait_for_a_query_that_lasts(serve: Serve, backend: s
 
 # -- the limit on connections
 
-BUSY = b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+TOLD = b"Your IP is issuing too many concurrent connections, please rate limit your calls\n"
+BUSY = b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(TOLD),
+    TOLD,
+)
 
 
 class Full:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from consul_coord.http.transport.base import Cancellation, Limits
 
 TOO_MANY_REQUESTS = 429
+TOO_MANY_CONNECTIONS = b"concurrent connections"
+"""What newer agents say, among other words."""
 _TRIAL = Request("GET", "/v1/status/leader", retry=Retry.READ)
 """What a new connection is tried out with: it needs neither a leader nor permission."""
 LOST = (OSError, Garbled)
@@ -173,7 +175,7 @@ class Engine(ABC):
             if not near or (attempt.sent and attempt.request.retry is Retry.NEVER):
                 raise attempt.turned_away() from error
             return None
-        if response.status == TOO_MANY_REQUESTS and link.sock.fileno() < 0:
+        if _is_refusal(response):
             limit.refused(time.monotonic())
             # This is an answer: it was not applied.
             attempt.sent, attempt.answered = before, False
@@ -194,7 +196,7 @@ class Engine(ABC):
                 pass
             if not attempt.let_go():
                 raise Abandoned(errno.ECONNABORTED, "cancelled")
-            if reader.response.status == TOO_MANY_REQUESTS:
+            if _is_refusal(reader.response):
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "too many connections")
         except BaseException:
             attempt.let_go()
@@ -291,6 +293,11 @@ class Engine(ABC):
 
             self._context = client_context(self._settings.tls)
         return self._context
+
+
+def _is_refusal(response: Response) -> bool:
+    """Return whether a reply says that there is no room for a connection. A rate limit is a 429, too."""
+    return response.status == TOO_MANY_REQUESTS and TOO_MANY_CONNECTIONS in response.body
 
 
 def _is_hang_up(error: BaseException | None) -> bool:
