@@ -112,7 +112,8 @@ if TYPE_CHECKING:
         WriteOptions,
         failover_bound,
     )
-    from consul_coord.models.once import OnceResult, period_slot
+    from consul_coord.models.once import OnceResult
+    from consul_coord.periods import period_slot
     from consul_coord.sync.client import Client
     from consul_coord.sync.election import LeaderElection, leader, observe
     from consul_coord.sync.group import Group
@@ -163,7 +164,8 @@ else:  # type checkers know the names above, and report every other one
                 SessionSettings SessionSpec Stats TxnFailure TxnOp TxnResult Verb WriteOptions
                 failover_bound
             """,
-            "models.once": "OnceResult period_slot",
+            "models.once": "OnceResult",
+            "periods": "period_slot",
             "sync.client": "Client",
             "sync.election": "LeaderElection leader observe",
             "sync.group": "Group",

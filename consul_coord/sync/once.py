@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from consul_coord.base_client import require
 from consul_coord.errors import ConsulCoordError, LockLost
 from consul_coord.models._validate import bytes_or_none
-from consul_coord.models.once import OnceResult, check_period
+from consul_coord.models.once import OnceResult
+from consul_coord.periods import check_period
 from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Record, asked

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = "consul_coord"
 
-_BASE: Final = frozenset({"errors", "models", "clock", "events", "config", "_version"})
+_BASE: Final = frozenset({"errors", "models", "clock", "events", "config", "periods", "_version"})
 _PROGRAMS: Final = _BASE | {"io", "http", "recipes"}
 _WORLDS: Final = _PROGRAMS | {"threads", "host", "base_client", "sync", "aio"}
 _TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "extras", "lazy", "(facade)"}
@@ -34,6 +34,7 @@ MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "config": frozenset({"errors"}),
     "extras": frozenset(),
     "events": frozenset({"models"}),
+    "periods": frozenset({"errors", "models"}),
     "protocols": frozenset({"models"}),
     "io": frozenset({"errors", "models"}),
     "threads": frozenset(),

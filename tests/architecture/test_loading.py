@@ -27,6 +27,7 @@ CLIENT_AND_LOCK = "from consul_coord import Client, Lock; Lock(Client(), 'k')"
 OTHER_RECIPES = (
     "consul_coord.models.catalog",
     "consul_coord.models.once",
+    "consul_coord.periods",
     "consul_coord.recipes.election.election",
     "consul_coord.recipes.once",
     "consul_coord.recipes.rwlock",

@@ -141,7 +141,7 @@ def test_a_value_steers_no_terminal(start: Start, key: str, client: Client) -> N
 
 def test_watching_without_an_agent_says_so(start: Start, key: str) -> None:
     watching = start("leader", key, "--watch", address="127.0.0.1:1")
-    watching.stderr.wait_for(lambda line: "127.0.0.1:1" in line and "trying again" in line, "word of it")
+    watching.stderr.wait_for(lambda line: "127.0.0.1:1" in line and "retrying" in line, "word of it")
     watching.send(signal.SIGINT)
     assert watching.end() == 130
 

@@ -37,7 +37,7 @@ from consul_coord import (
     TxnOp,
     period_slot,
 )
-from consul_coord.models.once import beginning_of
+from consul_coord.periods import beginning_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -77,7 +77,7 @@ class Reply:
 
 HANGS_UP = Reply(hangs_up=True)
 TRIAL = "GET /v1/status/leader"
-"""What a client tries out a new connection with after one that ended without a reply: no news to a test."""
+"""What a client tries out a new connection with, after one that ended without a reply."""
 
 
 def said(status: int, text: str = "") -> Reply:
@@ -105,6 +105,8 @@ class ScriptedAgent:
         self._over = threading.Event()
         self.requests: list[Seen] = []
         self.answer: Callable[[Seen], Reply] = unexpected
+        self.serves_trials = False
+        """Whether a request like a trial is answered as one, and no news to the test."""
 
     @property
     def address(self) -> str:
@@ -143,6 +145,7 @@ class ScriptedAgent:
         self._over.clear()
         self.forget()
         self.answer = unexpected
+        self.serves_trials = False
 
     def end_test(self) -> None:
         """Let go of what waits, and fail for a request that was not expected."""
@@ -164,7 +167,7 @@ class ScriptedAgent:
             request.get_data(),
             time.monotonic(),
         )
-        if seen.line == TRIAL:
+        if self.serves_trials and seen.line == TRIAL:
             return Response(b'"127.0.0.1:8300"', 200)
         with self._asked:
             self.requests.append(seen)

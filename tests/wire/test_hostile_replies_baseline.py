@@ -45,7 +45,7 @@ def test_requests_and_answers(make: Make, scripted: ScriptedAgent, caplog: pytes
     assert TOKEN not in caplog.text + repr(client)
 
 
-PROGRAMS = {"session.named", "session.destroy_named"}
+PROGRAMS = {"kv.update", "session.named", "session.destroy_named"}
 """What is among the endpoints' methods, and makes several calls of those."""
 
 

@@ -72,6 +72,7 @@ def test_what_could_take_effect_twice_is_sent_once(
     make: Make, scripted: ScriptedAgent, failure: str, warm: bool
 ) -> None:
     client = make.client(clock=HurriedClock())
+    scripted.serves_trials = True
     bad = FAILURES.get(failure, Reply(200, b"\xff\xfe"))
     for name, endpoint in ONCE_ONLY.items():
         scripted.always(endpoint.reply)

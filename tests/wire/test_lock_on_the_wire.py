@@ -304,6 +304,7 @@ def test_a_release_without_an_answer_is_repeated(
 ) -> None:
     hold = make.lock(make.client(), KEY).acquire(timeout=PATIENT)
     scripted.forget()
+    scripted.serves_trials = True
     consul.follow(consul.spoil(unlocks, FAILURES[failure], applied=applied, times=2))
     assert hold.release() is ReleaseOutcome.RELEASED
     unlock = "check-index unlock get-tree"

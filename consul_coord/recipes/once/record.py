@@ -20,19 +20,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from consul_coord.errors import DecodeError, InvalidArgument, KeyConflict
-from consul_coord.models.once import (
-    OnceResult,
-    beginning_of,
-    check_period,
-    check_slot,
-    period_slot,
-    rank,
-    time_slot,
-)
+from consul_coord.models.once import OnceResult, check_slot, rank
+from consul_coord.periods import beginning_of, check_period, period_slot, time_slot
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair
-    from consul_coord.models.once import Period
+    from consul_coord.periods import Period
 
 T = TypeVar("T")
 

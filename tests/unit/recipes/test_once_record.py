@@ -11,7 +11,8 @@ import pytest
 
 from consul_coord.errors import DecodeError, InvalidArgument, KeyConflict
 from consul_coord.models import KVPair
-from consul_coord.models.once import LONGEST_SLOT, beginning_of, check_slot, period_slot, rank
+from consul_coord.models.once import LONGEST_SLOT, check_slot, rank
+from consul_coord.periods import beginning_of, period_slot
 from consul_coord.recipes.once.record import ONCE_FLAGS, Ask, Record, judge, read, seconds_ahead
 
 NOON = 1_800_014_400.0  # 2027-01-15, 12:00 in UTC
