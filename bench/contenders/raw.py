@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.contenders.pairs import timed
 from consul_coord import LOCK_FLAGS, __version__
+from consul_coord.base_client import own_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +58,8 @@ def whole(key: str, session: str) -> Verbs:
 
 def bare_lock(key: str, session: str) -> Verbs:
     """Return what a lock without a queue would send."""
-    common: Op = {"Key": key, "Value": "", "Flags": LOCK_FLAGS, "Session": session}
+    value = base64.b64encode(own_name()).decode()
+    common: Op = {"Key": key, "Value": value, "Flags": LOCK_FLAGS, "Session": session}
     check: Op = {"Verb": "check-index", "Key": key, "Index": _BLANK}
     return Verbs(({"Verb": "lock", **common},), (check, {"Verb": "unlock", **common}))
 

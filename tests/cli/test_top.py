@@ -87,7 +87,7 @@ def test_an_agent_that_comes_later_is_waited_for(start: Start, key: str, tmp_pat
 
 def test_elsewhere_than_at_a_terminal_a_missing_agent_is_told_of(start: Start, key: str) -> None:
     top = start("top", key, address="127.0.0.1:1")
-    top.stderr.wait_for(lambda line: "127.0.0.1:1" in line and "trying again" in line, "word of it")
+    top.stderr.wait_for(lambda line: "127.0.0.1:1" in line and "retrying" in line, "word of it")
     top.send(signal.SIGINT)
     assert top.end() == 130
 

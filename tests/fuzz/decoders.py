@@ -64,7 +64,7 @@ class _CapturedError(Exception):
         self.call = call
 
 
-def _capture(call: Call[Any]) -> NoReturn:
+def _capture(call: Call[Any], *, timeout: float | None = None) -> NoReturn:
     raise _CapturedError(call)
 
 
