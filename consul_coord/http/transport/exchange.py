@@ -130,7 +130,11 @@ class Engine(ABC):
         pool = self.pool
         if attempt.request.urgent and (pause := pool.wait_for_one(now, patience)):
             return pause
-        return pool.limit.pause(now, others=pool.has_in_use()) if pool.limit.is_near(now) else 0.0
+        if not pool.limit.is_near(now):
+            return 0.0
+        others = pool.has_in_use()
+        # Where no connection is left, this may be an outage: a renewal asks at its own pace.
+        return 0.0 if attempt.request.urgent and not others else pool.limit.pause(now, others=others)
 
     def _expect_time(self, attempt: Attempt, pause: float) -> None:
         """Return if time is left after a pause. Raises ``TooManyConnections``.
@@ -158,7 +162,7 @@ class Engine(ABC):
                 raise
             # Amid the TLS handshake: nothing was sent.
             limit.refused(time.monotonic())
-            if near:
+            if near and not self._tells_at_once(attempt):
                 return None
             raise attempt.too_many() from error
         opened = time.monotonic()
@@ -168,11 +172,11 @@ class Engine(ABC):
                 link = await self._tried_out(link, attempt)
             response = await self._use(link, attempt)
         except LOST as error:
-            soon = time.monotonic() < opened + SOON
-            if attempt.answered or attempt.cancelled or isinstance(error, TimeoutError) or not soon:
+            if time.monotonic() >= opened + SOON or not self._may_be_refused(attempt, error):
                 raise
             limit.refused(time.monotonic())
-            if not near or (attempt.sent and attempt.request.retry is Retry.NEVER):
+            is_final = not near or self._tells_at_once(attempt)
+            if is_final or (attempt.sent and attempt.request.retry is Retry.NEVER):
                 raise attempt.turned_away() from error
             return None
         if _is_refusal(response):
@@ -184,6 +188,20 @@ class Engine(ABC):
         if attempt.request.urgent:
             self.pool.cut_overdue(time.monotonic())
         return response
+
+    def _may_be_refused(self, attempt: Attempt, error: BaseException) -> bool:
+        """Return whether the limit may have ended a new connection."""
+        if attempt.answered or attempt.cancelled or isinstance(error, TimeoutError):
+            return False
+        # An agent at its limit hangs up before TLS has begun: what ends later is about a certificate, say.
+        return self._settings.scheme != "https" or isinstance(error, ConnectionRefusedError)
+
+    def _tells_at_once(self, attempt: Attempt) -> bool:
+        """Return whether a refusal ends the request: a renewal with no connection to wait for.
+
+        Its hold has to know that there is no contact.
+        """
+        return attempt.request.urgent and not self.pool.has_in_use()
 
     async def _tried_out(self, link: Link, attempt: Attempt) -> Link:
         """Return a new connection if the agent answers on it, or on one before it. Raises what ends it."""

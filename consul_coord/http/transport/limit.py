@@ -3,7 +3,10 @@
 Rules
 - An agent that has all the connections it takes (``limits.http_max_conns_per_client``, 200 by default)
   accepts one more and closes it at once; newer ones answer 429 first. A connection that ends so soon, before
-  any byte of a reply, is taken for that. A lost reply looks the same: only a second refusal is reported.
+  any byte of a reply, is taken for that; over TLS, one that ends amid the handshake. A lost reply looks the
+  same: only a second refusal is reported.
+- An outage behind a proxy looks the same, too. A renewal whose client has no other connection is not held
+  back: it asks at its own pace, its hold learns of each failure, and contact that is back is noticed at once.
 - Open connections stay open, and requests take turns on them. New connections are tried again after pauses
   that grow to ``MOST`` seconds, with jitter, one try for all requests of a client.
 - Near the limit, and beside a blocking query of one's own, a new connection is tried with a reading first: a
