@@ -51,8 +51,8 @@ LISTINGS = "listings of the queue per join"
 ADDRESS = "http://virtual:8500"
 _KEY = "capacity/key"
 _OPS = 64
-_QUIET = SessionSpec(ttl=86_400.0)
-"""Renewed so seldom that no renewal falls into what is counted."""
+_QUIET = SessionSpec(ttl=86_400.0, lock_delay=60.0)
+"""Renewed so seldom, by its longest lock-delay, that no renewal falls into what is counted."""
 
 
 def queue(size: int) -> str:
