@@ -14,6 +14,7 @@ import pytest
 from consul_coord import AcquireTimeout, Client, LeaderElection, Lock, Semaphore, SessionSpec, leader
 from consul_coord.testing.agent import RealAgent
 from consul_coord.testing.ports import Ports
+from tests.integrations import pages
 from tests.support.sites import Site, eventually
 
 if TYPE_CHECKING:
@@ -125,6 +126,19 @@ def test_locks_semaphores_and_elections_exclude_across_datacenters(
                 assert info.value == b"one"
                 first.stop()
                 second.wait_for_leadership(timeout=PATIENT)
+
+
+def test_the_pages_program_locks_in_the_other_datacenter(
+    datacenters: dict[str, RealAgent], tmp_path: Path
+) -> None:
+    (code,) = (text for text in pages.blocks("coordination-node", "python") if THERE in text)
+    pages.run(code, folder=tmp_path, address=datacenters[HERE].address)
+    held_at = {
+        name: Site.at(name, agent.address).operator.entry("jobs/nightly")
+        for name, agent in datacenters.items()
+    }
+    assert held_at[HERE] is None
+    assert held_at[THERE] is not None
 
 
 class Ledger:

@@ -14,6 +14,7 @@ from consul_coord import Client, ConnectFailed, LeaderElection, Lock, SessionSpe
 from consul_coord.events import FailedOver
 from consul_coord.testing.agent import RealAgent
 from proof.cluster import RealCluster
+from tests.integrations import pages
 from tests.support.sites import Site, eventually
 
 if TYPE_CHECKING:
@@ -203,6 +204,21 @@ def test_nothing_is_lost_when_the_only_agent_is_back_within_the_lease(
         users.assert_nothing_is_lost()
         users.hand_over()
         users.assert_nothing_is_lost()
+
+
+def test_the_pages_program_locks_though_its_first_agent_is_dead(cluster: RealCluster, tmp_path: Path) -> None:
+    (code,) = pages.blocks("several-agents", "python")
+    first, second = (agent.address for agent in cluster.clients)
+    theirs = ("unix:///run/consul/http.sock", "http://10.0.0.2:8500", "http://10.0.0.3:8500")
+    for their, ours in zip(theirs, (first, second, cluster.agents[0].address), strict=True):
+        assert their in code
+        code = code.replace(their, ours)
+    cluster.clients[0].kill()
+    pages.run(code, folder=tmp_path, address="http://127.0.0.1:1")  # it goes by its own addresses
+    cluster.heal()
+    left = Site.at("second", second).operator.entry("jobs/nightly")
+    assert left is not None, "it was held"
+    assert "Session" not in left, "it is free"
 
 
 def test_an_agent_of_another_real_cluster_is_refused(
