@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from consul_coord.models import KVPair, TxnResult
     from consul_coord.recipes.contend.queue import Look
     from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.contend.tickets import Ticket
     from consul_coord.recipes.hold.grant import Handle
     from consul_coord.recipes.lock.plan import LockPlan
     from consul_coord.recipes.session.keeping import SessionSource
@@ -107,12 +108,18 @@ class LockAttempt(Attempt):
             self.client.tickets.join(ticket)
         if ticket.ready.is_set():
             return
-        self._block("queued", position=self.client.tickets.position(ticket))
+        self._block_in_line(ticket)
         if self.once or not await self.io.wait(ticket.ready, deadline=self.deadline):
             self.holders = self._held_here(key)
-            self._block("queued", position=self.client.tickets.position(ticket))
+            self._block_in_line(ticket)
             raise self._timeout()
         self._seen = None  # what was seen before the wait is old
+
+    def _block_in_line(self, ticket: Ticket) -> None:
+        tickets = self.client.tickets
+        # Behind the clean-up after its own failure, that failure is what stands in the way.
+        if self.cause is None or any(one.owner is not None for one in tickets.queue(ticket.key)[:1]):
+            self._block("queued", position=tickets.position(ticket))
 
     def _held_here(self, key: str) -> tuple[Holder, ...]:
         """Return the holder of a key if it is another thread or task of this client; no I/O."""
