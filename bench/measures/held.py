@@ -118,7 +118,8 @@ def name_of(world: World, bed: Bed) -> str:
 
 def _figures(bed: Bed, world: World) -> Iterator[Figure]:
     holds = bed.pick(full=world.full, quick=world.quick)
-    rest = bed.pick(full=8.0, quick=0.5)
+    # With the settling that is longer than the 5 s within which unused connections are closed.
+    rest = bed.pick(full=8.0, quick=4.0)
     plain = hold(bed, world.name, holds, rest=rest)
     values = [
         (RESIDENT, plain.held.kib / 1024, "MiB"),
