@@ -208,7 +208,7 @@ def test_behind_another_client_the_blocker_is_who_is_ahead(
         call = waiting(first, pool, timeout=5)
         ahead = first.contenders()[0].session
         with pytest.raises(AcquireTimeout) as told:
-            Lock(make_client(), site.key).acquire(timeout=0.2)
+            Lock(make_client(), site.key).acquire(timeout=1)
         blocker = told.value.blocker
         assert (blocker.kind, blocker.session, blocker.position) == ("queued", ahead, 2)
         held.release()
