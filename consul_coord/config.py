@@ -23,7 +23,7 @@ import re
 import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
 from consul_coord.errors import ConfigError
@@ -123,10 +123,10 @@ class Credentials:
 
     def reload(self) -> bool:
         """Read the token file now, and return whether the token is another one than before."""
-        if self.watched is None:
+        if (watched := self.watched) is None:
             return False
         try:
-            token = _read_token(self.watched)
+            token = _read_token(watched)
         except ConfigError as error:
             if not self._trouble:
                 _log.warning("the last token stays in use: %s", error)
@@ -134,7 +134,7 @@ class Credentials:
             return False
         self._trouble = False
         headers = self._made_headers(token)
-        if headers == self.latest or self.watched is None:  # replaced meanwhile
+        if headers == self.latest or self.watched != watched:  # replaced meanwhile
             return False
         self.latest = headers
         return True
@@ -292,7 +292,7 @@ def _places(explicit: str | Sequence[str] | None, tls: TLSConfig | None, env: _E
     """Return where the agents are, each named once."""
     if explicit is None or isinstance(explicit, str):
         return [_resolve_address(explicit, tls, env)]
-    if not explicit or not all(isinstance(each, str) for each in explicit):
+    if not explicit or not all(isinstance(cast("object", each), str) for each in explicit):
         raise ConfigError("address takes one address, or a list of at least one, each of them text")
     return list(dict.fromkeys(_resolve_address(each, tls, env) for each in explicit))
 

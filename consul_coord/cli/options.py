@@ -86,7 +86,7 @@ class Agent(NamedTuple):
             if self.ca_cert is not None and address.startswith(("http://", "unix:")):
                 message = f"--ca-cert is for https, and --address is {address}: give https://host:port"
                 raise ConfigError(message)
-        settings = self._asdict() | {"address": self.address or None}
+        settings: dict[str, Any] = self._asdict() | {"address": self.address or None}
         ca_cert = settings.pop("ca_cert")
         if timeout is not None:
             settings["timeout"] = timeout

@@ -94,7 +94,7 @@ class RwSide(Lock):
         self._key = key  # first: the base class asks for it
         super().__init__(client, key)
         self._side = side
-        Holdable.__init__(self, side, Hold)
+        Holdable[Hold].__init__(self, side, Hold)
 
     @property
     def key(self) -> str:

@@ -180,11 +180,11 @@ async def _batch(  # noqa: PLR0917 - one step of the one above
 
 
 async def _struck(case: Case, scene: Scene, place: int, way: str) -> Strike:
+    results: list[Strike] = []
     async with anyio.create_task_group() as group:
         if scene.beside is not None:
             group.start_soon(scene.beside)
         # In a task of its own, so that what it leaves in the task is gone with that.
-        results: list[Strike] = []
 
         async def struck() -> None:
             results.append(await strike(lambda: case.act(scene), place, way))

@@ -89,8 +89,9 @@ def _told(call: object) -> str:
 async def strike(act: Callable[[], Coroutine[Any, Any, None]], at: int | None, way: str) -> Strike:
     """Run ``act`` in this task and cancel it at its ``at``-th suspension, counted from 0; never for None."""
     if way == "scope":
-        with anyio.CancelScope() as scope:
-            count = _Count(at, way, scope.cancel)
+        scope = anyio.CancelScope()
+        count = _Count(at, way, scope.cancel)
+        with scope:
             await _stepped(act(), count)
         return Strike(count.places, count.struck, scope.cancelled_caught)
     task = asyncio.current_task()

@@ -228,10 +228,14 @@ def test_nested_blocks_get_one_each_the_inner_one_first(site: Site, client: Clie
 
 
 def test_only_the_block_whose_hold_is_lost_is_meant(site: Site, client: Client) -> None:
+    holds: list[Hold] = []
     with pytest.raises(LockLost) as caught:  # noqa: PT012, SIM117
-        with Lock(client, site.key).hold(timeout=5, interrupt=True, max_hold=0.2) as outer:
-            with Lock(client, f"{site.key}.2").hold(timeout=5, interrupt=True) as inner:
+        with Lock(client, site.key).hold(timeout=5, interrupt=True, max_hold=0.2) as hold:
+            holds.append(hold)
+            with Lock(client, f"{site.key}.2").hold(timeout=5, interrupt=True) as other:
+                holds.append(other)
                 sleep()
+    outer, inner = holds
     assert (caught.value.key, caught.value.fence) == (outer.key, outer.fence)
     assert inner.reason is None
     assert caught.value.__cause__ is None

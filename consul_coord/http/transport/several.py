@@ -13,7 +13,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from consul_coord.errors import ClientClosed
 from consul_coord.http.agents import CONNECT_WITHIN, Agents
@@ -153,7 +153,8 @@ class _Blocking:
 
 def unique(infos: Sequence[tuple[object, ...]]) -> list[str]:
     """Return the IP addresses that a look-up has found, each once."""
-    return list(dict.fromkeys(str(info[4][0]) for info in infos if isinstance(info[4], tuple)))
+    places = (cast("tuple[object, ...]", info[4]) for info in infos if isinstance(info[4], tuple))
+    return list(dict.fromkeys(str(place[0]) for place in places))
 
 
 def members(settings: Settings, addresses: Sequence[str]) -> list[Settings]:

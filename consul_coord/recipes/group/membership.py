@@ -156,6 +156,7 @@ class Membership:
         try:
             handle = await self._attempt(io, timeout=timeout).run()
             self._handle, self.problem = handle, None
+            hold = handle.grant
             if not self._staying:
                 io.spawn(self._stay, name=f"stay a member: {self.key}")
             kept = True
@@ -164,7 +165,7 @@ class Membership:
                 self._handle = None  # interrupted: nobody refers to it any more, so it is given back
             mine.set()
             self._changes.tell()
-        io.emit(Joined(self.key, handle.grant.session, handle.grant.fence, again))
+        io.emit(Joined(self.key, hold.session, hold.fence, again))
         return True
 
     def _is_tried(self) -> bool:
