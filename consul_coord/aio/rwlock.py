@@ -93,7 +93,7 @@ class AsyncRwSide(AsyncLock):
         self._key = key  # first: the base class asks for it
         super().__init__(client, key)
         self._side = side
-        AsyncHoldable[AsyncHold].__init__(self, side, AsyncHold)
+        AsyncHoldable.__init__(self, side, AsyncHold)  # pyright: ignore[reportUnknownMemberType]
 
     @property
     def key(self) -> str:

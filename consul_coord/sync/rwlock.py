@@ -94,7 +94,7 @@ class RwSide(Lock):
         self._key = key  # first: the base class asks for it
         super().__init__(client, key)
         self._side = side
-        Holdable[Hold].__init__(self, side, Hold)
+        Holdable.__init__(self, side, Hold)  # pyright: ignore[reportUnknownMemberType]
 
     @property
     def key(self) -> str:
