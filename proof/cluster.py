@@ -33,6 +33,9 @@ _POLL: Final = 0.05
 _ATTEMPTS: Final = 5
 _CLIENT: Final = {"server": False, "bootstrap_expect": 0}
 
+NODE_BACK: Final = 90.0
+"""Seconds that an agent may take to be usable: it puts a node that was deregistered back once a minute."""
+
 
 class RealCluster:
     """Consul servers that form one cluster, and client agents attached to them; a context manager.
@@ -49,7 +52,7 @@ class RealCluster:
         clients: int = 0,
         binary: Path | None = None,
         config: Mapping[str, object] | None = None,
-        start_timeout: float = 30.0,
+        start_timeout: float = NODE_BACK,
     ) -> None:
         self._servers = {f"server{i}": f"127.0.0.{11 + i}" for i in range(size)}
         self._attached = {f"client{i}": f"127.0.0.{21 + i}" for i in range(clients)}

@@ -1,4 +1,4 @@
-"""What the executor uses of APScheduler: real names when it runs, and their types for checkers without it."""
+"""The names of APScheduler that the executor uses, and their types for checkers without APScheduler."""
 
 from __future__ import annotations
 

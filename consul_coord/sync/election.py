@@ -180,7 +180,7 @@ class LeaderElection:
 
     @property
     def leader(self) -> LeaderInfo | None:
-        """The leader that this candidate has seen last; None if there is none, or none is known; no I/O.
+        """The leader that this candidate saw last; None without a leader, or before a first look. No I/O.
 
         The client follows the leader from the first call on, or from the start if there is an ``on_change``,
         while this candidate stands. Before that, it is the leader that the last attempt saw. Without contact
@@ -192,7 +192,7 @@ class LeaderElection:
 
     @property
     def leader_age(self) -> float | None:
-        """Seconds since the leader was last seen, or that there is none; None before the first look. No I/O.
+        """Seconds since the candidate last saw whether somebody leads; None before its first look. No I/O.
 
         0 while this leads. While it is followed and Consul answers, at most about a third of the leader's
         TTL.

@@ -422,7 +422,7 @@ class Catalog:
         options: WriteOptions | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Remove one check, or one service with its checks, or the whole node; True also if there is none.
+        """Remove one check, or one service with its checks, or the whole node; True also if it is absent.
 
         Sessions end with their node, and with any check that they name.
         """
@@ -503,7 +503,7 @@ class Query:
         options: ReadOptions | None = None,
         timeout: float | None = None,
     ) -> Result[QueryResult | None]:
-        """Carry out a query; None when there is none of that id or name.
+        """Carry out a query; None when no query has that id or name.
 
         A template answers for every name that begins with its own. Instances with a critical check are left
         out; ``limit`` bounds how many are returned. It never waits: an index in the options does nothing.

@@ -34,7 +34,7 @@ class Session:
         self.programs.append(program)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # nox warns of a session that is registered again
 def noxfile() -> ModuleType:
     pytest.importorskip("nox", reason="needs nox, of the group dev")
     spec = importlib.util.spec_from_file_location("noxfile_under_test", ROOT / "noxfile.py")

@@ -77,7 +77,7 @@ def list_queries(*, options: ReadOptions | None = None) -> Call[Result[tuple[Pre
 def execute(
     id_or_name: str, *, limit: int | None = None, options: ReadOptions | None = None
 ) -> Call[Result[QueryResult | None]]:
-    """Carry out a query, or a template for the name that is given; None when there is none."""
+    """Carry out a query, or a template for the given name; None when neither exists."""
     path = _keys.path(_ROOT + "/", f"{_keys.check_id('query', id_or_name)}/execute")
     params = () if limit is None else (("limit", str(count("limit", limit))),)
     needed = ("service:read on its service", "node:read on the nodes")

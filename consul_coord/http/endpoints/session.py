@@ -83,7 +83,7 @@ def destroy(id: str, *, options: WriteOptions | None = None) -> Call[bool]:
 
 
 def renew(id: str, *, options: WriteOptions | None = None, keep: float | None = None) -> Call[Session]:
-    """Start a session's TTL anew and return the session; SessionNotFound when it has ended.
+    """Restart a session's TTL and return the session. Raises SessionNotFound when it has ended.
 
     ``keep`` is ``Request.keep``.
     """

@@ -34,7 +34,7 @@ Not every system lets a connecting socket be shut down.
 """
 
 UNDER_WAY = {errno.EINPROGRESS, errno.EWOULDBLOCK}
-"""What a socket that never waits says when it begins to connect."""
+"""Codes of a connect that a non-blocking socket has begun."""
 
 Place = tuple[int, Any]
 """Address family and socket address."""

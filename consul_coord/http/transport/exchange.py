@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 TOO_MANY_REQUESTS = 429
 TOO_MANY_CONNECTIONS = b"concurrent connections"
-"""What newer agents say, among other words."""
+"""Part of the 429 of newer agents at their limit."""
 _TRIAL = Request("GET", "/v1/status/leader", retry=Retry.READ)
-"""What a new connection is tried out with: it needs neither a leader nor permission."""
+"""The request that tries out a new connection: it needs neither a leader nor permission."""
 LOST = (OSError, Garbled)
-"""What ends a connection before its reply is whole."""
+"""Errors that end a connection before its reply is whole."""
 
 
 class Engine(ABC):

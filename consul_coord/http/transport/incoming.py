@@ -131,7 +131,7 @@ class ReplyReader:
         self._interim = 0
         self._head: Head | None = None
         self._buffer = bytearray()
-        """What has come and is not read: of the head at first, then of the body."""
+        """Received bytes not read yet: of the head at first, then of the body."""
         self._wanted = 0
         """How much of the body is kept."""
         self._parser: h11.Connection | None = None

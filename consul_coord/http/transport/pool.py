@@ -76,7 +76,7 @@ class Link:
         self.is_query = False
         """Whether it is a blocking query."""
         self.reader: ReplyReader | None = None
-        """What reads the reply that is still due, while it is parked."""
+        """The reader of the reply that is still due, while the connection is parked."""
         self.home: weakref.WeakSet[Link] | None = None
         """The set of open connections that it is one of: another one when it was let go of."""
         poll = select.poll()

@@ -162,7 +162,7 @@ async def _connect_to(place: Place) -> socket.socket:
     sock = made(family)
     try:
         code = sock.connect_ex(address)
-        while code == errno.EAGAIN:  # too many wait to be accepted at a unix socket: it has to be tried anew
+        while code == errno.EAGAIN:  # the unix socket's queue is full: try again
             await anyio.sleep(FULL_PAUSE)
             code = sock.connect_ex(address)
         if code in UNDER_WAY:
