@@ -4,13 +4,15 @@ Rules
 - An event is a frozen fact with seconds as float and no token in it.
 - ``describe`` returns a sentence that names the key. It says what happened, since when, and what to do if
   something has to be done. The log and the command line show it.
-- The log has a loss or a failing agent as a warning, a bug as an error, and everything else for debugging. An
-  outage is one warning at its first failed renewal and one line at its end.
+- The log has a loss or a failing agent as a warning, a bug as an error, and everything else for debugging.
+- An outage is two lines for each client: ``OutageBegan`` as a warning, ``OutageEnded`` as information. The
+  events of each session, ``Jeopardy`` and ``Renewed``, are for debugging.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -80,6 +82,43 @@ class TimedOut(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class OutageBegan(Event):
+    """A renewal failed, the first one of an outage: the client retries until contact is back."""
+
+    level: ClassVar[int] = logging.WARNING
+    error: str
+    silent: float
+    """Seconds since the last successful renewal was sent."""
+    remaining: float
+    """Seconds until the first of ``keys`` is lost."""
+    keys: tuple[str, ...] = ()
+    """The keys that the client holds, in all its sessions."""
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        held = _held(self.keys, self.remaining)
+        then = " unless contact comes back" if self.keys else ", and tries again"
+        return f"no contact with Consul for {self.silent:.1f} s ({self.error}): {held}{then}"
+
+
+@dataclass(frozen=True, slots=True)
+class OutageEnded(Event):
+    """Consul renews the client's sessions again; the holds that were lost meanwhile have been reported."""
+
+    level: ClassVar[int] = logging.INFO
+    seconds: float
+    """How long the outage lasted."""
+    remaining: float
+    """Seconds until the first of ``keys`` would be lost."""
+    keys: tuple[str, ...] = ()
+    """The keys that the client still holds."""
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return f"contact with Consul is back after {self.seconds:.1f} s: {_held(self.keys, self.remaining)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Renewed(Event):
     """A session's lease was extended; ``remaining`` seconds are left now.
 
@@ -90,19 +129,12 @@ class Renewed(Event):
     remaining: float
     recovered: bool = False
     keys: tuple[str, ...] = ()
-    """The keys that the session holds for this client."""
-
-    @property
-    def rank(self) -> int:
-        """INFO at the end of an outage."""
-        return logging.INFO if self.recovered else self.level
+    """The keys that the session holds for this client, if it ``recovered``."""
 
     def describe(self) -> str:
         """Return one sentence."""
-        if not self.recovered:
-            return f"renewed session {self.session}: its lease lasts another {self.remaining:.1f} s"
-        held = _held(self.keys, self.session)
-        return f"contact with Consul is back: {held} for another {self.remaining:.1f} s"
+        again = " again" if self.recovered else ""
+        return f"renewed session {self.session}{again}: its lease lasts another {self.remaining:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +144,6 @@ class Jeopardy(Event):
     ``repeated``: so did the one before it.
     """
 
-    level: ClassVar[int] = logging.WARNING
     session: str
     remaining: float
     error: str
@@ -122,16 +153,11 @@ class Jeopardy(Event):
     silent: float = 0.0
     """Seconds since the last successful renewal was sent."""
 
-    @property
-    def rank(self) -> int:
-        """DEBUG after the first report of an outage."""
-        return logging.DEBUG if self.repeated else self.level
-
     def describe(self) -> str:
         """Return one sentence."""
         return (
-            f"no contact with Consul for {self.silent:.1f} s ({self.error}): "
-            f"{_held(self.keys, self.session)} for another {self.remaining:.1f} s unless contact comes back"
+            f"did not renew session {self.session} for {self.silent:.1f} s ({self.error}): its lease lasts "
+            f"another {self.remaining:.1f} s"
         )
 
 
@@ -421,13 +447,14 @@ class Failed(Event):
         return f"{self.where} raised {self.error}"
 
 
-def _held(keys: tuple[str, ...], session: str) -> str:
-    """Return what a session holds, with its verb."""
+def _held(keys: tuple[str, ...], remaining: float) -> str:
+    """Return what a client holds, with its verb."""
     if not keys:
-        return f"session {session} stays valid"
+        return "this client holds nothing"
     more = len(keys) - MOST_NAMED
     names = ", ".join(keys[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{names} {'stays' if len(keys) == 1 else 'stay'} held"
+    lasts = "" if remaining == math.inf else f" for another {remaining:.1f} s"
+    return f"{names} {'stays' if len(keys) == 1 else 'stay'} held{lasts}"
 
 
 class Observer(Protocol):

@@ -6,7 +6,7 @@ Rules
 - A JSON object has ``event``, ``time`` (seconds since 1970) and the event's own fields; never a token.
 - Log lines of the library that are no events are shown too.
 - Text may quote what others wrote. Characters that do not print are replaced, so that they steer no terminal.
-- An outage is two lines for each session, even if ``quiet``: at its first failed renewal, and at its end.
+- An outage is two lines, even if ``quiet``: at its first failed renewal, and at its end.
 - On a terminal the progress of a wait is one line that changes.
 """
 
@@ -37,8 +37,8 @@ _CLEAR = "\r\x1b[K"
 _SHOWN = (
     events.Waiting,
     events.Acquired,
-    events.Jeopardy,
-    events.Renewed,
+    events.OutageBegan,
+    events.OutageEnded,
     events.Lost,
     events.Overwritten,
     events.SessionDiffers,
@@ -60,8 +60,6 @@ class Reporter:
         self._quiet = quiet
         self._writing = threading.Lock()
         self._retry_told_at = -math.inf
-        self._in_jeopardy: set[str] = set()
-        """The sessions with a reported failure to renew, and no renewal since."""
         self._in_place = sys.stderr is not None and sys.stderr.isatty()
         self._unfinished = False
         """Whether the last line on the terminal is one that changes."""
@@ -79,14 +77,8 @@ class Reporter:
     def _is_news(self, event: events.Event) -> bool:
         """Return whether people want to read of an event, and take notice that they will."""
         match event:
-            case events.Jeopardy(session):
-                known = session in self._in_jeopardy
-                self._in_jeopardy.add(session)
-                return not known
-            case events.Renewed(session, remaining):
-                known = session in self._in_jeopardy
-                self._in_jeopardy.discard(session)
-                return known and remaining > 0  # else it was given up in the meantime
+            case events.OutageEnded():
+                return True
             case events.Retried() if not self._quiet:
                 now = time.monotonic()
                 due = now - self._retry_told_at >= RETRY_SPACING

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord import AsyncClient, AsyncLeaderElection, Client, LeaderElection, Lock, RequestTimeout
+from consul_coord import (
+    AsyncClient,
+    AsyncLeaderElection,
+    Client,
+    HoldState,
+    LeaderElection,
+    Lock,
+    RequestTimeout,
+    Semaphore,
+    SessionSpec,
+)
 from consul_coord.testing.agent import RealAgent
 from tests.election.conftest import QUICK, SPEC
 from tests.election.waiting import PATIENCE, Told, until
@@ -98,6 +109,27 @@ def test_a_hold_in_jeopardy_is_healthy_and_not_ready(agent: RealAgent, key: str)
         agent.resume()
         assert healthy is held, "health is the lease, and nothing else"
         until(client.ready, "it is ready again")
+
+
+def test_an_outage_is_two_lines_of_the_log_however_much_is_held(
+    agent: RealAgent, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "consul_coord")
+    spec = SessionSpec(ttl=6, lock_delay=6)
+    with ExitStack() as running:
+        client = running.enter_context(Client(address=agent.address, session=spec))
+        locks = Lock(client, key), Semaphore(client, f"{key}-slots", 2), Semaphore(client, f"{key}-more", 2)
+        held = [running.enter_context(lock) for lock in locks]
+        agent.pause()
+        until(lambda: all(one.state is HoldState.JEOPARDY for one in held), "all renewals have failed")
+        agent.resume()
+        until(lambda: all(one.state is HoldState.HELD for one in held), "all are renewed")
+        until(lambda: len(caplog.records) > 1, "the end is told")
+    began, ended = (record.getMessage() for record in caplog.records)
+    assert began.startswith("no contact with Consul for ")
+    assert ended.startswith("contact with Consul is back after ")
+    for line in (began, ended):
+        assert all(one.key in line for one in held)
 
 
 def test_an_idle_client_finds_out_while_it_is_looked_at(agent: RealAgent) -> None:

@@ -42,7 +42,15 @@ from consul_coord.errors import (
     SessionNotFound,
     UnsafeSession,
 )
-from consul_coord.events import Failed, Jeopardy, Renewed, SessionDiffers, ShortHorizon
+from consul_coord.events import (
+    Failed,
+    Jeopardy,
+    OutageBegan,
+    OutageEnded,
+    Renewed,
+    SessionDiffers,
+    ShortHorizon,
+)
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
 from consul_coord.http.failures import outcome_unknown
@@ -52,6 +60,7 @@ from consul_coord.models import LossReason, ReadOptions, SessionSpec
 from consul_coord.models.session import effective_lock_delay, horizon, no_horizon
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.names import Names
+from consul_coord.recipes.session.outage import Outages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -241,6 +250,7 @@ class Sessions:
         self._members: SessionSource | None = None
         self._kept: dict[str, KeptSession] = {}
         self._short_horizons: set[float] = set()
+        self.outages = Outages(host.mutex())
         self._confirming: dict[str, Signal] = {}
         """The sessions that are just being renewed to see whether they have ended."""
 
@@ -280,6 +290,7 @@ class Sessions:
         """End a session for good, telling its holds; harmless when it has ended."""
         if not kept.lease.end(reason):
             return
+        self.outages.forget(kept.id)
         # All are settled before any is announced: nobody hears of one loss and sees another hold still held.
         for hold in [hold for hold in list(kept.dependents) if hold.settle_loss(reason)]:
             hold.announce_end()
@@ -297,6 +308,12 @@ class Sessions:
             self.end(kept, LossReason.CLIENT_CLOSED)
             if kept.ours_to_destroy:
                 self.leftovers.destroy(kept.id, contender)
+
+    def held(self, now: float) -> tuple[float, tuple[str, ...]]:
+        """Return the keys of all holds, and the seconds until the first of them is lost unless renewed."""
+        holding = [kept for kept in self if kept.dependents]
+        keys = {hold.key for kept in holding for hold in list(kept.dependents)}
+        return min((kept.lease.remaining(now) for kept in holding), default=0.0), tuple(sorted(keys))
 
     def first_warning_of(self, horizon: float) -> bool:
         """Return whether nobody has been warned of a horizon that short yet."""
@@ -580,6 +597,9 @@ def _horizon(kept: KeptSession, session: Session) -> float | None:
 
 def _confirm(io: IO, sessions: Sessions, kept: KeptSession, *, sent_at: float, horizon: float | None) -> None:
     kept.lease.confirm(sent_at=sent_at, horizon=horizon)
+    began = sessions.outages.succeeded(kept.id)
+    if began is not None:
+        io.emit(OutageEnded(io.now() - began, *sessions.held(io.now())))
     if horizon is not None and horizon < SHORT_HORIZON and sessions.first_warning_of(horizon):
         io.emit(ShortHorizon(kept.id, horizon))
 
@@ -626,7 +646,7 @@ async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
                 return
             except Exception as error:  # noqa: BLE001 - a bug must not end the renewing either
                 failures += 1
-                _report_failure(io, kept, error)
+                _report_failure(io, sessions, kept, error)
                 retry_at = io.now() + delay(failures, io.random(), most=max(0.05, lease.longest / 20))
             else:
                 failures, spread = 0, io.random()
@@ -634,7 +654,7 @@ async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
                 kept.end_renewal(max(lease.renew_at(spread), retry_at))
 
 
-def _report_failure(io: IO, kept: KeptSession, error: Exception) -> None:
+def _report_failure(io: IO, sessions: Sessions, kept: KeptSession, error: Exception) -> None:
     text = str(error)
     if not isinstance(error, ConsulCoordError):
         text = f"{type(error).__name__}: {error}"
@@ -645,3 +665,6 @@ def _report_failure(io: IO, kept: KeptSession, error: Exception) -> None:
     kept.lease.in_contact = False
     now, sent_at = io.now(), kept.lease.sent_at
     io.emit(Jeopardy(kept.id, kept.lease.remaining(now), text, repeated, kept.keys(), now - sent_at))
+    renewed_at = max(each.lease.sent_at for each in (kept, *sessions))
+    if sessions.outages.failed(kept.id, since=renewed_at):
+        io.emit(OutageBegan(text, now - renewed_at, *sessions.held(now)))

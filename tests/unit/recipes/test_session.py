@@ -17,7 +17,18 @@ from consul_coord.errors import (
     SessionNotFound,
     UnsafeSession,
 )
-from consul_coord.events import Cleaned, Failed, Jeopardy, Lost, Renewed, SessionDiffers, ShortHorizon, log
+from consul_coord.events import (
+    Cleaned,
+    Failed,
+    Jeopardy,
+    Lost,
+    OutageBegan,
+    OutageEnded,
+    Renewed,
+    SessionDiffers,
+    ShortHorizon,
+    log,
+)
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.models.session import effective_lock_delay
@@ -209,13 +220,29 @@ def test_an_outage_is_logged_by_its_beginning_and_its_end(
     bench.io.expect("PUT", RENEW, renewed(), *[unreachable()] * 3, renewed())
     bench.end_at(1015.0)
     bench.keep()
-    for event in bench.io.seen(Jeopardy) + bench.io.seen(Renewed):
+    for event in bench.io.events:
         log(event)
-    assert [(entry.levelname, entry.message.split()[0]) for entry in caplog.records] == [
-        ("WARNING", "no"),
-        ("INFO", "contact"),
-    ]
-    assert "stays held for another 8.2 s unless contact comes back" in caplog.records[0].message
+    first, last, end = (f"{entry.levelname} {entry.message}" for entry in caplog.records)
+    assert first.startswith("WARNING no contact with Consul for 6.0 s (")
+    assert first.endswith("k stays held for another 8.2 s unless contact comes back")
+    assert last.startswith("INFO contact with Consul is back after 6.")
+    assert "k stays held for another 14." in last
+    assert end.startswith("WARNING lost k"), "the test ends the session"
+
+
+def test_an_outage_that_costs_the_session_ends_with_the_next_one(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, *[unreachable()] * 9)
+    bench.keep()
+    assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.EXPIRED)
+    (began,) = bench.io.seen(OutageBegan)
+    assert began.keys == ("k",)
+    assert bench.io.seen(OutageEnded) == []
+    bench.io.run(bench.io.sleep(20.0))
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
+    bench.live()
+    (ended,) = bench.io.seen(OutageEnded)
+    assert ended.describe().startswith("contact with Consul is back after 3")
+    assert ended.describe().endswith(" s: this client holds nothing")
 
 
 @pytest.mark.parametrize("answer", [renewed(), unreachable()], ids=repr)
