@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from consul_coord.clock import SystemClock
@@ -51,8 +50,7 @@ class BaseRunner:
         name: str | None = None,
     ) -> None:
         self._settings = settings
-        # Bound to no runner: what the client's recipes share must not keep it alive.
-        self._name = partial(own_name, bytes_or_none(name, "client_name"))
+        self._name = bytes_or_none(name, "client_name")
         self._kind = kind
         self._spec = session or SessionSpec()
         self._observer = observer

@@ -71,7 +71,6 @@ class AsyncIO(HostedIO):
         if timeout <= 0:
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
-        self.host.count("requests")
         interrupt = self._open_to
         if interrupt is None:
             return await self._transport.send(request, timeout=timeout)

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold.release import release
-from consul_coord.recipes.hold.view import HoldView
+from consul_coord.recipes.hold.holds import release
+from consul_coord.recipes.hold.view import Client, HoldView
 
 if TYPE_CHECKING:
     from consul_coord.aio.runner import AsyncRunner
     from consul_coord.models import ReleaseOutcome
-    from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.session.lease import Losable
 
@@ -54,10 +53,9 @@ class AsyncHold(HoldView):
       lower ``fence`` than it has seen, or write with ``guard()``.
     """
 
-    def __init__(self, runner: AsyncRunner, core: Shared, hold: Grant, handle: Handle | None = None) -> None:
-        super().__init__(core, hold, handle)
-        self._runner = runner
-        self._core = core
+    def __init__(self, runner: AsyncRunner, core: Client, hold: Grant, handle: Handle | None = None) -> None:
+        self._runner, self._core = runner, core
+        self._hold, self._handle = hold, handle
 
     @property
     def lost(self) -> AsyncLossEvent:

@@ -37,6 +37,7 @@ class AsyncOnceRun(AsyncHold):
 
     def __init__(self, runner: AsyncRunner, core: Shared, once: recipe.OnceObject, turn: recipe.Turn) -> None:
         super().__init__(runner, core, turn.handle.grant, turn.handle)
+        self._shared = core
         self._once = once
         self._turn = turn
 
@@ -53,7 +54,7 @@ class AsyncOnceRun(AsyncHold):
         """
         at = self._runner.wall()
         record = await self._runner.call(
-            recipe.finish, self._core, self._once, self._turn, at=at, failed=failed
+            recipe.finish, self._shared, self._once, self._turn, at=at, failed=failed
         )
         return record.result(ran=True)
 

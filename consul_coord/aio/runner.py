@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from consul_coord.aio import backend
 from consul_coord.aio.driver import AsyncIO, Supervisor
-from consul_coord.base_client import OUTAGES, BaseRunner, brief
+from consul_coord.base_client import OUTAGES, BaseRunner, brief, own_name
 from consul_coord.host import BaseHost
 from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, Signal
@@ -148,7 +148,7 @@ class AsyncRunner(BaseRunner):
             spec=self._spec,
             timeout=self._settings.timeout,
             datacenter=self._settings.datacenter,
-            name=self._name,
+            name=own_name(self._name),
         )
         if self._agents is not None:
             self.core.attach(self._agents)

@@ -68,6 +68,7 @@ async def ask(io: IO, call: Call[T], *, timeout: float) -> T:
 
 async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
     """Send a call once and decode its reply. Raises whatever comes of it."""
+    io.count("requests")
     io.contact.asked()
     try:
         answer = call.decode(await io.send(call.request, deadline=deadline))

@@ -29,15 +29,12 @@ from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, StraySess
 from consul_coord.recipes.contend.queue import QueueMemory
 from consul_coord.recipes.contend.tickets import Tickets
 from consul_coord.recipes.hold.evidence import HoldWatch
-from consul_coord.recipes.hold.holds import SWEEP, Holds, Register
-from consul_coord.recipes.hold.release import BUDGET, give_back, release
+from consul_coord.recipes.hold.holds import BUDGET, SWEEP, Holds, Register, give_back, release
 from consul_coord.recipes.session.keeping import Sessions
 from consul_coord.recipes.session.pool import SessionPools
 from consul_coord.recipes.watch.engine import Watches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consul_coord.http.agents import Agents
     from consul_coord.io import IO, Host
     from consul_coord.recipes.contend.shared import Owners, Standing
@@ -72,10 +69,11 @@ class ClientState:
         spec: SessionSpec,
         timeout: float,
         datacenter: str | None = None,
-        name: Callable[[], bytes] = bytes,
+        name: bytes = b"",
     ) -> None:
         self.host = host
-        self._name = name
+        self.name = name
+        """What a key shows unless its user says something else."""
         self.timeout = timeout
         self.closing = Signal()
         """Raised when the client closes, once the holds have ended."""
@@ -98,17 +96,17 @@ class ClientState:
         self._asking = OnDemand(host, self._keep_asking, has_work=self._is_looked_at, name="contact")
         self.owners: weakref.WeakSet[Owners] = weakref.WeakSet()
         """Who has holds of which object: of each object that was used with this client."""
-        self._attending = OnDemand(host, self._attend, has_work=self._has_work, name="attend to holds")
+        self.attend = OnDemand(host, self._attend, has_work=self._has_work, name="attend to holds").start
+        """Have the register swept while anything is entered, and holds watched that last.
+
+        To be called when a claim is entered: what attends goes on for as long as there are any.
+        """
         self._closed_by: Once[LossReason] = Once()
         """Settled when closing begins: nothing new begins from then on."""
         self.calls: dict[Interrupt, None] = {}
         """What ends each call that waits. A call that has ended takes itself out, then says so."""
         self._no_calls = Signal()
         """Raised when the client closes and no call waits any more."""
-
-    def value_of(self, given: bytes | None) -> bytes:
-        """Return the value that a key shows: the one given or, for None, the client's name as of now."""
-        return self._name() if given is None else given
 
     def attach(self, agents: Agents) -> None:
         """Tell of several agents, and let them be checked by a session of this client."""
@@ -143,13 +141,6 @@ class ClientState:
         return source
 
     # -- holds
-
-    def attend(self) -> None:
-        """Have the register swept while anything is entered, and holds watched that last.
-
-        To be called when a claim is entered: what attends goes on for as long as there are any.
-        """
-        self._attending.start()
 
     def _has_work(self) -> bool:
         return bool(len(self.register) or self._fresh)

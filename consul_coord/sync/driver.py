@@ -83,7 +83,6 @@ class BlockingIO(HostedIO):
         if timeout <= 0:
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
-        self.host.count("requests")
         interrupt = None if self.shields else self._interrupt
         if interrupt is None:
             return self._transport.send(request, timeout=timeout)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold.release import release
-from consul_coord.recipes.hold.view import HoldView
+from consul_coord.recipes.hold.holds import release
+from consul_coord.recipes.hold.view import Client, HoldView
 
 if TYPE_CHECKING:
     from consul_coord.models import ReleaseOutcome
-    from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.session.lease import Losable
     from consul_coord.sync.runner import Runner
@@ -55,10 +54,9 @@ class Hold(HoldView):
       lower ``fence`` than it has seen, or write with ``guard()``.
     """
 
-    def __init__(self, runner: Runner, core: Shared, hold: Grant, handle: Handle | None = None) -> None:
-        super().__init__(core, hold, handle)
-        self._runner = runner
-        self._core = core
+    def __init__(self, runner: Runner, core: Client, hold: Grant, handle: Handle | None = None) -> None:
+        self._runner, self._core = runner, core
+        self._hold, self._handle = hold, handle
 
     @property
     def lost(self) -> LossEvent:

@@ -38,6 +38,7 @@ class OnceRun(Hold):
 
     def __init__(self, runner: Runner, core: Shared, once: recipe.OnceObject, turn: recipe.Turn) -> None:
         super().__init__(runner, core, turn.handle.grant, turn.handle)
+        self._shared = core
         self._once = once
         self._turn = turn
 
@@ -53,7 +54,7 @@ class OnceRun(Hold):
         another caller may have run the slot since. Raises NotHeld after the release.
         """
         at = self._runner.wall()
-        record = self._runner.call(recipe.finish, self._core, self._once, self._turn, at=at, failed=failed)
+        record = self._runner.call(recipe.finish, self._shared, self._once, self._turn, at=at, failed=failed)
         return record.result(ran=True)
 
 

@@ -14,7 +14,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from consul_coord.base_client import OUTAGES, BaseRunner, brief
+from consul_coord.base_client import OUTAGES, BaseRunner, brief, own_name
 from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, run
 from consul_coord.recipes import client as coordinator
@@ -78,7 +78,7 @@ class Runner(BaseRunner):
             spec=self._spec,
             timeout=self._settings.timeout,
             datacenter=self._settings.datacenter,
-            name=self._name,
+            name=own_name(self._name),
         )
         if self._agents is not None:
             self.core.attach(self._agents)

@@ -70,7 +70,6 @@ UNREAD = frozenset(
         "consul_coord/recipes/hold/grant.py",
         "consul_coord/recipes/hold/holds.py",
         "consul_coord/recipes/hold/kind.py",
-        "consul_coord/recipes/hold/release.py",
         "consul_coord/recipes/hold/view.py",
         "consul_coord/recipes/lock/attempt.py",
         "consul_coord/recipes/lock/keys.py",

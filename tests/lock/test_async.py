@@ -458,7 +458,7 @@ async def test_a_forgotten_hold_is_given_back(site: Site, make_client: MakeClien
 async def test_an_unanswered_release_is_finished_in_the_background(
     site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consul_coord.recipes.hold.release.BUDGET", 0.2)
+    monkeypatch.setattr("consul_coord.recipes.hold.holds.BUDGET", 0.2)
     async with make_client(address=proxy.address) as client:
         lock = AsyncLock(client, site.key)
         hold = await lock.acquire(timeout=5)

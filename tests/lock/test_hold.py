@@ -220,7 +220,7 @@ def test_a_late_copy_of_an_unlock_frees_no_later_hold(
 def test_an_unanswered_release_is_finished_in_the_background(
     site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consul_coord.recipes.hold.release.BUDGET", 0.2)
+    monkeypatch.setattr("consul_coord.recipes.hold.holds.BUDGET", 0.2)
     client = make_client(address=proxy.address)
     lock = Lock(client, site.key)
     hold = lock.acquire(timeout=5)

@@ -108,7 +108,7 @@ def test_a_loss_that_only_the_release_finds_is_told(site: Site, make_client: Mak
 def test_an_unknown_outcome_is_not_raised(
     site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consul_coord.recipes.hold.release.BUDGET", 0.2)
+    monkeypatch.setattr("consul_coord.recipes.hold.holds.BUDGET", 0.2)
     client = make_client(address=proxy.address)
     with Lock(client, site.key):
         proxy.go_down()

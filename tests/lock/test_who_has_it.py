@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import AcquireTimeout, Client, InvalidArgument, Lock, ReadWriteLock, Semaphore, base_client
+from consul_coord import AcquireTimeout, Client, InvalidArgument, Lock, ReadWriteLock, Semaphore
+from tests.lock import programs
 from tests.lock.test_acquire import waiting
 from tests.support.proxy import Fault, Lose
 
@@ -25,22 +25,30 @@ def here() -> bytes:
     return f"{socket.gethostname()}:{os.getpid()}".encode()
 
 
-def test_without_a_value_the_key_shows_host_and_process(
-    site: Site, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_value_the_key_shows_host_and_process(site: Site, make_client: MakeClient) -> None:
     client = make_client()
     lock = Lock(client, site.key)
     with lock:
         assert _value(lock) == here()
-    # As in a forked child: it is read at each acquire.
-    monkeypatch.setattr(base_client, "os", SimpleNamespace(getpid=lambda: 4711))
-    with lock:
-        assert _value(lock) == f"{socket.gethostname()}:4711".encode()
     semaphore, shared = Semaphore(client, f"{site.key}/slots", 1), ReadWriteLock(client, f"{site.key}/rw")
     with semaphore as permit, shared.read:
         (holder,) = semaphore.holders()
-        assert (holder.session, holder.value) == (permit.session, b"%s:4711" % socket.gethostname().encode())
+        assert (holder.session, holder.value) == (permit.session, here())
         assert [one.value for one in shared.holders()] == [holder.value]
+
+
+def test_in_a_forked_child_it_is_the_childs_process(site: Site) -> None:
+    program = """
+with lock:
+    say(client.kv.get(KEY).value.value.decode().endswith(f":{os.getpid()}"))
+pid = os.fork()
+if pid == 0:
+    with lock:
+        os._exit(0 if client.kv.get(KEY).value.value.decode().endswith(f":{os.getpid()}") else 1)
+_, status = os.waitpid(pid, 0)
+say(status)
+"""
+    assert programs.run(program, site) == ["True", "0"]
 
 
 @pytest.mark.parametrize(("given", "shown"), [(b"", b""), ("ü", "ü".encode()), (b"\xff", b"\xff")])

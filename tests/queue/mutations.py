@@ -22,7 +22,7 @@ from consul_coord.recipes.hold.holds import Fences
 from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock import waitqueue as lockqueue
 from consul_coord.recipes.lock.attempt import LockAttempt
-from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.lock.keys import LockKind
 from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Lead
 from consul_coord.recipes.watch.engine import Watches
 
@@ -324,19 +324,14 @@ def contend_with_a_session_of_its_own(patch: pytest.MonkeyPatch) -> None:
     async def need_both(self: LockAttempt) -> None:
         await need(self)
         source = second.setdefault(self.client, self.client.source(self.client.sessions.spec))
-        await source.live(self.io, deadline=self.limit)
+        self.session = (await source.live(self.io, deadline=self.limit)).id
 
     def lock(self: LockAttempt, key: str) -> TxnOp:
         op = lock_op(self, key)
         return op if key != self.key or self.kept is None else replace(op, session=self.kept.id)
 
-    def session(self: LockAttempt) -> str:
-        source = second.get(self.client)
-        return "" if source is None or source.current is None else source.current.id
-
     patch.setattr(LockAttempt, "_need_session", need_both)
     patch.setattr(LockAttempt, "_lock_op", lock)
-    patch.setattr(LockAttempt, "session", property(session))
 
 
 missing_is_head: Final = _judging(_missing_is_head)

@@ -31,7 +31,7 @@ from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import recipe
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.server import wire

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord import AcquireCancelled, AcquireTimeout, HoldState, ReleaseOutcome, Semaphore
-from consul_coord.recipes.hold import release as release_recipe
+from consul_coord.recipes.hold import holds as release_recipe
 from tests.support.proxy import Fault, FaultProxy, Lose
 from tests.support.sites import eventually
 

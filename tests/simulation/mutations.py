@@ -29,13 +29,13 @@ from consul_coord.recipes.contend.tickets import Tickets
 from consul_coord.recipes.election import election
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.election import Candidacy
-from consul_coord.recipes.hold import release
+from consul_coord.recipes.hold import holds
 from consul_coord.recipes.hold.grant import Grant
 from consul_coord.recipes.hold.holds import Holds
 from consul_coord.recipes.hold.limits import Limits
 from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock.attempt import LockAttempt
-from consul_coord.recipes.lock.kind import MultiLockKind
+from consul_coord.recipes.lock.keys import MultiLockKind
 from consul_coord.recipes.lock.multi import MultiLockAttempt
 from consul_coord.recipes.once import once
 from consul_coord.recipes.semaphore import slots
@@ -234,7 +234,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an unanswered unlock is taken for done",
-        release,
+        holds,
         "give_back",
         "if ending.outcome is ReleaseOutcome.UNKNOWN:",
         "if hold.key == '':",
@@ -263,7 +263,7 @@ MUTATIONS = (
         "an ended session is used again",
         SessionSource,
         "live",
-        "if kept is not None and kept.is_fit(now):",
+        "if kept is not None and kept.lease.is_fit(now):",
         "if kept is not None:",
     ),
     Mutation(

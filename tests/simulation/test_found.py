@@ -17,7 +17,7 @@ from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.election import election
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan

@@ -47,6 +47,8 @@ class Engine(ABC):
 
     parks: ClassVar[bool] = False
     """Whether a request may end before its reply with the connection still whole."""
+    most: int = MAX_IDLE
+    """How many connections are kept."""
 
     def __init__(
         self, settings: Settings, *, pool: Pool | None = None, limits: Limits = DEFAULT_LIMITS
@@ -90,12 +92,13 @@ class Engine(ABC):
         return attempt
 
     async def _exchange(self, attempt: Attempt) -> Response:
-        pool, patience, only_new = self.pool, self._patience(attempt), False
+        pool, only_new = self.pool, False
         try:
             while True:
                 now = time.monotonic()
-                if pause := self._pause_before_taking(attempt):
-                    await self._pause(pause)
+                if attempt.request.hold_open and pool.waiting:  # these go first
+                    attempt.remaining()
+                    await self._pause(STEP)
                     continue
                 link = None if only_new else pool.take(now)
                 if link is not None:
@@ -105,7 +108,7 @@ class Engine(ABC):
                         if not attempt.may_repeat(error) or attempt.began <= pool.cut_at:
                             raise
                         only_new = True  # the others may have ended as well
-                elif pause := self._pause_before_connecting(attempt, now, patience):
+                elif pause := self._pause_before_connecting(attempt, now):
                     self._expect_time(attempt, pause)
                     only_new = False
                     if not attempt.request.hold_open:
@@ -116,18 +119,9 @@ class Engine(ABC):
         finally:
             pool.waiting.pop(attempt, None)
 
-    def _patience(self, attempt: Attempt) -> float:
-        return attempt.began + min(PATIENCE, PATIENCE_PART * (attempt.deadline - attempt.began))
-
-    def _pause_before_taking(self, attempt: Attempt) -> float:
-        """Return how long a blocking query lets those go first that wait for a connection."""
-        if not (attempt.request.hold_open and self.pool.waiting):
-            return 0.0
-        attempt.remaining()
-        return STEP
-
-    def _pause_before_connecting(self, attempt: Attempt, now: float, patience: float) -> float:
+    def _pause_before_connecting(self, attempt: Attempt, now: float) -> float:
         pool = self.pool
+        patience = attempt.began + min(PATIENCE, PATIENCE_PART * (attempt.deadline - attempt.began))
         if attempt.request.urgent and (pause := pool.wait_for_one(now, patience)):
             return pause
         if not pool.limit.is_near(now):
@@ -276,19 +270,14 @@ class Engine(ABC):
             link.close()
             return reader.response
         self.pool.idle.append(link)
-        if len(self.pool.idle) > self._most or not self.pool.engines:
+        if len(self.pool.idle) > self.most or not self.pool.engines:
             self._sweep()
         return reader.response
 
     def _sweep(self) -> float:
         """Close what is superfluous; return the seconds until there may be more."""
         now = time.monotonic() if self.pool.engines else math.inf
-        return self.pool.sweep(now, most=self._most)
-
-    @property
-    def _most(self) -> int:
-        """How many connections are kept."""
-        return MAX_IDLE
+        return self.pool.sweep(now, most=self.most)
 
     def _close(self) -> None:
         """Send no more; close what is idle, now or when it comes back, if nobody else sends over it."""

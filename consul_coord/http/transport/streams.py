@@ -48,6 +48,8 @@ class StreamTransport(Engine):
     def __init__(self, settings: Settings, *, pool: Pool | None = None, max_short: int = MAX_SHORT) -> None:
         super().__init__(settings, pool=pool)
         self._max_short = max_short
+        # As many as there are turns: tasks that send one request after the other all come back at once.
+        self.most = max(MAX_IDLE, max_short)
         self._loop: object = None
         self._turns: anyio.Semaphore | None = None
 
@@ -66,11 +68,6 @@ class StreamTransport(Engine):
             except (*LOST, anyio.ClosedResourceError) as error:
                 raise attempt.failed(error) from error
         raise attempt.failed(TimeoutError())
-
-    @property
-    def _most(self) -> int:
-        """As many as there are turns: tasks that send one request after the other all come back at once."""
-        return max(MAX_IDLE, self._max_short)
 
     async def sweep(self) -> float:
         """Close what lies idle too long; see ``AsyncTransport.sweep``."""

@@ -99,7 +99,7 @@ async def unlock(
         except ConsulCoordError as error:
             await failures.pause(error)
         else:
-            return Unlocked(ours=True, tree=result[2] if reads else ())
+            return Unlocked(ours=True, tree=result.entries[2] if reads else ())
 
 
 async def unlock_together(

@@ -18,6 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from consul_coord.errors import (
@@ -64,6 +65,7 @@ SPREAD = 0.02
 """Where nobody queues, waiters take a key that became free after a random part of this many seconds."""
 _PACE = Pace(interval=0.01, burst=20)
 """How fast watches may follow each other: enough for a waiter that is passed by newcomers again and again."""
+_VERB = attrgetter("verb")
 _PAUSES = {"lock_delay", "unreachable"}
 """What ends without an event: the attempt pauses, and tries again."""
 
@@ -99,6 +101,8 @@ class Attempt(ABC):
         """The holders as they were last read."""
         self.kept: KeptSession | None = None
         """The present session."""
+        self.session = ""
+        """Its id; empty before there was one."""
         self.kind: HoldKind | None = None
         """The kind of hold that is about to be registered."""
         self.blocker = Blocker("unreachable")
@@ -221,11 +225,6 @@ class Attempt(ABC):
     # -- asking
 
     @property
-    def session(self) -> str:
-        """The id of the present session; empty before there was one."""
-        return "" if self.kept is None else self.kept.id
-
-    @property
     def limit(self) -> float:
         """When one request is over at the latest."""
         return min(self.deadline, self.io.now() + self.client.timeout)
@@ -233,10 +232,10 @@ class Attempt(ABC):
     async def _ask(self, *ops: TxnOp, retry: Retry | None = None) -> TxnResult:
         """Send one transaction. ``asked`` tells from before one that locks until it is known to be undone."""
         before = self.asked
-        locks = "lock" in [op.verb for op in ops]
-        self.asked = before or locks
+        locks = "lock" in map(_VERB, ops)
+        self.asked, deadline = before or locks, self.limit
         try:
-            return await send_once(self.io, txn.txn(*ops, retry=retry), deadline=self.limit)
+            return await send_once(self.io, txn.txn(*ops, retry=retry), deadline=deadline)
         except TxnFailed:
             self.asked = before
             raise

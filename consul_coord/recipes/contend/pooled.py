@@ -53,7 +53,7 @@ class PooledAttempt(Attempt):
         if pooled is None or not pooled.kept.lease.is_valid(self.io.now()):
             self._drop_session()
             pooled = await self.pool.get(self.io, self._claim, deadline=self.limit)
-            self.pooled, self.kept = pooled, pooled.kept
+            self.pooled, self.kept, self.session = pooled, pooled.kept, pooled.id
         return pooled
 
     def _claim(self, pooled: PooledSession) -> None:
@@ -64,6 +64,7 @@ class PooledAttempt(Attempt):
     def _drop_session(self) -> None:
         """Let go of the present session for good; its end removes whatever it has left."""
         pooled, self.pooled, self.kept, self.own = self.pooled, None, None, None
+        self.session = ""
         asked, self.asked = self.asked, False
         if pooled is not None:
             if not asked:

@@ -22,7 +22,7 @@ from consul_coord.io import Interrupt
 from consul_coord.recipes.contend.attempt import or_none
 from consul_coord.recipes.hold.asking import check
 from consul_coord.recipes.hold.grant import Handle
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.holds import release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -57,16 +57,15 @@ class Waiting(Interrupt):
         self.about = about
         self.flag = flag
 
-    def heed(self, io: IO, client: Shared) -> None:
-        """Let the event end the call, until it is over. Raises AcquireCancelled when it is set already."""
-        if self.flag is not None:
-            if self.flag.is_set():
-                raise self.about.cancelled()
-            io.spawn(partial(self._look, client), name=f"heed an event for {self.about.name}")
+    def heed(self, flag: Flag, io: IO, client: Shared) -> None:
+        """Let an event end the call, until it is over. Raises AcquireCancelled when it is set already."""
+        if flag.is_set():
+            raise self.about.cancelled()
+        io.spawn(partial(self._look, flag, client), name=f"heed an event for {self.about.name}")
 
-    async def _look(self, client: Shared, io: IO) -> None:
+    async def _look(self, flag: Flag, client: Shared, io: IO) -> None:
         while self in client.calls:
-            if self.flag is not None and self.flag.is_set():
+            if flag.is_set():
                 self.fire(self.about.cancelled)
             await io.sleep(LOOK)
 
@@ -180,9 +179,10 @@ def acquire(
     Raises AlreadyHeld, AcquireTimeout, AcquireCancelled, KeyConflict, InvalidArgument, and what the server
     refuses.
     """
-    check_max_hold(max_hold)
-    if waiting is not None:
-        waiting.heed(io, client)
+    if max_hold is not None:
+        check_max_hold(max_hold)
+    if waiting is not None and waiting.flag is not None:
+        waiting.heed(waiting.flag, io, client)
     again = recipe.owners.latest(io.owner()) if recipe.reentrant else None
     if again is None or again.grant.refused_again:
         program = recipe.attempt(io, client, timeout=timeout).run()

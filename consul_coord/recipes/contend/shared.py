@@ -40,6 +40,8 @@ class Shared(Protocol):
     """What the recipes of one client share."""
 
     host: Host
+    name: bytes
+    """What a key shows unless its user says something else."""
     timeout: float
     """Seconds that one request may take."""
     closing: Signal
@@ -57,10 +59,6 @@ class Shared(Protocol):
     """Who has holds of which object: swept from time to time."""
     standing: dict[Standing, None]
     """The candidates that were started, and not stopped."""
-
-    def value_of(self, given: bytes | None) -> bytes:
-        """Return the value that a key shows: the one given or, for None, the client's name as of now."""
-        ...
 
     def source(self, spec: SessionSpec | str | None) -> SessionSource:
         """Return where a lock gets its session from; one of its own ends when nobody refers to its source."""

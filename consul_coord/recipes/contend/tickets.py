@@ -59,8 +59,8 @@ class Tickets:
         """Return the tickets of a key, the first one first."""
         return list(self._queues.get(key, ()))
 
-    def join(self, ticket: Ticket) -> None:
-        """Take a place at the end.
+    def join(self, ticket: Ticket) -> bool:
+        """Take a place at the end; returns whether it is the first one.
 
         Raises AlreadyHeld when the same thread or task has the first one: it would wait for itself.
         """
@@ -76,6 +76,7 @@ class Tickets:
             self._queues.setdefault(ticket.key, {})[ticket] = None
             if not queue:
                 ticket.ready.set()
+            return not queue
 
     def join_if_idle(self, ticket: Ticket) -> bool:
         """Take the first place if nobody acts on the key; returns whether that was so."""

@@ -73,7 +73,7 @@ from consul_coord.recipes.election.leadership import check, told_as_leadership, 
 from consul_coord.recipes.election.sight import Sight
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.evidence import make_sure
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.watch.follow import Follower

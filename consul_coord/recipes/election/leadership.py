@@ -102,7 +102,7 @@ class LeadershipView(HoldView):
 
         On the client's callback thread, or in its event loop.
         """
-        hold, host = self._hold, self._state.host
+        hold, host = self._hold, self._core.host
 
         told: Once[LossReason] = Once()
 

@@ -32,7 +32,7 @@ from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
 

@@ -302,8 +302,9 @@ class Grant:
         """Tell everybody else, once."""
         self._announcer.ended(self)
 
-    def begin_release(self) -> bool:
-        """End the hold as given up; returns False when it had ended before."""
+    def begin_release(self, by: object = None) -> bool:
+        """End the hold as given up by a thread or task; returns False when it had ended before."""
+        self.released_by.settle(by)
         if not self._end.settle((HoldState.RELEASED, None)):
             return False
         self.kind.ended(self)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from consul_coord.models import HoldState, LossReason, Sequencer, TxnOp
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.hold.holds import Holds
+    from consul_coord.recipes.session.keeping import Sessions
 
 
 class Client(Protocol):
@@ -27,19 +28,19 @@ class Client(Protocol):
 
     host: Host
     holds: Holds
+    sessions: Sessions
 
 
 class HoldView:
     """A hold's facts and its local truth."""
 
-    def __init__(self, client: Client, hold: Grant, handle: Handle | None = None) -> None:
-        self._state = client
-        self._hold = hold
-        self._handle = handle
-        """Keeps the hold, where whoever has this view answers for it."""
+    _core: Client
+    _hold: Grant
+    _handle: Handle | None
+    """Keeps the hold, where whoever has this view answers for it."""
 
     def _now(self) -> float:
-        return self._state.host.now()
+        return self._core.host.now()
 
     @property
     def key(self) -> str:
@@ -103,7 +104,7 @@ class HoldView:
         LockLost when it was lost, NotHeld when it was released, InvalidArgument when ``within`` is not above
         0.
         """
-        self._state.holds.beat(self._hold, within)
+        self._core.holds.beat(self._hold, within)
 
     def guard(self) -> tuple[TxnOp, ...]:
         """Return operations that let a transaction, put after them, succeed only while this hold lasts.
@@ -118,7 +119,7 @@ class HoldView:
 
         At once when it is. On the client's callback thread.
         """
-        self._state.holds.on_lost(self._hold, fn)
+        self._core.holds.on_lost(self._hold, fn)
 
     def __reduce__(self) -> tuple[object, ...]:
         name = type(self).__name__
@@ -142,7 +143,7 @@ def handle_of(view: HoldView) -> Handle | None:
 
 def host_of(view: HoldView) -> Host:
     """Return the host of a view's client."""
-    return view._state.host  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return view._core.host  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def error_at_exit(view: HoldView, raised: BaseException | None) -> LockLost | None:

@@ -38,8 +38,7 @@ from consul_coord.recipes.cleanup.unlock import Locked, unlock, withdraw
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import SPREAD, Attempt
 from consul_coord.recipes.contend.refusals import blocked_by
-from consul_coord.recipes.lock.keys import Keys
-from consul_coord.recipes.lock.kind import LockKind, MultiLockKind
+from consul_coord.recipes.lock.keys import Keys, LockKind, MultiLockKind
 from consul_coord.recipes.lock.waitqueue import Adopt, Follow, judge
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class LockAttempt(Attempt):
     ) -> None:
         super().__init__(io, client, plan.keys[0], timeout=timeout)
         self.plan = plan
-        self.value = client.value_of(plan.value)
+        self.value = client.name if plan.value is None else plan.value
         self.key = plan.keys[0]
         self.source = source
         remove = (self.value,) if plan.remove else ()
@@ -101,12 +100,12 @@ class LockAttempt(Attempt):
     async def _wait_for_ticket(self, key: str) -> None:
         ticket = self.keys.ticket(key)
         try:
-            self.client.tickets.join(ticket)
+            is_first = self.client.tickets.join(ticket)
         except AlreadyHeld:
             # Perhaps the caller has just dropped that hold. It is given back then, and this waits for it.
             self.client.holds.register.sweep()
-            self.client.tickets.join(ticket)
-        if ticket.ready.is_set():
+            is_first = self.client.tickets.join(ticket)
+        if is_first:
             return
         self._block_in_line(ticket)
         if self.once or not await self.io.wait(ticket.ready, deadline=self.deadline):
@@ -146,7 +145,7 @@ class LockAttempt(Attempt):
     async def _need_session(self) -> None:
         kept = await self.source.live(self.io, deadline=self.limit)
         if self.kept is not kept:
-            self.kept = kept
+            self.kept, self.session = kept, kept.id
             self.keys.acts_with(kept.id)
             self.contender = self._missed = None
             self.asked = False
@@ -201,7 +200,7 @@ class LockAttempt(Attempt):
             self._refused(error)
             return None
         self._note_read(result)
-        return await self._granted(result[len(check)])
+        return await self._granted(result.entries[len(check)])
 
     # -- the queue
 
@@ -312,13 +311,13 @@ class LockAttempt(Attempt):
             self._refused(error)
             return None
         self._note_read(result)
-        return await self._granted(result[ops.index(self._lock_op(self.key))])
+        return await self._granted(result.entries[ops.index(self._lock_op(self.key))])
 
     def _reads(self) -> tuple[TxnOp, ...]:
         return (TxnOp.get_tree(self.plan.reads),) if self.plan.reads else ()
 
     def _note_read(self, result: TxnResult) -> None:
-        self.read = result[-1] if self.plan.reads else ()
+        self.read = result.entries[-1] if self.plan.reads else ()
 
     def _taking(self, contender: KVPair) -> tuple[TxnOp, ...]:
         return (
@@ -336,7 +335,7 @@ class LockAttempt(Attempt):
         except TxnFailed:
             return None
         self._note_read(result)
-        return await self._granted(result[0])
+        return await self._granted(result.entries[0])
 
     # -- without a queue
 
@@ -393,16 +392,16 @@ class LockAttempt(Attempt):
             for one in locked:
                 await unlock(self.io, one, session=kept.id, flags=self.plan.flags, deadline=self.limit)
             return None
+        others = tuple(locked[1:])
+        self.kind = MultiLockKind(self.keys, others) if others else LockKind(self.keys)
         for pair in pairs:
             before = fences.get(pair.key, 0)
             if pair.modify_index < before:
                 # The servers' indices started afresh (a restored snapshot, a rebuilt cluster): so do fences.
                 self.io.emit(FencesRestarted(pair.key, before, pair.modify_index))
             fences.remember(pair.key, pair.modify_index)
-        others = tuple(locked[1:])
         if self.unanswered:
             self._sweep_unanswered()
-        self.kind = MultiLockKind(self.keys, others) if others else LockKind(self.keys)
         handle = self.client.holds.grant(
             pairs[0],
             kept=kept,

@@ -33,7 +33,7 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.recipe import Cancellable, check_max_hold
 from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold.asking import check, put
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan

@@ -30,7 +30,7 @@ from consul_coord.errors import ConsulCoordError
 from consul_coord.http.backoff import delay
 from consul_coord.io import Once, Signal
 from consul_coord.models import LOCK_FLAGS
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
 

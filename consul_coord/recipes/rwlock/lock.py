@@ -69,7 +69,7 @@ class RwSide(Recipe["SessionPool"]):
             self.with_client(client),
             base=self.base,
             mode=self.mode,
-            value=client.value_of(self._value),
+            value=client.name if self._value is None else self._value,
             flags=self._flags,
             timeout=timeout,
         )

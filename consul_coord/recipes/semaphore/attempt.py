@@ -69,7 +69,7 @@ class PermitAttempt(PooledAttempt):
     ) -> None:
         super().__init__(io, client, plan.prefix, memory.sessions, timeout=timeout)
         self.plan = plan
-        self.value = client.value_of(plan.value)
+        self.value = client.name if plan.value is None else plan.value
         self.memory = memory
         self.born = 0
         """CreateIndex of our contender, as the join made it."""

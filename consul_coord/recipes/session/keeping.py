@@ -87,11 +87,6 @@ SOON = 0.1
 """A query does not begin when less than this part of the time between two renewals is left."""
 BEFORE_LONG = 0.5
 """What is due within this part of it is renewed along with others."""
-LEAST_LEFT = 0.25
-"""An acquire renews a lease of which less than this part is left.
-
-The keeper is late, e.g. after a suspend.
-"""
 
 
 class Dependent(Protocol):
@@ -215,10 +210,6 @@ class KeptSession:
     def is_lost(self, now: float) -> bool:
         """Return whether the session may not be believed in any more, though nobody here ended it."""
         return not self.lease.is_valid(now) and self.lease.ended_by is not LossReason.CLIENT_CLOSED
-
-    def is_fit(self, now: float) -> bool:
-        """Return whether enough of its lease is left to begin something."""
-        return self.lease.remaining(now) > LEAST_LEFT * self.lease.longest
 
 
 class Sessions:
@@ -469,7 +460,7 @@ class SessionSource:
         """
         while True:
             kept, now = self.current, io.now()
-            if kept is not None and kept.is_fit(now):
+            if kept is not None and kept.lease.is_fit(now):
                 return kept
             if kept is not None and kept.lease.is_valid(now):
                 if await self._refresh(io, kept, deadline):

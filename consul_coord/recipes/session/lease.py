@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from consul_coord.io import Signal
     from consul_coord.models import LossReason
 
+LEAST_LEFT = 0.25
+"""An acquire renews a lease of which less than this part is left: the keeper is late, as after a suspend."""
 RENEW_FRACTION = 0.4
 """A session is renewed when this part of its horizon has passed."""
 SPREAD_FRACTION = 0.03
@@ -34,7 +36,7 @@ SPREAD_FRACTION = 0.03
 class Lease:
     """The local validity of one session, fed by its renewals."""
 
-    __slots__ = ("_drift", "_end", "_horizon", "in_contact", "sent_at", "valid_until")
+    __slots__ = ("_drift", "_end", "_horizon", "in_contact", "longest", "sent_at", "valid_until")
 
     def __init__(self, *, drift: float) -> None:
         self._drift = drift
@@ -43,6 +45,8 @@ class Lease:
         self.sent_at = -math.inf
         """When the last successful renewal was sent."""
         self.valid_until = -math.inf
+        self.longest = math.inf
+        """The seconds that a renewal can give at most; infinite without a bound."""
         self.in_contact = True
         """Whether the last renewal succeeded."""
 
@@ -54,7 +58,8 @@ class Lease:
         self.in_contact = True
         self.sent_at = max(self.sent_at, sent_at)
         self._horizon = horizon
-        self.valid_until = math.inf if horizon is None else self.sent_at + (1 - self._drift) * horizon
+        self.longest = math.inf if horizon is None else (1 - self._drift) * horizon
+        self.valid_until = math.inf if horizon is None else self.sent_at + self.longest
 
     def end(self, reason: LossReason) -> bool:
         """End the lease for good; returns whether this call did it."""
@@ -73,10 +78,9 @@ class Lease:
         """Return the seconds left, 0 when there are none, infinite without a bound."""
         return 0.0 if self._end else max(0.0, self.valid_until - now)
 
-    @property
-    def longest(self) -> float:
-        """The seconds that a renewal can give at most."""
-        return math.inf if self._horizon is None else (1 - self._drift) * self._horizon
+    def is_fit(self, now: float) -> bool:
+        """Return whether enough of it is left to begin something."""
+        return not self._end and self.valid_until - now >= LEAST_LEFT * self.longest
 
     def renew_at(self, spread: float = 0.0) -> float:
         """Return when the next renewal is due; never when there is nothing to extend.

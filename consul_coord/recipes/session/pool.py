@@ -94,7 +94,7 @@ class SessionPool:
                 creation = Creation()
                 await io.begin(partial(self._make, creation), name="create a session")
                 await creation.wait(io, deadline=deadline)
-            elif session.kept.is_fit(io.now()):
+            elif session.kept.lease.is_fit(io.now()):
                 return session
             else:
                 session.abandon()

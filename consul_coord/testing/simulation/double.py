@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.models import KVPair, LossReason
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.lock.keys import Keys
-from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session.keeping import KeptSession
 
 if TYPE_CHECKING:

@@ -164,7 +164,6 @@ class SimIO(HostedIO):
         if deadline <= self.now():
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
-        self.host.count("requests")
         if (agents := self._process.agents) is not None:
             return await agents.send(_Way(self), request, timeout=deadline - self.now())
         return await self.exchange(request, self.suspend(), deadline)
@@ -173,7 +172,6 @@ class SimIO(HostedIO):
         self, request: Request, *, until: Signal | None = None, deadline: float | None = None
     ) -> Response | None:
         """Exchange one blocking query for its reply; None when ``until`` or ``deadline`` came first."""
-        self.host.count("requests")
         if (agents := self._process.agents) is not None:
             try:
                 way = _Way(self, until, deadline)

@@ -33,7 +33,7 @@ from consul_coord.models import TxnOp
 from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import OVERDUE
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.holds import release
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.shapes import GUARDED

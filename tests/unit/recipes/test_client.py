@@ -12,8 +12,7 @@ from consul_coord.io import Interrupt, Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.lock.keys import Keys
-from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, ok, pairs
 

@@ -23,8 +23,7 @@ from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import Grant, Handle, error_at_exit, lost_error
 from consul_coord.recipes.hold.kind import loss_of
-from consul_coord.recipes.lock.keys import Keys
-from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session.keeping import KeptSession
 from tests.support.fake_io import FakeIO
 from tests.unit.recipes.test_signals import THREADS, race, repeat

@@ -13,8 +13,7 @@ from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, Sessi
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import Grant, Handle
-from consul_coord.recipes.lock.keys import Keys
-from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.watch import engine
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (

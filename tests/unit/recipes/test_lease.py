@@ -47,6 +47,16 @@ def test_without_a_horizon_it_has_no_end_and_needs_no_renewal(lease: Lease) -> N
     lease.confirm(sent_at=100.0, horizon=None)
     assert lease.is_valid(1e12)
     assert lease.remaining(1e12) == lease.longest == lease.renew_at(0.5) == math.inf
+    assert lease.is_fit(1e12), "an acquire renews it, though there is nothing to renew"
+
+
+def test_something_is_begun_only_with_enough_of_it_left(lease: Lease) -> None:
+    assert not lease.is_fit(100.0), "it was never confirmed"
+    lease.confirm(sent_at=100.0, horizon=10.0)
+    assert lease.is_fit(107.0)
+    assert not lease.is_fit(107.2)
+    lease.end(LossReason.SESSION_GONE)
+    assert not lease.is_fit(100.0)
 
 
 def test_an_end_is_for_good_and_has_one_reason(lease: Lease) -> None:

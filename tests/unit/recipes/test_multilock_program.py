@@ -16,7 +16,7 @@ from consul_coord.recipes.cleanup.tasks import GiveBack, Sweep
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.contend.tickets import Ticket
-from consul_coord.recipes.hold.release import release
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.multi import checked_keys
 from consul_coord.recipes.lock.plan import LockPlan

@@ -5,9 +5,8 @@ from __future__ import annotations
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.hold.release import release
-from consul_coord.recipes.lock.keys import Keys
-from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.hold.holds import release
+from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, ok
 

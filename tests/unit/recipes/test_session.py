@@ -34,8 +34,7 @@ from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, Sessi
 from consul_coord.models.session import effective_lock_delay
 from consul_coord.recipes.cleanup.tasks import StraySession
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.lock.keys import Keys
-from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session import keeping as sessions
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, expect_gone, lost, ok, refusal, renewed, unreachable

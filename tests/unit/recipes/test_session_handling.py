@@ -12,8 +12,7 @@ from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, Relea
 from consul_coord.recipes.cleanup.tasks import DestroySession, GiveBack, StraySession
 from consul_coord.recipes.client import ClientState, close_session
 from consul_coord.recipes.contend.tickets import Ticket
-from consul_coord.recipes.lock.keys import Keys
-from consul_coord.recipes.lock.kind import LockKind
+from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session import handling
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (

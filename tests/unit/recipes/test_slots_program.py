@@ -14,7 +14,7 @@ from consul_coord.recipes.cleanup.tasks import DestroySession
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold.release import BUDGET, release
+from consul_coord.recipes.hold.holds import BUDGET, release
 from consul_coord.recipes.semaphore import semaphore as asking
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
