@@ -9,6 +9,9 @@ Rules
   in a request's own time. It is left, too, when it says that it reaches no server or is overloaded. All other
   requests under way there are cut off once another agent serves: they would wait for their whole time, in
   vain.
+- An agent that answers nothing to a request that it should answer at once is asked for a sign of life.
+  Without one it is left, long before the request's own time is over. So a slow request costs nothing, and a
+  release does not wait for an agent that hangs.
 - An agent that was left rests: it is tried again after ``REST`` seconds, or when no other one serves.
 - **An agent is checked before it is used**, each time that requests move to it. A lock in another cluster
   would be a second lock. It has to see the same servers as the agents that were used before, by their ids, or
@@ -25,6 +28,7 @@ The rules are carried out in three worlds: ``Way`` is what each of them adds.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -59,6 +63,12 @@ REFUSED_FOR: Final = 30.0
 """Seconds until an agent of another cluster is checked again."""
 REFRESH: Final = 300.0
 """Seconds after which the servers are read again: they are exchanged one by one, over time."""
+LOOK: Final = 0.25
+"""Seconds between two looks at whether the agent is silent."""
+SILENT_AFTER: Final = 0.5
+"""Seconds that an agent may take for a request before it is asked for a sign of life."""
+SIGN_WITHIN: Final = 1.0
+"""Seconds that it may take for that sign."""
 SILENCE: Final = 0.2
 """Seconds. A request that was given less than that says nothing of an agent that did not answer."""
 
@@ -68,13 +78,24 @@ _OUT_OF_SERVICE: Final = ("no cluster leader", "rpc error getting client", "no k
 class Agent:
     """One agent, as far as this client knows."""
 
-    __slots__ = ("checked_at", "cut", "heard_at", "left_at", "refused", "refused_at", "settings")
+    __slots__ = (
+        "asked_at",
+        "checked_at",
+        "cut",
+        "heard_at",
+        "left_at",
+        "refused",
+        "refused_at",
+        "settings",
+    )
 
     def __init__(self, settings: Settings, cut: Callable[[], object]) -> None:
         self.settings = settings
         self.cut = cut
         """Ends what is under way there."""
         self.heard_at = self.left_at = self.checked_at = self.refused_at = -math.inf
+        self.asked_at = math.inf
+        """When it was first asked, since it was last heard, for anything that it answers at once."""
         self.refused = ""
         """Why it must not be used; empty when nothing is known against it."""
 
@@ -89,7 +110,11 @@ class Agent:
 
     def leave(self, now: float) -> None:
         """Take note that it does not serve."""
-        self.left_at, self.checked_at = now, -math.inf
+        self.left_at, self.checked_at, self.asked_at = now, -math.inf, math.inf
+
+    def hear(self, now: float) -> None:
+        """Take note that it has answered something."""
+        self.heard_at, self.asked_at = now, math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +223,8 @@ class Agents:
 
     async def _ask(self, way: Way, agent: Agent, request: Request, deadline: float) -> Response:
         began = way.now()
+        if not request.hold_open:
+            agent.asked_at = min(agent.asked_at, began)
         try:
             reply = await way.exchange(agent, request, timeout=deadline - began)
         except TransportError as error:
@@ -206,7 +233,7 @@ class Agents:
             if patient or not isinstance(error, RequestTimeout):
                 agent.leave(now)
             raise
-        agent.heard_at = way.now()
+        agent.hear(way.now())
         if _is_out_of_service(reply):
             agent.leave(agent.heard_at)
         return reply
@@ -219,13 +246,33 @@ class Agents:
 
     # -- checking
 
+    async def look_for_life(self, way: Way) -> None:
+        """Leave the agent that serves if it is silent, so that all that is under way there goes on elsewhere.
+
+        Called every ``LOOK`` seconds where there is another agent.
+        """
+        agent, now = self.current, way.now()
+        if agent is None or now < agent.asked_at + SILENT_AFTER:
+            return
+        asked = replace(status.leader().request, urgent=True, keep=0.0)
+        try:
+            await way.exchange(agent, asked, timeout=SIGN_WITHIN)
+        except TransportError:
+            if agent.heard_at < now:
+                agent.leave(way.now())
+                with suppress(ConsulCoordError):
+                    await self.send(way, asked, timeout=2 * CHECK_WITHIN)
+        else:
+            # It lives. What it was asked before may fail all the same, and is then left by that.
+            agent.asked_at = math.inf
+
     async def look_after(self, way: Way) -> None:
         """Check the agents that have not been used yet, and refresh what is known of the servers.
 
         So a wrong address is reported before it is needed. Called every few seconds.
         """
         current, now = self.current, way.now()
-        if current is None or current.rests(now) or len(self.all) < 2:  # noqa: PLR2004
+        if current is None or current.rests(now):
             return
         asked = status.leader().request
         if now >= self._known_at + REFRESH:
@@ -330,7 +377,7 @@ class Agents:
         request = replace(call.request, urgent=True, keep=0.0)
         timeout = min(CHECK_WITHIN, deadline - way.now())
         reply = await way.exchange(agent, request, timeout=timeout)
-        agent.heard_at = way.now()
+        agent.hear(way.now())
         return call.decode(reply)
 
 

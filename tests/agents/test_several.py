@@ -18,6 +18,7 @@ from consul_coord import (
     ConfigError,
     ConnectFailed,
     Lock,
+    ReleaseOutcome,
     RequestTimeout,
     SessionSpec,
     TLSConfig,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 CONFIG = ServerConfig(session_ttl_min=0.2)
 PATIENCE = 20.0
+LOADED = 2.0
+"""Seconds more than promised, for a machine that is busy."""
 
 
 class Events:
@@ -179,6 +182,40 @@ def test_a_silent_agent_is_left_and_what_waits_there_goes_on(
         assert got.wait(2.0)
     thread.join(PATIENCE)
     first.clear()
+
+
+def test_a_release_does_not_wait_for_a_silent_agent(
+    pair: tuple[FaultProxy, FaultProxy], make: MakeClient, events: Events
+) -> None:
+    """Nothing else would notice it soon: the next renewal is due in 24 s."""
+    first, second = pair
+    client = make(first.address, second.address, session=SessionSpec(ttl=60.0, lock_delay=60.0))
+    hold = Lock(client, "jobs/nightly").acquire()
+    silent = first.add(Fault(lose=Lose.TIME, times=1_000))
+    began = time.monotonic()
+    assert hold.release() is ReleaseOutcome.RELEASED
+    took = time.monotonic() - began
+    first.clear()
+    assert took < 2.0 + LOADED, "0.5 s until it is asked for a sign of life, 1 s for that, and 0.25 s"
+    assert silent.hits
+    assert events.of(FailedOver) == [FailedOver(first.address, second.address)]
+
+
+def test_a_slow_answer_of_an_agent_that_lives_is_waited_for(
+    pair: tuple[FaultProxy, FaultProxy], make: MakeClient, events: Events
+) -> None:
+    first, second = pair
+    client = make(first.address, second.address)
+    with Lock(client, "jobs/nightly"):
+        signs = first.count("GET", "/v1/status/leader")
+        slow = first.add(Fault(lose=Lose.TIME, method="PUT", path="/v1/kv/some/key"))
+        thread = threading.Thread(target=client.kv.put, args=("some/key", "1"))
+        thread.start()
+        eventually(lambda: first.count("GET", "/v1/status/leader") > signs)
+        slow.let_go()
+        thread.join(PATIENCE)
+    assert second.count("PUT", "/v1/kv/some/key") == 0
+    assert events.of(FailedOver) == []
 
 
 @pytest.mark.parametrize(("status", "body"), [(500, b"No cluster leader"), (429, b"")])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from consul_coord.http.agents import LOOK
 from consul_coord.http.transport.dial import is_one
 from consul_coord.http.transport.pool import KEEP
 from consul_coord.http.transport.several import Several, known_of, members, unique
@@ -33,7 +34,10 @@ class AsyncSeveralTransport(Several[StreamTransport]):
     async def sweep(self) -> float:
         """Close what lies idle too long, and look after the agents that are not in use."""
         waits = [await engine.sweep() for engine in list(self._engines.values())]
-        await self.agents.look_after(self)
+        if len(self.agents.all) > 1:
+            waits.append(LOOK)
+            await self.agents.look_for_life(self)
+            await self.agents.look_after(self)
         return min([KEEP, *waits])
 
     async def aclose(self) -> None:
