@@ -29,9 +29,8 @@ Examples:
 
 PREFIX is a prefix of the key's text, as everywhere in Consul: jobs/a is a prefix of jobs/ab. PLACE says who
 holds it, and the place in the queue of each waiter, from 1. On a narrow terminal sessions are cut and columns
-left out; --json has everything. An election looks like a lock until its leader leaves a note, unless it is
-one of "consul-coord elect". What the token may not read is missing without warning; "-" stands for what it
-may not know. The exit code is 1 when nothing is held.
+left out; --json has everything. Anything that the token may not read is missing without warning; "-" stands
+for what it may not know. The exit code is 1 when nothing is held.
 """
 
 COLUMNS = (

@@ -2,7 +2,7 @@
 
 Rules
 - The flags of a key say what it is, as in Consul's own clients. An election is a lock in Consul. It is shown
-  as an election when its leader has left a note, or when ``consul-coord elect`` named a session in it.
+  as an election by the note that its leader leaves beside the queue.
 - Positions count from 1: the first waiter is the next one to get it.
 - Holders are a lock's session, or the sessions in a semaphore's record whose own keys live.
 - A read-write lock is nothing but a queue. A session with nobody in its way is in; the kind says how.
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from consul_coord import KVPair, Session
 
-ELECT = "consul-coord elect "
-"""The beginning of the names of the sessions of ``consul-coord elect``."""
 Kind = Literal["lock", "election", "semaphore", "reading", "writing", "member", "key"]
 
 _QUEUE = "/.wait/"
@@ -111,9 +109,7 @@ def _locked(key: str, pair: KVPair | None, queue: list[KVPair], sessions: Mappin
         held = (_held(pair, pair.session, pair.value, notes.term_of(pair, note), sessions),)
     kind: Kind = "lock" if queue or (pair is not None and pair.flags == LOCK_FLAGS) else "key"
     waiters = _waiting(waitqueue.read(key, queue).live, sessions)
-    noted = note is not None or notes.find(notes.heir_key(key), queue) is not None
-    names = [each.session_name or "" for each in held] + [each.session_name or "" for each in waiters]
-    if noted or any(name.startswith(ELECT) for name in names):
+    if note is not None or notes.find(notes.heir_key(key), queue) is not None:
         kind = "election"
     elif pair is not None and pair.flags == GROUP_FLAGS:
         kind = "member"

@@ -108,6 +108,16 @@ def test_a_read_write_lock_with_those_who_are_in(call: Call, key: str, client: C
     assert told(call, key) == []
 
 
+def test_an_election_is_shown_as_one_from_its_first_moment(call: Call, key: str, client: Client) -> None:
+    with LeaderElection(client, key, value="one") as election:
+        leadership = election.wait_for_leadership(timeout=10)
+        (place,) = told(call, key)
+    assert place["kind"] == "election"
+    (leader,) = place["holders"]
+    assert (leader["value"], leader["fence"]) == ("one", leadership.term)
+    until(lambda: client.kv.keys(key + "/").value == (), "the note is gone with the leader")
+
+
 def test_an_election_whose_leader_has_proclaimed_keeps_its_term(call: Call, key: str, client: Client) -> None:
     with LeaderElection(client, key, value="one") as election:
         leadership = election.wait_for_leadership(timeout=10)

@@ -27,6 +27,7 @@ from consul_coord import (
     leader,
 )
 from consul_coord.events import Elected, Failed, Resigned
+from consul_coord.recipes.election.notes import heir_key, term_key
 from tests.election.conftest import QUICK, SPEC
 from tests.election.waiting import PATIENCE, Told, queued, until
 from tests.support.stalls import lasting
@@ -141,7 +142,7 @@ def test_stopping_while_waiting_leaves_nothing_and_ends_who_waits(
     waiting.stop()
     thread.join(PATIENCE)
     assert len(ended) == 1
-    assert client.kv.keys(key + "/").value == ()
+    assert client.kv.keys(key + "/").value == (term_key(key),), "the leader's note alone"
 
 
 def test_waiting_in_vain_says_so(stand: Stand) -> None:
@@ -265,7 +266,7 @@ def test_the_named_heir_goes_first_and_the_others_keep_their_order(
         others[2].wait_for_leadership(timeout=PATIENCE)
     until(lambda: len(first.candidates()) == 4, "the former leader waits again")
     assert [each.value for each in first.candidates()] == [b"0", b"1", b"3", b"first"]
-    assert not [name for name in client.kv.keys(key + "/").value if name.endswith(("heir", "term"))]
+    assert heir_key(key) not in client.kv.keys(key + "/").value
     others[2].resign(pause=60)
     others[0].wait_for_leadership(timeout=PATIENCE)
 
@@ -501,7 +502,7 @@ def test_closing_the_client_of_a_waiting_candidate_leaves_nothing(
     queued(waiting, 1)
     before = len(client.session.list().value)
     closing.close()
-    until(lambda: client.kv.keys(key + "/").value == (), "the queue is empty")
+    until(lambda: client.kv.keys(key + "/").value == (term_key(key),), "the queue is empty")
     assert len(client.session.list().value) == before - 1
 
 

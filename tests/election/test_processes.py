@@ -132,6 +132,11 @@ def test_an_agent_that_stops_costs_the_leadership_and_nothing_else(
         rounds.finish()
 
 
+def queued(client: Client, key: str, waiting: int) -> None:
+    """Wait for the note of the leader, and for so many candidates behind it."""
+    until(lambda: len(client.kv.keys(key + "/").value) == 1 + waiting, "the others wait")
+
+
 def test_a_terminated_leader_has_resigned_before_its_end(
     agent_address: str, key: str, tmp_path: Path
 ) -> None:
@@ -142,7 +147,7 @@ def test_a_terminated_leader_has_resigned_before_its_end(
     ):
         for waiting in (3, 2, 1):
             pid, belief = fleet.successor(of=0)
-            until(lambda: len(client.kv.keys(key + "/").value) == waiting, "the others wait")  # noqa: B023 - in this round
+            queued(client, key, waiting)
             began = now()
             assert fleet.end(pid, signal.SIGTERM) == 0
             ended = now()

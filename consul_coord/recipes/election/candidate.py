@@ -94,7 +94,7 @@ class Candidate(UnattendedAttempt):
             self._lock_op(self.key),
             TxnOp.delete(contender.key),
             TxnOp.delete(note),
-            TxnOp.delete(notes.term_key(self.key)),
+            TxnOp.set(notes.term_key(self.key), notes.election_value(self.session)),
         )
 
     async def _withdraw(self, deadline: float) -> bool:

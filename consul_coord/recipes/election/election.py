@@ -380,6 +380,7 @@ class Candidacy:
         hold = handle.grant
         if self._must_stand_aside():
             await release(io, self.client.holds, hold)
+            self._remove_note(hold)
             return
         self._begin(handle)
         while not hold.ended:
@@ -416,9 +417,15 @@ class Candidacy:
         if self.plan.on_lost is not None and reason is not None:
             self.calls.in_order(partial(self.plan.on_lost, reason), partial(self.report, "on_lost"))
             self.calls.in_order(partial(self._work_ended, hold), partial(self.report, "on_lost"))
-        if self.noted_term == hold.fence and reason is not LossReason.FORKED:
-            self.client.reaper.add(RemoveKey(notes.term_key(hold.key), self._note_index))
+        if reason is not LossReason.FORKED:
+            self._remove_note(hold)
         self.rest()
+
+    def _remove_note(self, hold: Grant) -> None:
+        """Have the note of a leadership removed, unless a later leader has written it."""
+        # The transaction that elected wrote it, so its index was the fence. A proclaim has written it again.
+        index = self._note_index if self.noted_term == hold.fence else hold.fence
+        self.client.reaper.add(RemoveKey(notes.term_key(hold.key), index))
 
     def _work_ended(self, hold: Grant) -> None:
         """Take note that ``on_lost`` has returned: no work goes on, unless it is that of a block."""

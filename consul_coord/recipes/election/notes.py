@@ -1,23 +1,27 @@
-"""What candidates of one election tell each other beside the key: two notes, as pure rules.
+"""The two notes that candidates of one election leave for each other beside the key: pure rules.
 
-Both are keys of the directory that the queue of waiters is in, ``KEY/.wait/``, where every look at the queue
-reads them for nothing. Their names are no session ids, so nobody takes them for contenders.
+Both are keys of the directory that the queue of waiters is in, ``KEY/.wait/``, where each look at the queue
+reads them at no cost. Their names are no session ids, so no client takes them for contenders.
 
 ===================  ====================================  ===========================================
 note                 value                                 meaning
 ===================  ====================================  ===========================================
-``KEY/.wait/heir``   the session of a queueing candidate   let this one go first at the next vacancy
-``KEY/.wait/term``   the leader's session, a space, the    the term of the leader: since its election
-                     fence as a decimal number             it has written the key again
+``KEY/.wait/heir``   the session of a queueing candidate   this one leads next
+``KEY/.wait/term``   the leader's session, and after its   the key is that of an election; the term of
+                     first ``proclaim`` a space and the    the leader that wrote the key again
+                     term as a decimal number
 ===================  ====================================  ===========================================
 
 Rules
-- The heir's note is a hint of the leader that hands over. Candidates honour it for ``HONOURED`` seconds after
-  they first saw it, on their own clock; whoever is elected deletes it. Clients that do not know it ignore it.
-- It counts only while the heir queues, and until somebody holds the key who got it after the note was
+- The heir's note is a hint from the leader that hands over. Candidates honour it for ``HONOURED`` seconds
+  after they first saw it, on their own clock. The next leader deletes it. Clients that do not know it ignore
+  it.
+- It counts only while the heir queues, and until a candidate holds the key that got it after the note was
   written.
-- The term's note counts only while the session that it names holds the key. Without it the term is the
-  ModifyIndex of the key, which is that of the election as long as nobody has written the key since.
+- The transaction that elects writes the term's note, and the end of the leadership deletes it. After a crash
+  it stays until the next election.
+- The term in it counts only while the session that it names holds the key. Without one, the term is the
+  ModifyIndex of the key: that of the election, as long as no client has written the key since.
 """
 
 from __future__ import annotations
@@ -70,6 +74,11 @@ def counts(note: KVPair, look: Look) -> bool:
 def term_value(session: str, term: int) -> bytes:
     """Return what the note of a leader's term says."""
     return f"{session} {term}".encode()
+
+
+def election_value(session: str) -> bytes:
+    """Return the note of a leader whose term is still the ModifyIndex of the key."""
+    return session.encode()
 
 
 def term_of(pair: KVPair, note: KVPair | None) -> int:

@@ -56,6 +56,7 @@ def test_an_heirs_note_counts_for_one_vacancy_while_the_heir_waits(
     ("value", "term"),
     [
         (None, 10),
+        (notes.election_value(LEADER), 10),  # elected, and has not written the key since
         (notes.term_value(LEADER, 7), 7),
         (notes.term_value(OTHER, 7), 10),  # an earlier leader's
         (b"", 10),
