@@ -95,13 +95,17 @@ class SessionSpec:
     lock_delay: float | None = None
     """Seconds (0 to 60) for which keys stay locked after the session ended; None for the servers' 15."""
     behavior: Behavior = "release"
+    """``"release"``: keys that it holds are unlocked at its end; ``"delete"``: they are deleted."""
     node: str | None = None
     """The registered node it belongs to; None for the agent's own."""
     register_node: bool = False
     """Whether ``node`` is a coordination node: no agent owns it, and it is registered if it is missing."""
     node_checks: Sequence[str] = ()
+    """Health checks of the node, by id: the session ends as soon as one of them is critical."""
     service_checks: Sequence[str] = ()
+    """The same for checks of services on the node. Consul before 1.7 knows none."""
     name: str | None = None
+    """The session's name, for people and ``consul-coord sessions``; None for ``consul-coord``."""
     drift: float = 0.05
     """The part of the horizon given away for clocks that run at different speeds; 0 or more, less than 1."""
     allow_unbounded: bool = False

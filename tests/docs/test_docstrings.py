@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib
 import inspect
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consul_coord import SessionSpec
 from tests.docs.test_reference import SHOWN
 
 if TYPE_CHECKING:
@@ -60,6 +64,32 @@ def test_a_method_says_what_it_does() -> None:
         for name, member in METHODS.items()
     }
     assert found == dict.fromkeys(METHODS)
+
+
+DESCRIBED = [
+    *("Client", "Lock", "ReentrantLock", "Semaphore", "ReadWriteLock", "LeaderElection"),
+    *("AsyncClient", "AsyncLock", "AsyncReentrantLock", "AsyncSemaphore", "AsyncReadWriteLock"),
+    *("AsyncLeaderElection", "Group", "Once", "AsyncGroup", "AsyncOnce"),
+]
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_each_parameter_is_described(name: str) -> None:
+    init = resolved(f"consul_coord.{name}").__init__  # type: ignore[misc]
+    parameters = set(inspect.signature(init).parameters) - {"self", "client", "key", "prefix", "limit"}
+    assert [one for one in sorted(parameters) if f"``{one}``" not in init.__doc__] == []
+
+
+def test_each_setting_of_a_session_is_described() -> None:
+    tree = ast.parse(inspect.getsource(SessionSpec)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    described = [
+        field.target.id
+        for field, text in itertools.pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    ]
+    assert described == [field.name for field in dataclasses.fields(SessionSpec)]
 
 
 @pytest.mark.parametrize("doc", [None, "", "It goes on\nin the next line.", "Returns it.", "Makes a thing."])
