@@ -2,15 +2,9 @@
 
 UNREAD = frozenset(
     {
-        "docs/capacity.md",
-        "docs/chaos.md",
-        "docs/design.md",
         "docs/performance.md",
         "docs/proof.md",
-        "docs/reference-server.md",
-        "docs/semaphore.md",
         "docs/simulation.md",
-        "docs/wait-queue.md",
         "consul_coord/clock.py",
         "consul_coord/extras.py",
         "consul_coord/host.py",
