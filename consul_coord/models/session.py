@@ -95,7 +95,7 @@ class SessionSpec:
     lock_delay: float | None = None
     """Seconds (0 to 60) for which keys stay locked after the session ended; None for the servers' 15."""
     behavior: Behavior = "release"
-    """``"release"``: keys that it holds are unlocked at its end; ``"delete"``: they are deleted."""
+    """Whether its end unlocks the keys that it holds (``"release"``) or deletes them (``"delete"``)."""
     node: str | None = None
     """The registered node it belongs to; None for the agent's own."""
     register_node: bool = False
