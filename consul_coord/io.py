@@ -17,6 +17,7 @@ Rules
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from consul_coord.errors import RequestTimeout
@@ -51,7 +52,7 @@ class Signal:
         for ticket in reversed(list(vars(self).get("_callbacks", ()))):
             self._call(ticket)
 
-    def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
+    def subscribe(self, callback: Callable[[], object]) -> Callable[[], object]:
         """Call ``callback`` when the flag is raised, at once if it is; returns how to take that back.
 
         The callback runs in the thread that raises the flag and must neither block nor raise. Where two
@@ -62,7 +63,7 @@ class Signal:
         callbacks[ticket] = callback
         if self._raised:
             self._call(ticket)
-        return lambda: callbacks.pop(ticket, None) and None
+        return partial(callbacks.pop, ticket, None)
 
     def _call(self, ticket: object) -> None:
         # Taken out only afterwards: one that a signal handler keeps from being called is called when the flag
