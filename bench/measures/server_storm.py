@@ -27,7 +27,7 @@ _LEADER = "/reference/leader"
 
 def run(bed: Bed) -> Outcome:
     """Make sessions, let them all be due at once, and ask on."""
-    sessions, ttl = bed.pick(full=(10_000, 10), quick=(500, 2))
+    sessions, ttl = bed.pick(full=(10_000, 10), quick=(100, 2))
 
     def storm(_name: str, _: None) -> Sequence[float]:
         with reference_server(
