@@ -3,8 +3,6 @@
 UNREAD = frozenset(
     {
         "docs/performance.md",
-        "docs/proof.md",
-        "docs/simulation.md",
         "consul_coord/clock.py",
         "consul_coord/extras.py",
         "consul_coord/host.py",
