@@ -54,8 +54,8 @@ def _head(report: Report) -> Iterator[str]:
         "commit": machine.commit,
     }
     yield (
-        f"{machine.began}, {form}{report.seconds:.0f} s; {machine.system}, {machine.cores} cores, "
-        f"load {_loads(machine)}; "
+        f"{machine.began}, {form}{report.seconds:.0f} s. {machine.system}, {machine.cores} cores, "
+        f"load {_loads(machine)}. "
         + ", ".join(f"{name} {version}" for name, version in versions.items() if version)
         + "."
     )

@@ -142,6 +142,6 @@ def run(bed: Bed) -> Outcome:
         figures=(Figure(contender=NAME, what=WHAT, unit="ms", value=Spread.of(times, scale=MILLI)),),
         notes=(
             "Each candidate has a client of its own, all in one process.",
-            f"Who has resigned stands again after {RETRY_WAIT[0]} to {RETRY_WAIT[1]} s.",
+            f"A leader that resigned stands again after {RETRY_WAIT[0]} to {RETRY_WAIT[1]} s.",
         ),
     )

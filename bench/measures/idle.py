@@ -133,7 +133,7 @@ def run(bed: Bed) -> Outcome:
     short = ("The quick form's window is shorter than a wait: its figures say little.",) if bed.quick else ()
     return Outcome(
         measure="idle",
-        title="Requests per hour of those who are idle",
+        title="Requests per hour of idle clients",
         figures=found,
         skipped=tuple(skipped),
         notes=(

@@ -92,6 +92,6 @@ def run(bed: Bed) -> Outcome:
         figures=tuple(found),
         notes=(
             "From just before the request that destroys it, sent by another process.",
-            f"Who asks a busy thread for the interpreter's lock waits {_SWITCH:.0f} ms at least.",
+            f"A thread that asks a busy one for the interpreter's lock waits {_SWITCH:.0f} ms at least.",
         ),
     )

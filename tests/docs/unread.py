@@ -2,7 +2,6 @@
 
 UNREAD = frozenset(
     {
-        "docs/performance.md",
         "consul_coord/clock.py",
         "consul_coord/extras.py",
         "consul_coord/host.py",
