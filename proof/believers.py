@@ -277,21 +277,19 @@ def stop(bed: Bed) -> None:
 
 
 def kill_server(bed: Bed) -> None:
-    """Kill the server that the holders use, which autopilot removes if there are enough others."""
+    """Kill the server that the holders use, and wait until autopilot removes it."""
     bed.agent.kill()
     _autopilot(bed)
 
 
 def stop_server(bed: Bed) -> None:
-    """Let the server that the holders use stand still; autopilot removes it if there are enough others."""
+    """Let the server that the holders use stand still, and wait until autopilot removes it."""
     bed.agent.pause()
     _autopilot(bed)
 
 
 def _autopilot(bed: Bed) -> None:
     """Wait until autopilot says in its own log that it removes the server, and its node is gone."""
-    if len(bed.cluster.agents) < ENOUGH_FOR_AUTOPILOT:
-        return
     began = time.monotonic()
     bed.until("is removed by autopilot", lambda: removed_by_autopilot(bed), within=3 * PATIENCE)
     path = f"/v1/catalog/node/{bed.agent.name}?consistent"
@@ -315,8 +313,6 @@ def new_leader(bed: Bed) -> None:
     bed.cluster.kill(bed.cluster.wait_for_leader())
 
 
-ENOUGH_FOR_AUTOPILOT: Final = 5
-"""Servers: autopilot removes a minority only, so none of three."""
 AUTOPILOT_REMOVES: Final = "Attempting removal of failed server node"
 
 ACTS: Final[Mapping[str, Callable[[Bed], None]]] = {
