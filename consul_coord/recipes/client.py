@@ -90,6 +90,7 @@ class ClientState:
         self.holds = Holds(host, self.register, self._fresh.append)
         self.tickets = Tickets(host.mutex())
         self.queue_memory = QueueMemory()
+        self.readable: dict[str, float] = {}
         self.standing: dict[Standing, None] = {}
         self._looked_at = -math.inf
         """When somebody looked at the contact last."""

@@ -9,12 +9,14 @@ Rules, from what Consul does with the path of a request
   at either end, and a literal ``%XX`` that decodes to a space or ``..``. A lock with such a name could be
   taken there and never be watched, so nothing new gets it (``check_name``). What old keys are called, one can
   still ask for (``check_key``). 1.21.5 itself refuses everything but letters, digits and ``,_./-?&=``;
-  letters, digits and ``,-_./`` are safe everywhere.
+  letters, digits and ``,-_./`` are safe everywhere. An attempt reads a name with any other character first
+  (``is_safe``).
 - Everything is percent-encoded but the unreserved characters and ``/``.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -39,6 +41,9 @@ _FAULTS: tuple[tuple[Callable[[str], bool], str, str], ...] = (
         "name the segment otherwise",
     ),
 )
+
+
+_SAFE = re.compile(r"[A-Za-z0-9,_./?&=-]+")
 
 
 def _decoded(text: str) -> str:
@@ -100,6 +105,11 @@ def check_name(key: str) -> str:
             message = f"key {key!r} can't be used: {what}: {advice}"
             raise InvalidKey(message, key=key)
     return key
+
+
+def is_safe(key: str) -> bool:
+    """Return whether every release of Consul takes this name, in whatever request."""
+    return _SAFE.fullmatch(key) is not None
 
 
 def check_id(what: str, value: str) -> str:

@@ -3,6 +3,8 @@
 Rules
 - An attempt makes one move after the other until it has what is wanted, or the deadline comes. A move returns
   the hold, or None when something stands in the way; ``_block`` has said what.
+- A name that not every release of Consul takes is read before anything is written. Some refuse it in reads
+  only, and a hold whose key can't be read could not be watched.
 - A failure to serve stands in the way like a holder does: the attempt pauses and moves again.
 - A single try (``timeout=0``) never waits for a change.
 - Shortly before its deadline a waiter looks once more, and reads on which nodes the holders are. So the error
@@ -26,14 +28,16 @@ from consul_coord.errors import (
     BrokenReply,
     ConsulCoordError,
     InvalidArgument,
+    PermissionDenied,
     RequestTimeout,
     TxnFailed,
 )
 from consul_coord.events import Acquired, TimedOut, Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
+from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.endpoints import txn
+from consul_coord.http.endpoints._keys import is_safe
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.retry import send_once
 from consul_coord.models import Blocker
@@ -63,6 +67,10 @@ GIVE_UP_BUDGET = 0.08
 """Seconds that giving up may take before the reaper takes over: a cancelled call ends within 100 ms."""
 SPREAD = 0.02
 """Where nobody queues, waiters take a key that became free after a random part of this many seconds."""
+READABLE_FOR = 60.0
+"""Seconds for which a name that was read counts as readable: the agent may be exchanged for a newer one."""
+MOST_NAMES = 4096
+"""So many such names are remembered."""
 _PACE = Pace(interval=0.01, burst=20)
 """How fast watches may follow each other: enough for a waiter that is passed by newcomers again and again."""
 _VERB = attrgetter("verb")
@@ -151,6 +159,7 @@ class Attempt(ABC):
             while True:
                 self._must_pause = False
                 try:
+                    await self._read_names()
                     handle = await self._move()
                 except ConsulCoordError as error:
                     self._note(error)
@@ -223,6 +232,23 @@ class Attempt(ABC):
                 self._abandon()
 
     # -- asking
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys that are wanted."""
+        return (self.wanted,)
+
+    async def _read_names(self) -> None:
+        """Return if all that is wanted can be read. Raises InvalidRequest for a name that Consul refuses."""
+        known, now = self.client.readable, self.io.now()
+        for name in self.names:
+            if is_safe(name) or now < known.get(name, -math.inf) + READABLE_FOR:
+                continue
+            with suppress(PermissionDenied):
+                await send_once(self.io, kv.get(name), deadline=self.limit)
+            if len(known) >= MOST_NAMES:
+                known.clear()
+            known[name] = now
 
     @property
     def limit(self) -> float:

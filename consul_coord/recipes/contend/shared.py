@@ -53,6 +53,8 @@ class Shared(Protocol):
     reaper: Reaper
     watches: Watches
     queue_memory: QueueMemory
+    readable: dict[str, float]
+    """Names that not every release of Consul takes, and when this one let them be read."""
     calls: dict[Interrupt, None]
     """What ends each call that waits."""
     owners: WeakSet[Owners]

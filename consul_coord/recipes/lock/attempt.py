@@ -79,6 +79,11 @@ class LockAttempt(Attempt):
         self.unanswered: set[str] = set()
         """Sessions for which a request that could lock something has got no answer."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys that are wanted."""
+        return self.plan.keys
+
     def _owner(self) -> object:
         return self.io.owner()
 
