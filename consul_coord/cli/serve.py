@@ -20,7 +20,6 @@ from consul_coord import ConfigError
 from consul_coord.cli import options
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.inbox import Inbox
-from consul_coord.cli.output import Reporter
 
 if TYPE_CHECKING:
     from consul_coord.server import ServerConfig
@@ -54,6 +53,12 @@ It keeps everything in memory, and is meant for tests and trials.
     "--node", default="node1", show_default=True, metavar="NAME", help="Name of the agent's own node."
 )
 @click.option("--node-id", default="", metavar="UUID", help="Id of that node; random when not given.")
+@click.option(
+    "--node-meta",
+    multiple=True,
+    metavar="KEY:VALUE",
+    help="Metadata of that node; may be repeated.",
+)
 @click.option("--config", metavar="FILE", help="JSON file with settings of the server.")
 @click.option("--allow-remote", is_flag=True, help="Allow an address that other machines can reach.")
 @options.as_json
@@ -64,6 +69,7 @@ def serve(
     uds: str | None,
     node: str,
     node_id: str,
+    node_meta: tuple[str, ...],
     config: str | None,
     allow_remote: bool,
     as_json: bool,
@@ -71,14 +77,17 @@ def serve(
     """Serve a Consul agent in memory until INT or TERM."""
     from consul_coord.server import ReferenceServer, ServerConfig
 
-    inbox, reporter = Inbox(), Reporter(as_json=as_json)
+    inbox = Inbox()
     try:
         settings: dict[str, Any] = {} if config is None else read_config(config, ServerConfig)
         if allow_remote:
             settings["allow_remote"] = True
+        if node_meta:
+            pairs = {key: value for key, _, value in (pair.partition(":") for pair in node_meta)}
+            settings["node_meta"] = settings.get("node_meta", {}) | pairs
         made = ServerConfig(**settings)
     except ConfigError as error:
-        return reporter.fail(ExitCode.CONFIG, str(error))
+        return _refuse(str(error), as_json=as_json)
     try:
         server = ReferenceServer(host=host, port=port, uds=uds, node=node, node_id=node_id, config=made)
     except ValueError as error:
@@ -91,9 +100,7 @@ def serve(
         try:
             server.start()
         except OSError as error:
-            return reporter.fail(
-                ExitCode.CONFIG, f"can't listen on {uds or f'{host}:{port}'}: {error.strerror}"
-            )
+            return _refuse(f"can't listen on {uds or f'{host}:{port}'}: {error.strerror}", as_json=as_json)
         try:
             click.echo(
                 json.dumps({"event": "listening", "address": server.address}) if as_json else server.address
@@ -102,6 +109,12 @@ def serve(
         finally:
             server.stop()
     return ExitCode.DONE
+
+
+def _refuse(why: str, *, as_json: bool) -> int:
+    from consul_coord.cli.output import Reporter  # which a server that starts does without
+
+    return Reporter(as_json=as_json).fail(ExitCode.CONFIG, why)
 
 
 def read_config(path: str, kind: type[ServerConfig]) -> dict[str, Any]:
@@ -115,6 +128,7 @@ def read_config(path: str, kind: type[ServerConfig]) -> dict[str, Any]:
     named = cast("dict[str, Any]", settings)
     acl = _acl(path, named.pop("acl")) if "acl" in named else {}
     known = {field.name: field.default for field in dataclasses.fields(kind) if type(field.default) in _PLAIN}
+    known["node_meta"] = {"rack": "r1"}
     for name, value in named.items():
         if name not in known:
             raise ConfigError(
@@ -135,4 +149,7 @@ def _acl(path: str, shown: object) -> dict[str, Any]:
 
 
 def _fits(value: object, default: object) -> bool:
+    if isinstance(value, dict) and isinstance(default, dict):
+        texts = cast("dict[str, object]", value).values()
+        return all(isinstance(each, str) for each in texts)
     return type(value) in ({int, float} if type(default) is float else {type(default)})

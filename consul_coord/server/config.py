@@ -9,9 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from consul_coord.errors import ConfigError
 from consul_coord.server.dialects import Dialect, dialect_of
+from consul_coord.server.services import problem_with_meta
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from consul_coord.server.acl import AclConfig
 
 
@@ -34,6 +38,7 @@ class ServerConfig:
     ``hops`` is how far from the leader the agent is: 0 the leader itself, 1 a follower, 2 a client agent that
     talks to a follower. So often does the text of the leader's errors begin with
     ``rpc error making call: ``.
+    ``node_meta`` is the metadata of the agent's own node, which ``?node-meta=`` and filters can ask for.
     """
 
     session_ttl_min: float = 10.0
@@ -56,6 +61,7 @@ class ServerConfig:
     version: str = "1.8.7"
     dialect: Dialect = field(init=False, repr=False, compare=False)
     hops: int = 0
+    node_meta: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     allow_remote: bool = False
     control: bool = False
     tls_cert: str = ""
@@ -64,7 +70,10 @@ class ServerConfig:
     acl: AclConfig | None = None
 
     def __post_init__(self) -> None:
-        """Select the table of answers."""
+        """Select the table of answers; ``ConfigError`` for metadata that Consul refuses."""
+        if why := problem_with_meta(tuple(self.node_meta.items())):
+            message = f"node_meta: {why}"
+            raise ConfigError(message)
         object.__setattr__(self, "dialect", dialect_of(self.version))
 
     @property

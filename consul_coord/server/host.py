@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import anyio
 
 from consul_coord.clock import SteppedClock
-from consul_coord.server import probes
 from consul_coord.server.loops import running_loop
 from consul_coord.server.wire import Blocked
 
@@ -127,8 +126,11 @@ class Host:
             self._settle()
 
     def _settle(self) -> None:
-        for probe in self.service.state.local.take_due():
-            probes.start(probe, self._probed)
+        if due := self.service.state.local.take_due():
+            from consul_coord.server import probes  # with the HTTP client that it needs
+
+            for probe in due:
+                probes.start(probe, self._probed)
         for ticket, reply in self.service.ready():
             late = self._late.pop(ticket, None)
             if late is not None:

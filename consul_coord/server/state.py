@@ -67,6 +67,7 @@ class ConsulState:
         self.node = node
         self.node_id = node_id or new_id()
         self.datacenter = datacenter
+        self.meta = {"consul-network-segment": "", **self.config.node_meta}
         self.address = _ADDRESS
         self.server_address = f"{_ADDRESS}:{SERVER_PORT}"
         self.leader = self.server_address
@@ -97,7 +98,7 @@ class ConsulState:
             self.address,
             self.datacenter,
             tagged_addresses=tuple((name, self.address) for name in ("lan", "lan_ipv4", "wan", "wan_ipv4")),
-            meta=(("consul-network-segment", ""),),
+            meta=tuple(sorted(self.meta.items())),
         )
         serf = CheckRecord(
             self.node, SERF_CHECK, "Serf Health Status", status=PASSING, output="Agent alive and reachable"

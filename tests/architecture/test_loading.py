@@ -53,6 +53,21 @@ NEVER_FOR_A_LOCK = (
     "trio",
     "uvicorn",
 )
+NEVER_FOR_A_START = (
+    "consul_coord.cli.output",
+    "consul_coord.events",
+    "consul_coord.http",
+    "consul_coord.recipes",
+    "consul_coord.server.openapi",
+    "consul_coord.server.probes",
+    "consul_coord.sync",
+    "email.parser",
+    "hashlib",
+    "http.client",
+    "httpx",
+    "rich",
+    "trio",
+)
 EVENT_LOOP = ("anyio", "asyncio", "ssl")
 
 
@@ -109,6 +124,19 @@ def test_a_command_that_ends_at_once_loads_no_event_loop() -> None:
     )
     with ReferenceServer() as server:
         assert among(loaded_by(script, address=server.address), EVENT_LOOP) == set()
+
+
+def test_a_server_that_starts_loads_nothing_for_later() -> None:
+    """It has 0.3 s of a processor's time until it answers; a busy machine makes a second of them."""
+    script = (
+        "import os, signal, click\n"
+        "from consul_coord.cli import main\n"
+        "click.echo = lambda _: os.kill(os.getpid(), signal.SIGTERM)  # once it tells its address\n"
+        "sys.exit(main(['serve']))"
+    )
+    loaded = loaded_by(script)
+    assert "consul_coord.server.reference" in loaded
+    assert among(loaded, NEVER_FOR_A_START) == set()
 
 
 def test_a_wait_starts_the_event_loop_at_once() -> None:

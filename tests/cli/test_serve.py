@@ -52,6 +52,17 @@ def test_settings_come_from_a_file(tmp_path: Path) -> None:
             assert client.session.create(SessionSpec(ttl=1.0))
 
 
+def test_metadata_of_the_node_comes_from_options_and_a_file(tmp_path: Path) -> None:
+    config = tmp_path / "server.json"
+    config.write_text('{"node_meta": {"rack": "1", "row": "2"}}', encoding="utf-8")
+    options = ("--config", str(config), "--node-meta", "row:3", "--node-meta", "url:http://x")
+    with Cli("serve", *options, env=environ()) as server:
+        address = server.stdout.wait_for(lambda _: True, "address")
+        with Client(address=address) as client:
+            (node,) = client.catalog.nodes().value
+            assert node.meta == {"consul-network-segment": "", "rack": "1", "row": "3", "url": "http://x"}
+
+
 def test_permissions_come_from_a_file(tmp_path: Path) -> None:
     rules = {"key_prefix": {"jobs/": {"policy": "write"}}, "session_prefix": {"": {"policy": "write"}}}
     acl = {
@@ -78,6 +89,8 @@ def test_permissions_come_from_a_file(tmp_path: Path) -> None:
         ('{"session_ttl_minimum": 1}', "'session_ttl_minimum'"),
         ('{"session_ttl_min": "1s"}', "session_ttl_min takes a value like 10.0"),
         ('{"gzip": 1}', "gzip takes a value like true"),
+        ('{"node_meta": {"rack": 1}}', 'node_meta takes a value like {"rack": "r1"}'),
+        ('{"node_meta": {"a b": ""}}', "node_meta: Couldn't load metadata pair ('a b', ''): Key contains"),
         ('{"acl": []}', "acl must be a JSON object"),
         (
             '{"acl": {"token": {}}}',

@@ -242,6 +242,29 @@ def test_agent_self(target: Target) -> None:
     assert shown["Config"]["Server"] is True
 
 
+def test_the_settings_that_an_agent_shows(target: Target) -> None:
+    """Those that clients look at, in Consul's names and units."""
+    settings = target.get("/v1/agent/self").json["DebugConfig"]
+    assert {name: settings[name] for name in SETTINGS} == SETTINGS
+    assert settings["NodeID"] == target.get("/v1/agent/self").json["Config"]["NodeID"]
+
+
+SETTINGS = {
+    "ACLsEnabled": False,
+    "ACLDefaultPolicy": "allow",
+    "AdvertiseAddrLAN": "127.0.0.1",
+    "ClientAddrs": ["127.0.0.1"],
+    "Datacenter": "dc1",
+    "DefaultQueryTime": "5m0s",
+    "KVMaxValueSize": 524_288,
+    "MaxQueryTime": "10m0s",
+    "RPCHoldTimeout": "7s",
+    "ServerMode": True,
+    "SessionTTLMin": "200ms",
+    "TxnMaxReqLen": 524_288,
+}
+
+
 def asked(target: Target, request: bytes) -> bytes:
     """Send bytes as they are, and return all that comes until the server ends the connection."""
     host, _, port = target.address.rpartition(":")

@@ -1,6 +1,9 @@
 """Tours of other languages' clients: the same steps on both sides, with the same results.
 
-They are fetched from their registries, pinned. Where the runtime is missing, the tour says so and skips.
+Rules
+- A client is fetched from its registry, pinned. Where its runtime is missing, the tour says which and skips.
+  In CI a client that can't be fetched fails.
+- The clients that have to be built are toured in CI's own step (``long``): their building takes a minute.
 """
 
 from __future__ import annotations
@@ -14,57 +17,105 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from consul_coord.server import ReferenceServer
+from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.testing.agent import RealAgent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Command = Callable[[str, str], list[str]]
 
 HERE: Final = Path(__file__).parent
 NODE_PACKAGE: Final = "consul@2.0.1"
 TIMEOUT: Final = 120.0
+BUILD_TIMEOUT: Final = 900.0
+# As the agents of tests are configured.
+CONFIG: Final = ServerConfig(session_ttl_min=0.2, enable_script_checks=True)
+
+
+def need(*programs: str) -> None:
+    """Skip where one of a runtime's programs is missing."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on the PATH: this tour needs {' and '.join(programs)}")
+
+
+def fetch(*command: str, folder: Path, timeout: float = TIMEOUT) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
+    said = f"{command[0]} can't get the client: {(done.stderr or done.stdout)[-300:]}"
+    if done.returncode and not os.environ.get("CI"):
+        pytest.skip(said)
+    assert done.returncode == 0, said
 
 
 @pytest.fixture(scope="module")
-def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    if (npm := shutil.which("npm")) is None or shutil.which("node") is None:
-        pytest.skip("no Node.js here")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    need("node", "npm")
     folder = tmp_path_factory.mktemp("node")
-    done = subprocess.run(
-        [npm, "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", NODE_PACKAGE],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    if done.returncode and not os.environ.get("CI"):
-        pytest.skip(f"no package index: {done.stderr[-300:]}")
-    assert done.returncode == 0, done.stderr
-    yield folder
+    options = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
+    fetch("npm", "install", *options, NODE_PACKAGE, folder=folder)
+    yield lambda host, port: ["node", str(HERE / "node" / "tour.mjs"), str(folder), host, port]
     shutil.rmtree(folder)
 
 
-def tour(node_modules: Path, address: str) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    need("mvn", "javac", "java")
+    folder = tmp_path_factory.mktemp("java")
+    shutil.copytree(HERE / "java", folder, dirs_exist_ok=True)
+    list_jars = ("dependency:build-classpath", "-Dmdep.outputFile=jars")
+    fetch("mvn", "--quiet", "--batch-mode", *list_jars, folder=folder, timeout=BUILD_TIMEOUT)
+    jars = os.pathsep.join((str(folder), (folder / "jars").read_text()))
+    subprocess.run(["javac", "-nowarn", "-cp", jars, "Tour.java"], cwd=folder, timeout=TIMEOUT, check=True)
+    yield lambda host, port: ["java", "-cp", jars, "Tour", host, port]
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def rust(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    need("cargo")
+    folder = tmp_path_factory.mktemp("rust")
+    shutil.copytree(HERE / "rust", folder, dirs_exist_ok=True)
+    fetch("cargo", "build", "--quiet", "--target-dir", str(folder), folder=folder, timeout=BUILD_TIMEOUT)
+    yield lambda host, port: [str(folder / "debug" / "tour"), f"http://{host}:{port}"]
+    shutil.rmtree(folder)
+
+
+def tour(command: Command, address: str) -> dict[str, Any]:
     host, _, port = address.removeprefix("http://").rpartition(":")
-    done = subprocess.run(
-        ["node", str(HERE / "node_tour.mjs"), str(node_modules), host, port],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = subprocess.run(command(host, port), capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(line) for line in done.stdout.splitlines())
 
 
-@pytest.mark.timeout(300)
-def test_the_node_client(node_modules: Path, consul_binary: Path) -> None:
-    with ReferenceServer() as server:
-        ours = tour(node_modules, server.address)
-    with RealAgent(binary=consul_binary) as agent:
-        theirs = tour(node_modules, agent.address)
+def on_both_sides(command: Command, consul_binary: Path) -> dict[str, Any]:
+    """Make a tour of the reference server and of an agent, and return the results, which are the same."""
+    with ReferenceServer(config=CONFIG) as server:
+        ours = tour(command, server.address)
+    with RealAgent(binary=consul_binary, config={"enable_script_checks": True}) as agent:
+        theirs = tour(command, agent.address)
     assert ours == theirs
-    assert ours["get"] == "value"
-    assert ours["watch"] == "new"
-    assert len(ours) == len(theirs) > 15
+    return ours
+
+
+@pytest.mark.timeout(300)
+def test_the_node_client(node: Command, consul_binary: Path) -> None:
+    said = on_both_sides(node, consul_binary)
+    assert (said["get"], said["watch"]) == ("value", "new")
+    assert len(said) > 30
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_500)
+def test_the_java_client(java: Command, consul_binary: Path) -> None:
+    said = on_both_sides(java, consul_binary)
+    assert said["check cache"] == [True, False]
+    assert len(said) > 50
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_500)
+def test_the_rust_client(rust: Command, consul_binary: Path) -> None:
+    said = on_both_sides(rust, consul_binary)
+    assert said["released"] == ["rust/lock", True]
+    assert len(said) > 20

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.server import fields, gojson
 from consul_coord.server.call import EMPTY
 from consul_coord.server.endpoints import catalog, health, selection
 from consul_coord.server.failures import Refusal, StateError
-from consul_coord.server.gotext import GoParseError, parse_bool, quote
+from consul_coord.server.gotext import SECOND, GoParseError, format_duration, parse_bool, quote
 from consul_coord.server.records import CRITICAL, PASSING, WARNING
 from consul_coord.server.wire import Reply
 
@@ -41,25 +40,56 @@ def describe_self(call: Call) -> Reply:
                 "Server": True,
                 "Version": state.config.version,
             },
-            "DebugConfig": {
-                "Datacenter": state.datacenter,
-                "NodeName": state.node,
-                "KVMaxValueSize": state.config.kv_max_value_size,
-                "TxnMaxReqLen": state.config.txn_max_req_len,
-                "HTTPMaxConnsPerClient": state.config.http_max_conns_per_client,
-            },
+            "DebugConfig": _settings(state),
             "Coord": None,
             "Member": _member(state),
             "Stats": {
+                "agent": {"checks": str(len(state.local.checks)), "services": str(len(state.local.services))},
+                "build": {"prerelease": "", "revision": "reference", "version": state.config.version},
                 "consul": {
                     "leader": str(bool(state.leader)).lower(),
                     "leader_addr": state.leader,
                     "server": "true",
-                }
+                },
             },
-            "Meta": {"consul-network-segment": ""},
+            "Meta": dict(sorted(state.meta.items())),
         }
     )
+
+
+def _settings(state: ConsulState) -> dict[str, object]:
+    """Return the settings that concern what is served here, by Consul's names."""
+    config, acl = state.config, state.config.acl
+    return {
+        "ACLDefaultPolicy": "allow" if acl is None else acl.default_policy,
+        "ACLEnableKeyListPolicy": acl is not None and acl.enable_key_list_policy,
+        "ACLsEnabled": acl is not None,
+        "AdvertiseAddrLAN": state.address,
+        "AdvertiseAddrWAN": state.address,
+        "BindAddr": state.address,
+        "ClientAddrs": [state.address],
+        "Datacenter": state.datacenter,
+        "DefaultQueryTime": _duration(config.default_wait),
+        "EnableLocalScriptChecks": config.enable_script_checks,
+        "EnableRemoteScriptChecks": config.enable_script_checks,
+        "HTTPMaxConnsPerClient": config.http_max_conns_per_client,
+        "KVMaxValueSize": config.kv_max_value_size,
+        "MaxQueryTime": _duration(config.max_wait),
+        "NodeID": state.node_id,
+        "NodeMeta": dict(sorted(config.node_meta.items())),
+        "NodeName": state.node,
+        "PrimaryDatacenter": state.datacenter,
+        "RPCHoldTimeout": _duration(config.leaderless_hold),
+        "Revision": "reference",
+        "ServerMode": True,
+        "SessionTTLMin": _duration(config.session_ttl_min),
+        "TxnMaxReqLen": config.txn_max_req_len,
+        "Version": config.version,
+    }
+
+
+def _duration(seconds: float) -> str:
+    return format_duration(round(seconds * SECOND))
 
 
 def members(call: Call) -> Reply:
@@ -129,6 +159,8 @@ def service(call: Call) -> Reply:
         raise Refusal(404, f"unknown service ID: {call.tail}")
     call.authorizer.require("service", found.service, "read")
     shown = describe_service(found)
+    import hashlib
+
     digest = hashlib.blake2b(gojson.encode(shown), digest_size=8).hexdigest()
     place = list(shown).index("EnableTagOverride") + 1
     pairs = list(shown.items())
