@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from proof.chaos.bed import Bed, Place
     from proof.chaos.links import Links
 
+_LEAVE: Final = 5.0
+"""Seconds that an agent has to leave, and its node to be gone from the catalog."""
 _RESTART: Final = 3.0
 """Seconds that an agent has to end when it is asked to."""
 
@@ -226,6 +229,25 @@ def _node_deregistered(hands: Hands) -> Harmed | None:
     return Harmed((node,), undo)
 
 
+def _client_left(hands: Hands) -> Harmed | None:
+    """Let a client agent leave, as one does at SIGTERM: its node leaves the catalog with all sessions."""
+    operator, client = hands.operator(), hands.client()
+    if operator is None or client is None:
+        return None
+    there = tuple(place.name for place in hands.bed.places if place.agent == client.name)
+
+    def act() -> None:
+        with suppress(*UNANSWERED):
+            client.request("PUT", "/v1/agent/leave", timeout=_LEAVE)
+        client.kill()  # it ends by itself, some seconds later
+        deadline = time.monotonic() + _LEAVE
+        while operator.read(f"/v1/catalog/node/{client.name}?consistent") and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    hands.force(act, Force(processes=there))
+    return Harmed((client.name,), client.launch)
+
+
 def _insist(hands: Hands, act: Callable[[Operator], object]) -> None:
     """Do something at the leader, as soon as there is one that answers."""
     deadline = time.monotonic() + 2 * _RESTART
@@ -325,6 +347,7 @@ FAULTS: Final[dict[str, tuple[int, Fault]]] = {
     "connections reset": (2, _proxy(Harm.RESET)),
     "session destroyed": (3, _session_destroyed),
     "node deregistered": (1, _node_deregistered),
+    "client agent left": (1, _client_left),
     "key released": (2, _key_released),
     "key deleted": (2, _key_deleted),
     "key overwritten": (2, _key_overwritten),
