@@ -53,7 +53,7 @@ def main() -> None:
     """Let a holder be overtaken while it sleeps, and write all the same."""
     with tempfile.TemporaryDirectory() as folder, Client() as client, Client() as other:
         register = Register(Path(folder) / "register.json")
-        sleeper = Lock(client, "examples/register").acquire()
+        sleeper = Lock(client, "examples/register").acquire(timeout=10)
         register.write("from the first", fence=sleeper.fence)
         # An operator takes the lock from it. (So would its TTL, if this process were stopped for long.)
         Lock(other, "examples/register").break_lock(sleeper.session)

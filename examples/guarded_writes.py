@@ -24,7 +24,7 @@ def main() -> None:
     """Count, lose the lock, and fail to count."""
     with Client() as client, Client() as other:
         client.kv.delete(COUNTER)
-        hold = Lock(client, LOCK).acquire()
+        hold = Lock(client, LOCK).acquire(timeout=10)
         print(f"counted to {increase(client, hold)}")
         print(f"counted to {increase(client, hold)}")
         # Whatever ends the hold: here somebody else takes the lock by force, and counts himself.
