@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consul_coord.aio.hold import AsyncHold
     from consul_coord.aio.runner import AsyncRunner
     from consul_coord.models import ReleaseOutcome
-    from consul_coord.recipes.contend.recipe import Flag, Owners, Recipe
+    from consul_coord.recipes.contend.recipe import Acquirable, Flag, Owners, Recipe
 
 H = TypeVar("H", bound="AsyncHold")
 T = TypeVar("T")
@@ -143,9 +143,15 @@ class AsyncHoldable(Generic[H]):
         SemaphoreLimitConflict if the record has another limit, and DecodeError if it can't be parsed. Raises
         ClientClosed and the errors of the requests.
         """
+        return await self._acquire(self._recipe, timeout=timeout, max_hold=max_hold, cancel=cancel)
+
+    async def _acquire(
+        self, what: Acquirable, *, timeout: float | None, max_hold: float | None, cancel: Flag | None
+    ) -> H:
+        """Acquire, for the calling thread or task to keep."""
         core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe, cancel)
         handle = await self._runner.run(
-            waiting, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold, waiting=waiting
+            waiting, acquire, core, what, timeout=timeout, max_hold=max_hold, waiting=waiting
         )
         hold = self._view(self._runner, core, handle.grant, handle)
         self._recipe.owners.keep(owner, handle)
@@ -157,8 +163,12 @@ class AsyncHoldable(Generic[H]):
         A semaphore's slot is not free while others wait for one. ``max_hold`` as for ``acquire``. Raises the
         errors of ``acquire`` except AcquireTimeout, and TransportError if the agent does not answer.
         """
+        return await self._try_acquire(self._recipe, max_hold=max_hold)
+
+    async def _try_acquire(self, what: Acquirable, *, max_hold: float | None) -> H | None:
+        """Acquire at once, for the calling thread or task to keep; None when that can't be done."""
         core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe)
-        handle = await self._runner.run(waiting, try_acquire, core, self._recipe, max_hold=max_hold)
+        handle = await self._runner.run(waiting, try_acquire, core, what, max_hold=max_hold)
         if handle is None:
             return None
         hold = self._view(self._runner, core, handle.grant, handle)
@@ -195,11 +205,11 @@ class AsyncHoldable(Generic[H]):
         Leaving releases first. Then it raises LockLost if the hold was lost meanwhile, with the body's
         exception as its cause. A KeyboardInterrupt, SystemExit or cancellation passes unchanged.
         """
-        take = functools.partial(self._taken, timeout, max_hold=max_hold, cancel=cancel)
+        take = functools.partial(self._taken, self._recipe, timeout, max_hold=max_hold, cancel=cancel)
         return AsyncHeld(self._recipe.name, take, interrupt=interrupt, owners=self._recipe.owners)
 
     async def __aenter__(self) -> H:
-        return self._blocks.enter(await self._taken(None))
+        return self._blocks.enter(await self._taken(self._recipe, None))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -207,12 +217,17 @@ class AsyncHoldable(Generic[H]):
         await self._blocks.leave(kind, error, trace)
 
     async def _taken(
-        self, timeout: float | None, *, max_hold: float | None = None, cancel: Flag | None = None
+        self,
+        what: Acquirable,
+        timeout: float | None,
+        *,
+        max_hold: float | None = None,
+        cancel: Flag | None = None,
     ) -> H:
         """Take it, for a block that is to keep it."""
         core, waiting = self._runner.core, Waiting(self._recipe, cancel)
         handle = await self._runner.run(
-            waiting, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold, waiting=waiting
+            waiting, acquire, core, what, timeout=timeout, max_hold=max_hold, waiting=waiting
         )
         return self._view(self._runner, core, handle.grant, handle)
 
@@ -244,13 +259,22 @@ class AsyncHoldable(Generic[H]):
 
         Takes what ``hold`` takes.
         """
+        return wrapping(
+            lambda: self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel)
+        )
 
-        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-            @functools.wraps(function)
-            async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
-                async with self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel):
-                    return await function(*args, **kwargs)
 
-            return holding
+def wrapping(
+    hold: Callable[[], AsyncHeld[Any]],
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return a decorator that makes a function run in a block of its own, with its signature kept."""
 
-        return decorate
+    def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        @functools.wraps(function)
+        async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with hold():
+                return await function(*args, **kwargs)
+
+        return holding
+
+    return decorate

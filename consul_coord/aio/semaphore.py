@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from consul_coord.aio.blocks import AsyncHoldable
+from consul_coord.aio.blocks import AsyncHeld, AsyncHoldable, wrapping
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
@@ -14,13 +15,17 @@ from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection, Coroutine
 
     from consul_coord.models import Contender, Holder, SessionSpec
+    from consul_coord.recipes.contend.recipe import Flag
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class AsyncPermit(AsyncHold):
-    """A hold of a semaphore's slot.
+    """A hold of a semaphore's slot, or of several that were acquired in one take.
 
     - Until ``deadline()`` no other client has the slot, if the rates of their clocks differ by less than the
       session's drift (5 %). An operator who deletes the record or this permit's key may let another client
@@ -30,7 +35,14 @@ class AsyncPermit(AsyncHold):
       above that of each earlier permit. ``guard()`` covers the key, not the record.
     - The client uses sessions again, so ``sequencer`` may match a later permit of this client. ``fence`` and
       ``guard()`` never do.
+    - With several slots it has a key and a session for each. ``key`` and ``session`` are the first ones,
+      ``guard()`` covers all, and the loss of one is the loss of all.
     """
+
+    @property
+    def permits(self) -> int:
+        """The number of slots that it holds."""
+        return len(self._hold.all_kept)
 
 
 class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
@@ -43,6 +55,8 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
     - After a holder's crash, its slot is free within ``failover_bound`` of its session.
     - A release, and a timed-out, cancelled or failed acquire, leave nothing behind except the record.
     - Waiters get a slot in order, and a release wakes one of them.
+    - ``acquire(permits=n)`` gets all n slots at once or none, in its turn. Two such calls never wait for each
+      other.
 
     Not guaranteed:
 
@@ -108,10 +122,108 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         """The number of slots that this object knows; no I/O."""
         return self._semaphore.limit
 
+    async def acquire(
+        self,
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        cancel: Flag | None = None,
+    ) -> AsyncPermit:
+        """Acquire one slot, or ``permits`` slots in one take, and return the permit.
+
+        - ``permits``: the number of slots, from 1 to the limit, and 31 at most. The call gets all of them at
+          once or none. While it waits, no later waiter passes it, even if fewer slots are free.
+        - ``timeout``: the longest wait in seconds; None waits for ever, 0 tries once. It covers the whole
+          call, with the retries of failed requests.
+        - ``max_hold``: seconds after which the permit is lost, as MAX_HOLD, though its sessions go on. The
+          client releases the slots once the lock-delay is over, or the holder has released them.
+        - ``cancel``: an event, or any object with ``is_set()``. Setting it ends the wait with
+          AcquireCancelled within 100 ms, as ``cancel()`` does.
+
+        Raises InvalidArgument for ``permits`` that can't be had, AcquireTimeout, which names a holder,
+        AcquireCancelled, and KeyConflict if another program uses the prefix. Raises SemaphoreLimitConflict if
+        the record has another limit, or a limit that was lowered below ``permits`` during the wait. Raises
+        DecodeError if the record can't be parsed, ClientClosed, and the errors of the requests.
+        """
+        what = self._semaphore.of(permits)
+        return await self._acquire(what, timeout=timeout, max_hold=max_hold, cancel=cancel)
+
+    async def try_acquire(self, *, permits: int = 1, max_hold: float | None = None) -> AsyncPermit | None:
+        """Acquire ``permits`` slots if so many are free; return None if not, or while others wait for slots.
+
+        Returns None, too, while a lock-delay keeps a slot closed. ``max_hold`` as for ``acquire``. Raises the
+        errors of ``acquire`` except AcquireTimeout, and TransportError if the agent does not answer.
+        """
+        return await self._try_acquire(self._semaphore.of(permits), max_hold=max_hold)
+
+    def hold(
+        self,
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> AsyncHeld[AsyncPermit]:
+        """Return a context manager that acquires when you enter it, and releases when you leave it.
+
+        ``permits``, ``timeout``, ``max_hold`` and ``cancel`` as for ``acquire``, whose errors entering
+        raises. ``interrupt``: raise LockLost in the block at the moment of a loss. In blocking code this
+        works only in the main thread, by a signal (SIGURG, whose handler is restored afterwards). It
+        interrupts sleeping, reading and computing, but not a long call into C code. In any other thread,
+        entering raises InvalidArgument. Code on an event loop is always cancelled at a loss.
+
+        Leaving releases first. Then it raises LockLost if the permit was lost meanwhile, with the body's
+        exception as its cause. A KeyboardInterrupt, SystemExit or cancellation passes unchanged.
+        """
+        what = self._semaphore.of(permits)
+        take = functools.partial(self._taken, what, timeout, max_hold=max_hold, cancel=cancel)
+        return AsyncHeld(self.prefix, take, interrupt=interrupt, owners=self._semaphore.owners)
+
+    async def run(
+        self,
+        fn: Callable[[AsyncPermit], Awaitable[T]],
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> T:
+        """Await ``fn(permit)`` between acquire and release, and return what it returns.
+
+        Takes what ``hold`` takes, and raises what ``hold`` raises.
+        """
+        async with self.hold(
+            permits=permits, timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel
+        ) as permit:
+            return await fn(permit)
+
+    def wrap(
+        self,
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+        cancel: Flag | None = None,
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Return a decorator that makes a function run between acquire and release; its signature is kept.
+
+        Takes what ``hold`` takes.
+        """
+        return wrapping(
+            lambda: self.hold(
+                permits=permits, timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel
+            )
+        )
+
     async def holders(self) -> tuple[Holder, ...]:
         """Return the holders of slots, the longest holder first, as the servers' leader has them.
 
-        ``since_index`` is the index of the last write to the holder's key.
+        A permit of several slots is there once for each. ``since_index`` is the index of the last write to
+        the holder's key.
         """
         return await self._runner.call(recipe.holders, self._runner.core, self._semaphore)
 
@@ -134,8 +246,8 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
 
         A smaller limit takes no slot away: holders keep theirs until they release. Waiting calls with
         another limit go on with the new one, and the next acquire of their object raises
-        SemaphoreLimitConflict. Raises InvalidArgument, ValueTooLarge, KeyConflict, DecodeError, and the
-        errors of the requests.
+        SemaphoreLimitConflict. A waiting call for more permits than the new limit raises it at once. Raises
+        InvalidArgument, ValueTooLarge, KeyConflict, DecodeError, and the errors of the requests.
         """
         await self._runner.call(recipe.resize, self._runner.core, self._semaphore, new_limit)
 

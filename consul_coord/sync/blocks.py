@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consul_coord.models import ReleaseOutcome
-    from consul_coord.recipes.contend.recipe import Flag, Owners, Recipe
+    from consul_coord.recipes.contend.recipe import Acquirable, Flag, Owners, Recipe
     from consul_coord.sync.hold import Hold
     from consul_coord.sync.runner import Runner
 
@@ -144,9 +144,15 @@ class Holdable(Generic[H]):
         SemaphoreLimitConflict if the record has another limit, and DecodeError if it can't be parsed. Raises
         ClientClosed and the errors of the requests.
         """
+        return self._acquire(self._recipe, timeout=timeout, max_hold=max_hold, cancel=cancel)
+
+    def _acquire(
+        self, what: Acquirable, *, timeout: float | None, max_hold: float | None, cancel: Flag | None
+    ) -> H:
+        """Acquire, for the calling thread or task to keep."""
         core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe, cancel)
         handle = self._runner.run(
-            waiting, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold, waiting=waiting
+            waiting, acquire, core, what, timeout=timeout, max_hold=max_hold, waiting=waiting
         )
         hold = self._view(self._runner, core, handle.grant, handle)
         self._recipe.owners.keep(owner, handle)
@@ -158,8 +164,12 @@ class Holdable(Generic[H]):
         A semaphore's slot is not free while others wait for one. ``max_hold`` as for ``acquire``. Raises the
         errors of ``acquire`` except AcquireTimeout, and TransportError if the agent does not answer.
         """
+        return self._try_acquire(self._recipe, max_hold=max_hold)
+
+    def _try_acquire(self, what: Acquirable, *, max_hold: float | None) -> H | None:
+        """Acquire at once, for the calling thread or task to keep; None when that can't be done."""
         core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe)
-        handle = self._runner.run(waiting, try_acquire, core, self._recipe, max_hold=max_hold)
+        handle = self._runner.run(waiting, try_acquire, core, what, max_hold=max_hold)
         if handle is None:
             return None
         hold = self._view(self._runner, core, handle.grant, handle)
@@ -196,11 +206,11 @@ class Holdable(Generic[H]):
         Leaving releases first. Then it raises LockLost if the hold was lost meanwhile, with the body's
         exception as its cause. A KeyboardInterrupt, SystemExit or cancellation passes unchanged.
         """
-        take = functools.partial(self._taken, timeout, max_hold=max_hold, cancel=cancel)
+        take = functools.partial(self._taken, self._recipe, timeout, max_hold=max_hold, cancel=cancel)
         return Held(self._recipe.name, take, interrupt=interrupt, owners=self._recipe.owners)
 
     def __enter__(self) -> H:
-        return self._blocks.enter(self._taken(None))
+        return self._blocks.enter(self._taken(self._recipe, None))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -208,12 +218,17 @@ class Holdable(Generic[H]):
         self._blocks.leave(kind, error, trace)
 
     def _taken(
-        self, timeout: float | None, *, max_hold: float | None = None, cancel: Flag | None = None
+        self,
+        what: Acquirable,
+        timeout: float | None,
+        *,
+        max_hold: float | None = None,
+        cancel: Flag | None = None,
     ) -> H:
         """Take it, for a block that is to keep it."""
         core, waiting = self._runner.core, Waiting(self._recipe, cancel)
         handle = self._runner.run(
-            waiting, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold, waiting=waiting
+            waiting, acquire, core, what, timeout=timeout, max_hold=max_hold, waiting=waiting
         )
         return self._view(self._runner, core, handle.grant, handle)
 
@@ -245,13 +260,22 @@ class Holdable(Generic[H]):
 
         Takes what ``hold`` takes.
         """
+        return wrapping(
+            lambda: self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel)
+        )
 
-        def decorate(function: Callable[P, T]) -> Callable[P, T]:
-            @functools.wraps(function)
-            def holding(*args: P.args, **kwargs: P.kwargs) -> T:
-                with self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel):
-                    return function(*args, **kwargs)
 
-            return holding
+def wrapping(
+    hold: Callable[[], Held[Any]],
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator that makes a function run in a block of its own, with its signature kept."""
 
-        return decorate
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def holding(*args: P.args, **kwargs: P.kwargs) -> T:
+            with hold():
+                return function(*args, **kwargs)
+
+        return holding
+
+    return decorate

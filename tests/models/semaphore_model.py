@@ -15,11 +15,15 @@ Rules
   every contender whose session ends while it has it.
 - A take that is refused for a lock-delay is judged again by the same list. The front that was refused watches
   until something changes, or its pause is over.
-- An operator may delete a contender, and raise the limit. A client may keep its slot for ever: others get the
-  free ones all the same.
+- An operator may delete a contender, and raise or lower the limit. A client may keep its slot for ever:
+  others get the free ones all the same.
+- A client that wants two slots has two sessions for each attempt. The first one queues; both have a slot, or
+  none has. Either may be killed, and what is removed or destroyed of both is so one after the other, except
+  by a leave.
 
-Looked at: never more believers than the limit, but for those whom an operator deposed; no waiter of a lower
-rank is passed; and from everywhere an end can be reached in which nobody waits and nothing is left.
+Looked at: never more slots believed in than the limit, but for those whom an operator deposed; whoever takes
+has all the slots that it wants; no waiter of a lower rank is passed; and from everywhere an end can be
+reached in which nobody waits and nothing is left.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair
 from consul_coord.recipes.semaphore import slots
-from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Prune, Take
+from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Prune, Take, TooSmall
 from tests.models.explorer import Broken, Step
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "p"
 _ATTEMPTS: Final = 8
 """Most sessions of one client."""
+_SECOND: Final = 1_000
+"""What is added to the number of an attempt's session for its second one."""
 
 
 class Contender(NamedTuple):
@@ -47,7 +53,8 @@ class Contender(NamedTuple):
 
     created: int
     modified: int
-    waits: bool = True
+    waits: int = 1
+    """How many slots it waits for; 0 for a holder's."""
 
 
 class Seen(NamedTuple):
@@ -86,6 +93,13 @@ class Client(NamedTuple):
     refused: tuple[int, ...] = ()
     """Those that it could not remove, until its pause is over."""
     seen: Seen | None = None
+    wants: int = 1
+    """How many slots it takes at once: it has as many sessions."""
+
+    @property
+    def sessions(self) -> tuple[int, ...]:
+        """Its sessions, the one that queues first."""
+        return (self.session, self.session + _SECOND)[: self.wants]
 
 
 class Request(NamedTuple):
@@ -98,10 +112,12 @@ class Request(NamedTuple):
     """The index of the record."""
     holders: tuple[int, ...] = ()
     removed: tuple[int, ...] = ()
+    sessions: tuple[int, ...] = ()
+    """All that are to have a slot."""
 
 
 class World(NamedTuple):
-    """Everything there is. Sessions are numbers: ``client * 8 + attempt``."""
+    """Everything there is. Sessions are numbers: ``client * 8 + attempt``, the second one 1000 more."""
 
     holders: tuple[int, ...]
     """Whom the record names."""
@@ -109,6 +125,7 @@ class World(NamedTuple):
     """The record's ModifyIndex; 0 while there is none."""
     limit: int
     raises: int
+    lowers: int
     contenders: tuple[tuple[int, Contender], ...]
     ended: frozenset[int]
     clients: tuple[Client, ...]
@@ -130,8 +147,10 @@ REQUESTS: Final[Mapping[str, Ops]] = {
     "join": ("lock C",),
     "take": ("remove the dead", "check-index C", "cas R", "mark C"),
     "leave": ("delete C",),
-    "drop": ("delete C",),
+    "drop": ("delete first C",),
     "destroy": ("destroy",),
+    "drop second": ("delete second C",),
+    "destroy second": ("destroy second",),
 }
 UNANSWERED: Final[Mapping[str, str]] = {
     "join": "join",
@@ -139,14 +158,22 @@ UNANSWERED: Final[Mapping[str, str]] = {
     "leave": "drop",
     "drop": "destroy",
     "destroy": "destroy",
+    "drop second": "destroy second",
+    "destroy second": "destroy second",
 }
+
+
+Ours = tuple[str, ...]
+"""A client's sessions, the one that queues first."""
 
 
 @dataclass(frozen=True)
 class SemaphoreModel:
-    """A semaphore with some clients, each of which takes a slot a number of times."""
+    """A semaphore with some clients, each of which takes a slot, or two, a number of times."""
 
     clients: int = 2
+    wants: tuple[int, ...] = ()
+    """How many slots each client takes at once; one where nothing is said."""
     limit: int = 1
     attempts: int = 1
     faults: int = 1
@@ -158,8 +185,8 @@ class SemaphoreModel:
     give_ups: int = 0
     requests: Mapping[str, Ops] = field(default_factory=lambda: REQUESTS)
     unanswered: Mapping[str, str] = field(default_factory=lambda: UNANSWERED)
-    judge: Callable[[Listing, str, int, frozenset[str]], Verdict] = lambda listing, session, born, refused: (
-        slots.judge(listing, session, born=born, refused=refused)
+    judge: Callable[[Listing, Ours, int, frozenset[str]], Verdict] = lambda listing, ours, born, refused: (
+        slots.judge(listing, ours[0], born=born, refused=refused, others=ours[1:])
     )
     lease_first: bool = True
     """Whether no lock-delay is over before its holder's lease is."""
@@ -172,6 +199,12 @@ class SemaphoreModel:
     """Who never gives a slot back."""
     raises: int = 0
     """How often an operator raises the limit by one."""
+    lowers: int = 0
+    """How often an operator lowers the limit by one."""
+    begins_anew_without_second: bool = True
+    """Whether a take that is refused as the second session has ended is given up."""
+    one_lost_is_all_lost: bool = True
+    """Whether the lease is over when that of any session is."""
     watches_prefix: bool = True
     """Whether the front watches all, and not the record alone."""
 
@@ -183,9 +216,13 @@ class SemaphoreModel:
             record=0,
             limit=self.limit,
             raises=self.raises,
+            lowers=self.lowers,
             contenders=(),
             ended=frozenset(),
-            clients=tuple(Client("idle", self.attempts, who * _ATTEMPTS) for who in range(self.clients)),
+            clients=tuple(
+                Client("idle", self.attempts, who * _ATTEMPTS, wants=[*self.wants, *[1] * self.clients][who])
+                for who in range(self.clients)
+            ),
             late=(),
             faults=self.faults,
             deaths=self.deaths,
@@ -198,7 +235,12 @@ class SemaphoreModel:
         )
 
     def is_good_end(self, world: World) -> bool:
-        kept = {client.session for who, client in enumerate(world.clients) if self._keeps(who, client)}
+        kept = {
+            one
+            for who, client in enumerate(world.clients)
+            if self._keeps(who, client)
+            for one in client.sessions
+        }
         done = all(
             client.doing == "dead" or (client.doing == "idle" and not client.attempts)
             for client in world.clients
@@ -228,16 +270,22 @@ class SemaphoreModel:
         """Yield the ends that a client's session may come to without its doing."""
         if client.doing not in {"dead", "idle"}:
             if world.deaths:
-                after = _destroy(world._replace(deaths=world.deaths - 1), client.session)
-                yield Step(f"{who} dies", _renumbered(_put(after, who, Client("dead", 0, client.session))))
-            if world.kills and client.session not in world.ended:
-                after = _destroy(world._replace(kills=world.kills - 1), client.session)
-                yield Step(f"{who} is killed", _renumbered(after))
+                after = world._replace(deaths=world.deaths - 1)
+                for session in client.sessions:
+                    after = _destroy(after, session)
+                dead = Client("dead", 0, client.session, wants=client.wants)
+                yield Step(f"{who} dies", _renumbered(_put(after, who, dead)))
+            for session in client.sessions:
+                if world.kills and session not in world.ended:
+                    after = _destroy(world._replace(kills=world.kills - 1), session)
+                    name = "is killed" if session == client.session else "is killed, the second"
+                    yield Step(f"{who} {name}", _renumbered(after))
 
     def _delays_end(self, world: World) -> Iterator[Step[World]]:
         for session in sorted(world.delays):
-            owner = world.clients[session // _ATTEMPTS]
-            if not (self.lease_first and owner.doing == "hold" and owner.session == session):
+            owner = world.clients[_owner(session)]
+            leased = owner.sessions if self.one_lost_is_all_lost else owner.sessions[:1]
+            if not (self.lease_first and owner.doing == "hold" and session in leased):
                 after = world._replace(delays=world.delays - {session})
                 yield Step(f"{session} lock-delay is over", _renumbered(after))
 
@@ -247,12 +295,15 @@ class SemaphoreModel:
             if self.raise_prunes:
                 raised = _prune(raised, Request(-1, "raise"))
             yield Step("- the limit is raised", _renumbered(_changed(raised._replace(record=raised.now))))
+        if world.lowers and world.record:
+            lowered = world._replace(limit=world.limit - 1, lowers=world.lowers - 1, now=world.now + 1)
+            yield Step("- the limit is lowered", _renumbered(_changed(lowered._replace(record=lowered.now))))
         if world.deletions:
             for session, _ in world.contenders:
                 after = _changed(_without(world, session))._replace(deletions=world.deletions - 1)
-                who = session // _ATTEMPTS
+                who = _owner(session)
                 client = after.clients[who]
-                deposed = client.deposed or client.session == session
+                deposed = client.deposed or session in client.sessions
                 after = _put(after, who, client._replace(deposed=deposed))
                 yield Step(f"{session} is deleted by an operator", _renumbered(after))
 
@@ -293,21 +344,22 @@ class SemaphoreModel:
     def _ends(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
         if not self._keeps(who, client):
             yield "gives back", _put(world, who, client._replace(doing="leave"))
-        if client.session not in world.holders or _contender(world, client.session) is None:
+        if not all(one in world.holders and _contender(world, one) is not None for one in client.sessions):
             yield "is told of the loss", _put(world, who, client._replace(doing="destroy"))
 
     def _judged(self, world: World, who: int, seen: Seen | None = None) -> World:
         """Return what becomes of a client that judges a list: the present one, or one that it has kept."""
         client = world.clients[who]
-        session = _id(client.session)
+        ours = tuple(map(_id, client.sessions))
         seen = seen or Seen(world.holders, world.record, world.limit, world.contenders, world.changed)
         listing = slots.read(
             PREFIX, _pairs(seen), limit=self.limit, flags=SEMAPHORE_FLAGS, index=seen.changed
         )
         client = client._replace(refused=tuple(one for one in client.refused if _id(one) in listing.dead))
-        verdict = self.judge(listing, session, client.born, frozenset(map(_id, client.refused)))
-        if isinstance(verdict, Gone):
-            again = client._replace(doing="drop", attempts=client.attempts + 1, refused=(), seen=None)
+        verdict = self.judge(listing, ours, client.born, frozenset(map(_id, client.refused)))
+        if isinstance(verdict, Gone | TooSmall):
+            attempts = client.attempts + isinstance(verdict, Gone)
+            again = client._replace(doing="drop", attempts=attempts, refused=(), seen=None)
             return _put(world, who, again)
         client = client._replace(place=verdict.own.modify_index, seen=None)
         return _put(world, who, self._next(seen, client, verdict))
@@ -331,7 +383,9 @@ class SemaphoreModel:
     def _ask(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
         name = client.doing
         removed = client.removed if name == "take" else ()
-        request = Request(client.session, name, client.place, client.at, client.holders, removed)
+        request = Request(
+            client.session, name, client.place, client.at, client.holders, removed, client.sessions
+        )
         applied = self._apply(world, request)
         if isinstance(applied, Broken):
             yield name, applied
@@ -356,24 +410,26 @@ class SemaphoreModel:
             own = _contender(world, client.session)
             return self._judged(_put(world, who, client._replace(born=own.created if own else 0)), who)
         if name == "take":
-            if not done:
-                return self._refused(world, who)
-            after = _put(world, who, client._replace(doing="hold", removed=(), refused=(), seen=None))
-            return Broken("limit") if _holding(after) > world.limit else after
-        if name in {"leave", "drop"}:
-            without = client.session not in world.holders
+            return _taken(world, who) if done else self._refused(world, who)
+        if name == "leave":
+            without = not set(client.sessions) & set(world.holders)
             again = self.uses_again == "always" or (without and client.settled)
-            goes_on = {"leave": _fresh(client) if again else client._replace(doing="drop")}
-            return _put(world, who, goes_on.get(name, client._replace(doing="destroy")))
+            return _put(world, who, _fresh(client) if again else client._replace(doing="drop"))
+        second = {"destroy": "drop second"} if client.wants > 1 else {}
+        goes_on = {"drop": "destroy", "drop second": "destroy second", **second}.get(name)
+        if goes_on is not None:
+            return _put(world, who, client._replace(doing=goes_on))
         return _put(world, who, _fresh(client)._replace(session=client.session + 1, settled=True))
 
     def _refused(self, world: World, who: int) -> World:
         """Return what becomes of a client whose take was refused."""
         client, delayed = world.clients[who], _delayed(world, world.clients[who].removed)
         kept, client = client.seen, client._replace(removed=(), seen=None)
+        if self.begins_anew_without_second and world.ended.intersection(client.sessions[1:]):
+            return _put(world, who, client._replace(doing="drop", attempts=client.attempts + 1, refused=()))
         if not delayed or "remove the dead" not in self.requests["take"]:
             return _put(world, who, client._replace(doing="list"))
-        if client.session in world.delays:  # its own delay is named as well: its session has ended
+        if set(client.sessions) & world.delays:  # its own delay is named as well: its session has ended
             return _put(world, who, client._replace(doing="drop", attempts=client.attempts + 1, refused=()))
         refused = tuple(sorted({*client.refused, *delayed}))
         return self._judged(_put(world, who, client._replace(refused=refused)), who, kept)
@@ -390,12 +446,22 @@ class SemaphoreModel:
         return after
 
 
+def _taken(world: World, who: int) -> World | Broken:
+    """Return what becomes of a client that was told that its take is done."""
+    client = world.clients[who]
+    after = _put(world, who, client._replace(doing="hold", removed=(), refused=(), seen=None))
+    if not set(client.sessions) <= set(after.holders):
+        return Broken("all or none")
+    return Broken("limit") if _holding(after) > world.limit else after
+
+
 def _passed_over(world: World, take: Request) -> bool:
     """Return whether as many wait who were there before as there are slots besides these holders'."""
     own = _contender(world, take.session)
     before = sum(
-        one.waits and other not in take.holders and (own is None or one.created < own.created)
+        one.waits
         for other, one in world.contenders
+        if other not in take.holders and (own is None or one.created < own.created)
     )
     return before > world.limit - len(take.holders)
 
@@ -407,16 +473,19 @@ def _lock(world: World, request: Request) -> World | None:
     if request.session in world.ended:
         return None
     own = _contender(world, request.session)
-    made = Contender(world.now, world.now) if own is None else own._replace(modified=world.now)
+    wants = max(1, len(request.sessions))
+    made = Contender(world.now, world.now, wants) if own is None else own._replace(modified=world.now)
     return _changed(_contends(world, request.session, made))
 
 
 def _mark(world: World, request: Request) -> World | None:
-    if request.session in world.ended:
+    if world.ended.intersection(request.sessions):
         return None
-    own = _contender(world, request.session)
-    created = world.now if own is None else own.created
-    return _changed(_contends(world, request.session, Contender(created, world.now, waits=False)))
+    for session in request.sessions:
+        own = _contender(world, session)
+        created = world.now if own is None else own.created
+        world = _contends(world, session, Contender(created, world.now, waits=0))
+    return _changed(world)
 
 
 def _delayed(world: World, removed: tuple[int, ...]) -> tuple[int, ...]:
@@ -428,7 +497,7 @@ def _delayed(world: World, removed: tuple[int, ...]) -> tuple[int, ...]:
 def _prune(world: World, request: Request) -> World:
     """Leave the dead out of the record, and the session that asks for it."""
     there = {session for session, _ in world.contenders}
-    kept = tuple(one for one in world.holders if one in there and one != request.session)
+    kept = tuple(one for one in world.holders if one in there and one not in request.sessions)
     return world if kept == world.holders else _changed(world._replace(holders=kept, record=world.now))
 
 
@@ -449,11 +518,19 @@ _OPS: Final[Mapping[str, Callable[[World, Request], World | None]]] = {
     "set R": _set_record,
     "remove the dead": lambda world, request: None if _delayed(world, request.removed) else world,
     "prune R": _prune,
-    "delete C": lambda world, request: (
-        world if _contender(world, request.session) is None else _changed(_without(world, request.session))
-    ),
+    "delete C": lambda world, request: _delete(world, request.sessions),
+    "delete first C": lambda world, request: _delete(world, request.sessions[:1]),
+    "delete second C": lambda world, request: _delete(world, request.sessions[1:]),
     "destroy": lambda world, request: _destroy(world, request.session),
+    "destroy second": lambda world, request: _destroy(world, request.session + _SECOND),
 }
+
+
+def _delete(world: World, sessions: tuple[int, ...]) -> World:
+    there = [one for one in sessions if _contender(world, one) is not None]
+    for one in there:
+        world = _without(world, one)
+    return _changed(world) if there else world
 
 
 def _destroy(world: World, session: int) -> World:
@@ -486,12 +563,12 @@ def _changed(world: World) -> World:
 
 
 def _holding(world: World) -> int:
-    """Return how many believe to hold, and are not deposed by an operator."""
-    return sum(client.doing == "hold" and not client.deposed for client in world.clients)
+    """Return how many slots are believed in, but by those whom an operator has deposed."""
+    return sum(client.wants for client in world.clients if client.doing == "hold" and not client.deposed)
 
 
 def _fresh(client: Client) -> Client:
-    return Client("idle", client.attempts, client.session, settled=client.settled)
+    return Client("idle", client.attempts, client.session, settled=client.settled, wants=client.wants)
 
 
 def _put(world: World, who: int, client: Client) -> World:
@@ -547,6 +624,11 @@ def _id(session: int) -> str:
     return f"{session:08x}-0000-0000-0000-000000000000"
 
 
+def _owner(session: int) -> int:
+    """Return whose session it is."""
+    return session % _SECOND // _ATTEMPTS
+
+
 def _number(session: str) -> int:
     return int(session[:8], 16)
 
@@ -556,7 +638,7 @@ def _pairs(world: Seen) -> list[KVPair]:
     found = [
         KVPair(
             slots.contender_key(PREFIX, _id(session)),
-            slots.waiting(b"") if one.waits else slots.holding(b""),
+            slots.waiting(b"", permits=one.waits) if one.waits else slots.holding(b""),
             flags=SEMAPHORE_FLAGS,
             session=_id(session),
             create_index=one.created,

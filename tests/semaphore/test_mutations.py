@@ -9,6 +9,7 @@ import pytest
 
 from consul_coord.errors import ConsulCoordError
 from consul_coord.recipes.contend.pooled import PooledAttempt
+from consul_coord.recipes.hold.grant import Grant
 from consul_coord.recipes.semaphore import semaphore, slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.semaphore.kind import Memory, PermitKind
@@ -37,6 +38,7 @@ def on_a_bench(test: Callable[[program.Bench], None]) -> Callable[[], None]:
 
 JOINING, TAKING, WAITING = program.TestJoining(), program.TestTaking(), program.TestWaiting()
 DELAYED = program.TestLockDelay()
+SEVERAL = program.TestTakingSeveral()
 LEAVING, AGAIN, AT_ONCE = program.TestLeaving(), program.TestUsingSessionsAgain(), program.TestTakingAtOnce()
 
 
@@ -79,7 +81,7 @@ BROKEN = (
         Mutation(
             "everybody is at the front",
             slots,
-            "judge",
+            "_judge_place",
             "Front(own) if rank == 0 else Follow(own, waiters[rank - 1], rank)",
             "Front(own)",
         ),
@@ -131,7 +133,7 @@ BROKEN = (
     ),
     Broken(
         "S5",
-        Mutation("foreign contenders have ranks", Listing, "waiters", " and is_waiting(pair)", ""),
+        Mutation("foreign contenders have ranks", Listing, "waiters", " and wanted_by(pair)", ""),
         lambda: pure.TestListing().test_foreign_contenders_hold_but_never_wait(),
     ),
     Broken(
@@ -140,8 +142,8 @@ BROKEN = (
             "the record is not watched",
             PermitKind,
             "watches",
-            "return watch_of(hold), KeyWatch(key, self._record.index, self._record_loss, seldom=True)",
-            "return (watch_of(hold),)",
+            "return watch_of(hold), record, *map",
+            "return watch_of(hold), *map",
         ),
         on_a_bench(program.TestHolding().test_the_contender_and_the_record_are_watched_from_the_take_on),
     ),
@@ -162,7 +164,7 @@ BROKEN = (
             "an unanswered request is forgotten",
             PooledAttempt,
             "_unanswered",
-            "self.pooled.settled = False",
+            "pooled.settled = False",
             "pass",
         ),
         on_a_bench(program.TestGivingUp().test_after_any_unanswered_request_the_session_is_destroyed),
@@ -183,7 +185,7 @@ BROKEN = (
         Mutation(
             "holders above a shrunken limit do not count",
             slots,
-            "judge",
+            "_judge_place",
             "record.limit - len(kept)",
             "max(1, record.limit - len(kept))",
         ),
@@ -212,7 +214,7 @@ BROKEN = (
     ),
     Broken(
         "S11",
-        Mutation("who waits is passed", Memory, "left", "if free and not listing.wanted()", "if free"),
+        Mutation("who waits is passed", Memory, "left", "[] if listing.wanted() else ", ""),
         on_a_bench(AT_ONCE.test_whoever_is_there_is_let_go_first),
     ),
     Broken(
@@ -253,9 +255,9 @@ BROKEN = (
         Mutation(
             "the refused do not count in ranks",
             slots,
-            "judge",
-            "if rank < record.limit - len(kept):",
-            "if rank < record.limit - len(listing.held):",
+            "_judge_place",
+            "<= record.limit - len(kept):",
+            "<= record.limit - len(listing.held):",
         ),
         lambda: pure.TestJudge().test_refused_slots_count_in_ranks(),
     ),
@@ -298,8 +300,8 @@ BROKEN = (
         Mutation(
             "one take removes all the dead",
             slots,
-            "judge",
-            "dead[:MOST_REMOVED]",
+            "_judge_place",
+            "dead[: most_removed(len(ours))]",
             "dead",
         ),
         lambda: pure.TestJudge().test_one_take_removes_no_more_than_a_transaction_holds(),
@@ -309,7 +311,7 @@ BROKEN = (
         Mutation(
             "so many are dead that nobody can take",
             slots,
-            "judge",
+            "_judge_place",
             "if rank == 0 and len(dead) > len(removed):",
             "if False:",
         ),
@@ -321,7 +323,7 @@ BROKEN = (
             "a leave removes the dead",
             PermitKind,
             "_leave_tidily",
-            "self._record.without(self._session.id)",
+            "self._record.without(self._ids)",
             "self._record.with_holders(())",
         ),
         LEAVING.test_the_dead_stay_in_the_record,
@@ -332,7 +334,7 @@ BROKEN = (
             "a session is destroyed with its contender",
             PermitKind,
             "_destroy",
-            "await delete_once(io, hold.key, deadline=deadline)",
+            "await delete_once(io, hold.key, *(pair.key for pair in self._further), deadline=deadline)",
             "pass",
         ),
         on_a_bench(LEAVING.test_without_an_answer_the_session_is_destroyed_until_that_is_answered),
@@ -365,10 +367,87 @@ BROKEN = (
             "dead holders do not count when a slot is taken at once",
             Memory,
             "left",
-            "len(record.holders) < record.limit",
-            "len(listing.held) < record.limit",
+            "[listing.record]",
+            "[listing.record.with_holders(listing.held)]",
         ),
         AT_ONCE.test_the_dead_keep_their_slots,
+    ),
+    Broken(
+        "S13",
+        Mutation("smaller ones pass", slots, "_judge_place", "sum(map(wanted_by, waiters[:rank]))", "rank"),
+        lambda: pure.TestJudge().test_nobody_passes_who_wants_more_than_is_free(),
+    ),
+    Broken(
+        "S13",
+        Mutation("one free slot is enough", slots, "_judge_place", "+ len(ours) <=", "+ 1 <="),
+        lambda: pure.TestJudge().test_several_are_taken_when_all_are_free(),
+    ),
+    Broken(
+        "S13",
+        Mutation(
+            "a part is adopted",
+            slots,
+            "judge",
+            "if listing.live.keys() >= set(ours) <= set(listing.record.holders) else Gone()",
+            "",
+        ),
+        lambda: pure.TestJudge().test_a_part_of_what_was_wanted_is_not_held(),
+    ),
+    Broken(
+        "S13",
+        Mutation(
+            "who wants too much waits",
+            slots,
+            "judge",
+            "others and len(ours) > listing.record.limit",
+            "False",
+        ),
+        lambda: pure.TestJudge().test_more_than_the_limit_is_not_waited_for(),
+    ),
+    Broken(
+        "S13",
+        Mutation(
+            "a take locks the first alone", PermitAttempt, "_take_ops", "in self.mine", "in self.mine[:1]"
+        ),
+        SEVERAL.test_one_transaction_takes_all,
+    ),
+    Broken(
+        "S13",
+        Mutation(
+            "the lease is that of the first session",
+            Grant,
+            "__init__",
+            "AllOf(each.lease for each in self.all_kept) if others else kept.lease",
+            "kept.lease",
+        ),
+        SEVERAL.test_it_is_valid_for_as_long_as_the_first_to_expire,
+    ),
+    Broken(
+        "S13",
+        Mutation("a loss leaves the others", PermitKind, "lost", "self.abandon(hold)", "pass"),
+        SEVERAL.test_the_end_of_any_session_ends_it_and_the_others,
+    ),
+    Broken(
+        "S13",
+        Mutation(
+            "a release gives one back after the other",
+            PermitKind,
+            "_deletes",
+            "for pair in self._further",
+            "for pair in ()",
+        ),
+        SEVERAL.test_one_transaction_gives_all_back,
+    ),
+    Broken(
+        "S13",
+        Mutation(
+            "the first session is taken for the one that has ended",
+            PooledAttempt,
+            "_blocked",
+            "if pooled.id in unknown",
+            "if False",
+        ),
+        SEVERAL.test_a_session_that_is_unknown_at_the_take_is_found_and_all_are_replaced,
     ),
 )
 
@@ -381,4 +460,4 @@ def test_a_broken_rule_is_seen(broken: Broken) -> None:
 
 
 def test_every_rule_is_broken() -> None:
-    assert {broken.rule for broken in BROKEN} == {f"S{number}" for number in range(1, 13)}
+    assert {broken.rule for broken in BROKEN} == {f"S{number}" for number in range(1, 14)}

@@ -21,7 +21,7 @@ from consul_coord.events import Cleaned, Released
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import send_once
-from consul_coord.models import ReadOptions, ReleaseOutcome
+from consul_coord.models import ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.unlock import remove, withdraw
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from consul_coord.io import IO
-    from consul_coord.models import TxnOp
 
 SWEEPS = (1.0, 4.0, 10.0, 45.0)
 """Seconds from an unanswered request to the first look at its key, and from each look to the next.
@@ -163,15 +162,18 @@ class RemoveDead:
         return None
 
 
-async def delete_once(io: IO, contender: str, *, deadline: float) -> None:
-    """Delete the contender of a session that is about to be destroyed, in one try of half the time left.
+async def delete_once(io: IO, contender: str, *others: str, deadline: float) -> None:
+    """Delete the contenders of sessions that are about to be destroyed, in one try of half the time left.
 
-    It only spares others the lock-delay. The key has the session's name, so nobody else can have made it; a
+    It only spares others the lock-delay. A key has its session's name, so nobody else can have made it; a
     copy of the request that comes late finds nothing.
     """
-    now = io.now()
+    until = io.now() + (deadline - io.now()) / 2
     with suppress(ConsulCoordError):
-        await send_once(io, kv.delete(contender), deadline=now + (deadline - now) / 2)
+        if others:
+            await send_once(io, txn.txn(*map(TxnOp.delete, (contender, *others))), deadline=until)
+        else:
+            await send_once(io, kv.delete(contender), deadline=until)
 
 
 @dataclass(slots=True, eq=False)

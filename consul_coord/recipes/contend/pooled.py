@@ -3,6 +3,8 @@
 Rules
 - The session is the claim: destroying it ends whatever the attempt has left. It is destroyed unless every
   request of it was answered and its contender is surely gone; then the pool has it back.
+- An attempt that wants several places has a session for each. The first one queues for all. They are used,
+  and let go of, together: when one has ended, the attempt starts over with others.
 - The contender is made once for each session. When it has gone, the attempt starts over with another session.
 - A session that may have its contender is destroyed after that was deleted: otherwise Consul's lock-delay
   would keep the name closed, and with it what others may be waiting for.
@@ -33,11 +35,20 @@ class PooledAttempt(Attempt):
     """See the module."""
 
     def __init__(
-        self, io: IO, client: Shared, wanted: str, pool: SessionPool, *, timeout: float | None
+        self,
+        io: IO,
+        client: Shared,
+        wanted: str,
+        pool: SessionPool,
+        *,
+        timeout: float | None,
+        places: int = 1,
     ) -> None:
         super().__init__(io, client, wanted, timeout=timeout)
         self.pool = pool
-        self.pooled: PooledSession | None = None
+        self.mine: list[PooledSession] = []
+        """The present sessions, the one that queues first."""
+        self._places = places
         self.own: KVPair | None = None
         """Our contender as last seen; None when the present session has not joined."""
 
@@ -49,12 +60,18 @@ class PooledAttempt(Attempt):
         """Do nothing: the session is claimed when the pool gives it."""
 
     async def _need_session(self) -> PooledSession:
-        pooled = self.pooled
-        if pooled is None or not pooled.kept.lease.is_valid(self.io.now()):
+        if not self._all_valid():
             self._drop_session()
-            pooled = await self.pool.get(self.io, self._claim, deadline=self.limit)
-            self.pooled, self.kept, self.session = pooled, pooled.kept, pooled.id
-        return pooled
+        while len(self.mine) < self._places:
+            self.mine.append(await self.pool.get(self.io, self._claim, deadline=self.limit))
+        first = self.mine[0]
+        self.kept, self.session = first.kept, first.id
+        return first
+
+    def _all_valid(self) -> bool:
+        """Return whether all present sessions may be relied on."""
+        now = self.io.now()
+        return all(pooled.kept.lease.is_valid(now) for pooled in self.mine)
 
     def _claim(self, pooled: PooledSession) -> None:
         self.client.attend()  # not long before: making a session may have taken its time
@@ -63,24 +80,26 @@ class PooledAttempt(Attempt):
 
     def _drop_session(self) -> None:
         """Let go of the present session for good; its end removes whatever it has left."""
-        pooled, self.pooled, self.kept, self.own = self.pooled, None, None, None
+        mine, self.mine, self.kept, self.own = self.mine, [], None, None
         self.session = ""
         asked, self.asked = self.asked, False
-        if pooled is not None:
+        for pooled in mine:
             if not asked:
                 pooled.contender = None
             pooled.abandon()
             self.client.holds.register.remove(pooled)
 
     def _unanswered(self) -> None:
-        if self.pooled is not None:
-            self.pooled.settled = False
+        for pooled in self.mine:
+            pooled.settled = False
 
     def _blocked(self, key: str, error: TxnFailed) -> bool:
         """Take note of a refusal; returns whether it ended the session. Raises what can't be waited out."""
-        if self.kept is None:
+        if not self.mine:
             return False
-        if blocked_by(self.client.sessions, self.kept, key, error) is None:
+        unknown = {one.op.session for one in error.failures if one.op and one.kind == "invalid_session"}
+        ended = next((pooled for pooled in self.mine if pooled.id in unknown), self.mine[0])
+        if blocked_by(self.client.sessions, ended.kept, key, error) is None:
             return False
         self._drop_session()
         self._block("unreachable", cause=error)
@@ -90,10 +109,10 @@ class PooledAttempt(Attempt):
 
     async def _withdraw(self, deadline: float) -> bool:
         """Delete the contender as it was last seen."""
-        own, pooled = self.own, self.pooled
-        if pooled is None or not self.asked:
+        own = self.own
+        if not self.mine or not self.asked:
             return True
-        if own is None or not pooled.settled:
+        if own is None or not all(pooled.settled for pooled in self.mine):
             return False
         try:
             await send_once(self.io, txn.txn(TxnOp.delete_cas(own.key, own.modify_index)), deadline=deadline)
@@ -102,8 +121,7 @@ class PooledAttempt(Attempt):
         return True
 
     def _settle(self) -> None:
-        pooled = self.pooled
-        if pooled is not None:
+        for pooled in self.mine:
             self.pool.put_back(pooled)
             self.client.holds.register.remove(pooled)
 

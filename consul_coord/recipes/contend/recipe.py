@@ -127,6 +127,24 @@ def _is_wanted(handle: Handle | None) -> bool:
     return handle is not None and not handle.grant.left
 
 
+class Acquirable(Protocol):
+    """What ``acquire`` acquires: a recipe's object, or a number of a semaphore's slots."""
+
+    @property
+    def owners(self) -> Owners:
+        """The holds of its object."""
+        ...
+
+    @property
+    def reentrant(self) -> bool:
+        """Whether its owner may acquire it again."""
+        ...
+
+    def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> Attempt:
+        """Return one call of ``acquire``, not begun yet."""
+        ...
+
+
 class Recipe(Cancellable, ABC, Generic[S]):
     """One object of a user's: ``name`` is what it is about, ``one`` what a holder has."""
 
@@ -167,7 +185,7 @@ class Recipe(Cancellable, ABC, Generic[S]):
 def acquire(
     io: IO,
     client: Shared,
-    recipe: Recipe[Any],
+    recipe: Acquirable,
     *,
     timeout: float | None,
     max_hold: float | None = None,
@@ -214,7 +232,7 @@ async def _enter_again(io: IO, handle: Handle) -> Handle:
 
 
 async def try_acquire(
-    io: IO, client: Shared, recipe: Recipe[Any], *, max_hold: float | None = None
+    io: IO, client: Shared, recipe: Acquirable, *, max_hold: float | None = None
 ) -> Handle | None:
     """Acquire if that can be done at once; None when somebody else has it, or a lock-delay is in force.
 

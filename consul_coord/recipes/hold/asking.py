@@ -60,7 +60,9 @@ async def ensure(io: IO, sessions: Sessions, hold: Grant, *, seconds: float) -> 
     if hold.lease.remaining(io.now()) >= seconds:
         return
     try:
-        await renew(io, sessions, hold.kept, deadline=hold.lease.valid_until)
+        for each in hold.all_kept:
+            if each.lease.remaining(io.now()) < seconds:
+                await renew(io, sessions, each, deadline=hold.lease.valid_until)
     except ConsulCoordError:
         check(hold, io.now())
         raise

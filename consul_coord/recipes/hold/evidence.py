@@ -41,7 +41,7 @@ class HoldWatch:
         self.along: tuple[HoldWatch, ...] = ()
         """Other keys of the hold, which are looked at whenever a query for this one ends."""
         self.over = hold.over
-        self.kept = hold.kept
+        self.kept = watch.kept or hold.kept
 
     async def seen(self, io: IO, result: Result[KVPair | None], *, consistent: bool) -> None:
         """Take note of a reading of the key. Raises what stands in the way of making sure."""
@@ -89,5 +89,5 @@ async def _conclude(
     if hold.lease.ended_by is None:
         # SessionNotFound has ended the hold; whatever else is raised, the key itself is evidence enough.
         with suppress(ConsulCoordError):
-            await sessions.confirm(io, hold.kept)
+            await sessions.confirm(io, watch.kept or hold.kept)
     hold.lose(loss)

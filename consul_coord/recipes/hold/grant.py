@@ -18,6 +18,7 @@ Rules
 - The end is settled once, by whoever comes first, and never undone. Whoever settles it also tells everybody
   else.
 - The fence is taken once, from the granting reply, and never changes.
+- A hold may depend on several sessions, as a permit of several slots does. It has the lease of all then.
 - Callers have a ``Handle``: when nobody refers to it any more, nobody can release the hold, and the register
   gives it back.
 """
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Protocol
 from consul_coord.errors import LockLost
 from consul_coord.io import Once, Signal
 from consul_coord.models import HoldState, LossReason, Sequencer, TxnOp
+from consul_coord.recipes.session.lease import AllOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.models import KVPair, ReleaseOutcome
     from consul_coord.recipes.session.keeping import KeptSession
+    from consul_coord.recipes.session.lease import LeaseView
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class KeyWatch:
     """ModifyIndex to watch from."""
     loss: Callable[[KVPair | None], LossReason | None]
     """Returns what a reading of the key, newer than the fence, says of the hold: None when it goes on."""
+    kept: KeptSession | None = None
+    """The session that has locked it, if that is not the hold's first."""
     seldom: bool = False
     """Whether it is enough to look at the key every few seconds: a connection for it would be too much."""
 
@@ -122,6 +127,7 @@ class Grant:
         "_end",
         "_limits",
         "_lost_callbacks",
+        "all_kept",
         "depth",
         "entered",
         "fence",
@@ -157,17 +163,20 @@ class Grant:
         kind: HoldKind,
         now: float,
         announcer: Announcer,
+        others: tuple[KeptSession, ...] = (),
     ) -> None:
         self.key = granted.key
         self.session = kept.id
         self.kept = kept
+        self.all_kept = (kept, *others)
+        """All sessions that it depends on."""
         self.fence = granted.modify_index
         self.last_index = granted.modify_index
         """ModifyIndex of this hold's own last write to the key."""
         self.lock_index = granted.lock_index
         self.value = value
         self.flags = flags
-        self.lease = kept.lease
+        self.lease: LeaseView = AllOf(each.lease for each in self.all_kept) if others else kept.lease
         self.kind = kind
         """How it is watched, guarded and given back."""
         self.depth = 1

@@ -133,18 +133,28 @@ class Holds:
         kind: HoldKind,
         keeps: object = None,
         fence: int | None = None,
+        others: tuple[KeptSession, ...] = (),
     ) -> Handle:
         """Register a hold that the server has granted; returns what keeps it.
 
-        ``keeps`` lives as long as the hold does. ``fence`` is the key's ModifyIndex if None.
+        ``keeps`` lives as long as the hold does. ``fence`` is the key's ModifyIndex if None. ``others`` are
+        the sessions that the hold depends on besides.
         """
         hold = Grant(
-            granted, kept=kept, value=value, flags=flags, kind=kind, now=self._host.now(), announcer=self
+            granted,
+            kept=kept,
+            value=value,
+            flags=flags,
+            kind=kind,
+            now=self._host.now(),
+            announcer=self,
+            others=others,
         )
         hold.fence = granted.modify_index if fence is None else fence
         handle = Handle(hold, keeps)
         self.register.enter(hold, handle)
-        kept.dependents[hold] = None
+        for each in hold.all_kept:
+            each.dependents[hold] = None
         self._watch(hold)
         return handle
 
@@ -188,12 +198,13 @@ class Holds:
 
     def forget(self, hold: Grant) -> None:
         """Take a hold out of the register: it is given back, or its loss is announced."""
-        hold.kept.dependents.pop(hold, None)
+        for each in hold.all_kept:
+            each.dependents.pop(hold, None)
         self.register.remove(hold)
 
     def abandoned(self, hold: Grant) -> None:
         """Give back a hold that nobody refers to any more."""
-        ended_by = hold.kept.lease.ended_by
+        ended_by = hold.lease.ended_by
         if not hold.released and (ended_by is not None or hold.kept.exported):
             # The server frees the key with its session, or that goes on elsewhere.
             hold.lose(ended_by or LossReason.CLIENT_CLOSED)

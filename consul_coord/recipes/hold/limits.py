@@ -70,7 +70,7 @@ class Limits:
     def _give_back(self, hold: Grant) -> None:
         if self._owed.pop(hold, None) is None:
             return
-        if hold.kept.lease.ended_by is None and not hold.kept.exported:
+        if hold.lease.ended_by is None and not hold.kept.exported:
             hold.kind.abandon(hold)
         else:
             hold.kind.lost(hold)
@@ -83,7 +83,7 @@ class Limits:
                 if not hold.is_held(io.now()):
                     self._limited.pop(hold, None)
             for hold, due in list(self._owed.items()):
-                if io.now() >= due or hold.kept.lease.ended_by is not None:
+                if io.now() >= due or hold.lease.ended_by is not None:
                     self._give_back(hold)
             limits = [hold.limited_until for hold in list(self._limited)]
             self._wakes_at = min([io.now() + LOOK, *limits, *list(self._owed.values())])

@@ -17,6 +17,10 @@ Rules, each with what happens without it
   ids counted as holders: the reply names all of them, so the next take, if there is one, names none. The
   front then watches the prefix for a pause only, and tries the refused again: the end of a lock-delay is not
   an event. With the pause alone, without the watch, it would sleep while other slots get free.
+- An attempt for several slots queues with the first of its sessions. Its take enters all of them, and locks a
+  contender for each, or nothing. So it never holds a part, and two such attempts can't wait for each other.
+  When any of the sessions has ended, it starts over with others; a part that it finds in the record is let go
+  of, as a take that it gave up for lost has brought that.
 - *Taking at once*: if the record has not changed since this client left it, with a slot free and nobody
   waiting, then nobody has come or gone: one transaction takes the slot, without a place in the queue. It
   fails on the record's index if anything happened. Each record is tried once, so that each waiter is passed
@@ -38,13 +42,13 @@ from consul_coord.recipes.contend.attempt import FIRST_PAUSE, LONGEST_PAUSE
 from consul_coord.recipes.contend.pooled import PooledAttempt
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.kind import PermitKind
-from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Prune
+from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Prune, TooSmall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.io import IO
-    from consul_coord.models import KVPair
+    from consul_coord.models import KVPair, TxnResult
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Handle
     from consul_coord.recipes.semaphore.kind import Memory
@@ -66,8 +70,10 @@ class PermitAttempt(PooledAttempt):
         *,
         limit: int,
         timeout: float | None,
+        permits: int = 1,
     ) -> None:
-        super().__init__(io, client, plan.prefix, memory.sessions, timeout=timeout)
+        super().__init__(io, client, plan.prefix, memory.sessions, timeout=timeout, places=permits)
+        self.permits = permits
         self.plan = plan
         self.value = client.name if plan.value is None else plan.value
         self.memory = memory
@@ -110,7 +116,8 @@ class PermitAttempt(PooledAttempt):
         """Queue at the end, or keep the place, and return what the semaphore looks like."""
         prefix = slots.directory(self.plan.prefix)
         try:
-            result = await self._ask(self._lock_own(slots.waiting(self.value)), TxnOp.get_tree(prefix))
+            wait = self._lock(self.session, slots.waiting(self.value, permits=self.permits))
+            result = await self._ask(wait, TxnOp.get_tree(prefix))
         except TxnFailed as error:
             self._refused(error)
             return None
@@ -163,6 +170,8 @@ class PermitAttempt(PooledAttempt):
         if isinstance(verdict, Gone):
             self._drop_session()
             return None
+        if isinstance(verdict, TooSmall):
+            raise self._too_small(verdict.limit)
         self.own = verdict.own
         if isinstance(verdict, Front):
             await self._wait_at_the_front(listing)
@@ -171,11 +180,20 @@ class PermitAttempt(PooledAttempt):
             await self._wait_behind(verdict)
             return None
         if isinstance(verdict, Held):
-            return self._granted(listing.record, verdict.own, alone=False)
+            contenders = tuple(listing.live[pooled.id] for pooled in self.mine)
+            return self._granted(listing.record, contenders, alone=False)
         return await self._write(verdict, listing)
 
     def _judge(self, listing: Listing) -> Verdict:
-        return slots.judge(listing, self.session, born=self.born, refused=self.refused)
+        others = [pooled.id for pooled in self.mine[1:]]
+        return slots.judge(listing, self.session, born=self.born, refused=self.refused, others=others)
+
+    def _too_small(self, limit: int) -> SemaphoreLimitConflict:
+        message = (
+            f"the limit of the semaphore {self.plan.prefix!r} is {limit} by now: {self.permits} permits were "
+            f"asked for. Ask for fewer, or raise the limit with resize({self.permits})"
+        )
+        return SemaphoreLimitConflict(message, key=self.plan.prefix, local=self._own_limit, remote=limit)
 
     async def _wait_at_the_front(self, listing: Listing) -> None:
         if self.refused:
@@ -215,14 +233,15 @@ class PermitAttempt(PooledAttempt):
             return None
         if isinstance(verdict, Prune):
             return None
-        return self._granted(record, result[-1][0], alone=not listing.wanted(but_by=self.session))
+        alone = not listing.wanted(but_by=self.session)
+        return self._granted(record, self._locked_by(result), alone=alone)
 
     async def _take_at_once(self) -> Handle | None:
         """Take without queueing where nothing has happened since this client left; None to queue."""
-        left = None if self.plan.fair or not self.session else self.memory.recall()
+        left = None if self.plan.fair or not self.session else self.memory.recall(self.permits)
         if left is None or self._limit_seen is not None or left.limit != self._own_limit:
             return None
-        record = left.with_holders((*left.holders, self.session))
+        record = left.with_holders((*left.holders, *(pooled.id for pooled in self.mine)))
         try:
             result = await self._ask(*self._take_ops(record))
         except TxnFailed as error:
@@ -234,40 +253,50 @@ class PermitAttempt(PooledAttempt):
             self._drop_session()
             raise
         self.memory.quick_take.succeeded()
-        return self._granted(record, result[1][0], alone=True)
+        return self._granted(record, self._locked_by(result), alone=True)
 
-    def _take_ops(self, record: Record) -> tuple[TxnOp, TxnOp]:
-        return self._write_record(record), self._lock_own(slots.holding(self.value))
+    def _take_ops(self, record: Record) -> tuple[TxnOp, ...]:
+        """Return the operations that enter us in the record and lock our contenders, which come last."""
+        value = slots.holding(self.value)
+        return self._write_record(record), *(self._lock(pooled.id, value) for pooled in self.mine)
+
+    def _locked_by(self, take: TxnResult) -> tuple[KVPair, ...]:
+        """Return our contenders, as a take has locked them."""
+        return tuple(take[at][0] for at in range(-len(self.mine), 0))
 
     def _write_record(self, record: Record) -> TxnOp:
         key = slots.record_key(self.plan.prefix)
         return TxnOp.cas(key, record.encode(), record.index, flags=record.flags)
 
-    def _granted(self, record: Record, own: KVPair, *, alone: bool) -> Handle | None:
-        """Register the permit; None when its session can't be relied on any more."""
-        pooled = self.pooled
-        if pooled is None or not pooled.kept.lease.is_valid(self.io.now()):
+    def _granted(self, record: Record, contenders: tuple[KVPair, ...], *, alone: bool) -> Handle | None:
+        """Register the permit; None when a session of it can't be relied on any more."""
+        if not self.mine or not self._all_valid():
             self._drop_session()
             return None
+        own, *further = contenders
         taken = record.at(own.modify_index)
         self.pool.saw(taken.index, taken.holders)
-        self.kind = PermitKind(self.client, self.memory, pooled, taken, alone=alone)
+        self.kind = PermitKind(
+            self.client, self.memory, tuple(self.mine), taken, further=tuple(further), alone=alone
+        )
+        first, *others = self.mine
         handle = self.client.holds.grant(
             own,
-            kept=pooled.kept,
+            kept=first.kept,
             value=slots.holding(self.value),
             flags=self.plan.flags,
             kind=self.kind,
+            others=tuple(pooled.kept for pooled in others),
         )
-        self.client.holds.register.remove(pooled)
+        for pooled in self.mine:
+            self.client.holds.register.remove(pooled)
         self.pool.prepare()
         return handle
 
     # -- asking
 
-    def _lock_own(self, value: bytes) -> TxnOp:
-        key = self.contender_of(self.session)
-        return TxnOp.lock(key, self.session, value=value, flags=self.plan.flags)
+    def _lock(self, session: str, value: bytes) -> TxnOp:
+        return TxnOp.lock(self.contender_of(session), session, value=value, flags=self.plan.flags)
 
     def _refused(self, error: TxnFailed, *, removing: int = 0, listing: Listing | None = None) -> None:
         """Take note of why a slot could not be taken. Raises what can't be waited out.

@@ -16,6 +16,9 @@ Rules, each with what happens without it
   the lock-delay.
 - A permit that was lost is not given back, and its session is destroyed as it is: the lock-delay then covers
   what its former holder may still have under way.
+- A permit of several slots has a line and a contender for each, by as many sessions. It is lost with any of
+  them, and given back whole, in one transaction. The lock-delays of the others cover its former holder then.
+  Its first contender has a query; the others are looked at every few seconds, as the record is.
 - A session whose permit wrote its value is not used again: a late copy of that write would turn a later
   waiter's mark into a holder's, and nobody would follow it.
 """
@@ -23,6 +26,7 @@ Rules, each with what happens without it
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, DecodeError, SessionNotFound, TxnFailed
@@ -33,7 +37,7 @@ from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import delete_once
 from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.hold.grant import Ending, KeyWatch
-from consul_coord.recipes.hold.kind import KeyOfSession, watch_of
+from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, watch_of
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.backoff import AdaptiveBackoff
 from consul_coord.recipes.session.keeping import renew
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.recipes.semaphore.slots import Listing, Record
+    from consul_coord.recipes.session.keeping import KeptSession
     from consul_coord.recipes.session.pool import PooledSession, SessionPool
 
 _RELEASED = Ending(ReleaseOutcome.RELEASED)
@@ -61,15 +66,14 @@ class Memory:
         self._left: list[Record] = []
 
     def left(self, listing: Listing) -> None:
-        """Remember the record as this client left it, if a slot is free and nobody waits for one."""
-        record = listing.record
-        free = len(record.holders) < record.limit
-        self._left = [record] if free and not listing.wanted() else []
+        """Remember the record as this client left it, if nobody waits."""
+        self._left = [] if listing.wanted() else [listing.record]
 
-    def recall(self) -> Record | None:
-        """Return the record as left last, once; None when there is none, or it is not worth a try."""
+    def recall(self, permits: int = 1) -> Record | None:
+        """Return the record as left last, once, if so many slots were free; None if it is not worth a try."""
         left, self._left = self._left, []
-        return left[0] if left and self.quick_take.worth_a_try() else None
+        fits = left and len(left[0].holders) + permits <= left[0].limit
+        return left[0] if fits and self.quick_take.worth_a_try() else None
 
     def read(self, pairs: tuple[KVPair, ...], index: int) -> Listing:
         """Read a listing made after a take, when there is a record. Raises DecodeError."""
@@ -80,11 +84,22 @@ class PermitKind(KeyOfSession):
     """How a permit is held."""
 
     def __init__(
-        self, client: Shared, memory: Memory, session: PooledSession, record: Record, *, alone: bool
+        self,
+        client: Shared,
+        memory: Memory,
+        sessions: tuple[PooledSession, ...],
+        record: Record,
+        *,
+        alone: bool,
+        further: tuple[KVPair, ...] = (),
     ) -> None:
         self._client = client
         self._memory = memory
-        self._session = session
+        self._sessions = sessions
+        """Those that hold a slot each, the hold's own first."""
+        self._ids = frozenset(session.id for session in sessions)
+        self._further = further
+        """The contenders of the others, as the take made them."""
         self._record = record
         """The record as of the take."""
         self._alone = alone
@@ -93,9 +108,14 @@ class PermitKind(KeyOfSession):
         """Whether the record was found to be missing."""
 
     def watches(self, hold: Grant) -> tuple[KeyWatch, ...]:
-        """Return the watches on the contender and on the record."""
+        """Return the watches on the contenders and on the record."""
         key = slots.record_key(self._memory.prefix)
-        return watch_of(hold), KeyWatch(key, self._record.index, self._record_loss, seldom=True)
+        record = KeyWatch(key, self._record.index, self._record_loss, seldom=True)
+        return watch_of(hold), record, *map(_watch_further, self._further, hold.all_kept[1:])
+
+    def guard(self, hold: Grant) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a HoldKind's
+        """Return the checks of the further contenders."""
+        return tuple(TxnOp.check_session(pair.key, slots.session_of(pair)) for pair in self._further)
 
     def _record_loss(self, pair: KVPair | None) -> LossReason | None:
         if pair is None:
@@ -107,7 +127,7 @@ class PermitKind(KeyOfSession):
         except DecodeError:
             return LossReason.SLOT_REMOVED
         self._memory.sessions.saw(record.index, record.holders)
-        return None if self._session.id in record.holders else LossReason.SLOT_REMOVED
+        return None if self._ids <= set(record.holders) else LossReason.SLOT_REMOVED
 
     def words_for(self, loss: LossReason) -> str | None:
         """Return that it is the record that was deleted, if it was that."""
@@ -117,16 +137,15 @@ class PermitKind(KeyOfSession):
 
     def kept_as(self, value: bytes) -> bytes:
         """Return the value with a holder's mark. Raises ValueTooLarge."""
-        held = check_value(
-            (slots.contender_key(self._memory.prefix, self._session.id),), slots.holding(value)
-        )
-        self._session.settled = False
+        first = self._sessions[0]
+        held = check_value((slots.contender_key(self._memory.prefix, first.id),), slots.holding(value))
+        first.settled = False
         return held
 
     # -- giving back
 
     async def give_back(self, io: IO, hold: Grant, *, deadline: float) -> Ending:
-        """Free the slot; the session is kept for the next attempt if it is fit for that."""
+        """Free the slots; the sessions are kept for the next attempt if they are fit for that."""
         with suppress(ConsulCoordError):
             return await self._leave(io, hold, deadline)
         await self._destroy(io, hold, deadline)
@@ -141,29 +160,36 @@ class PermitKind(KeyOfSession):
         return await self._withdraw(io, hold, deadline)
 
     async def _leave_tidily(self, io: IO, hold: Grant, deadline: float) -> Ending:
-        """Take the session out of the record, too."""
-        prefix, record = self._memory.prefix, self._record.without(self._session.id)
+        """Take the sessions out of the record, too."""
+        prefix, record = self._memory.prefix, self._record.without(self._ids)
         ops = (
-            TxnOp.check_session(hold.key, hold.session),
+            *self._checks(hold),
             TxnOp.cas(slots.record_key(prefix), record.encode(), record.index, flags=record.flags),
-            TxnOp.delete_cas(hold.key, hold.last_index),
+            *self._deletes(hold),
             TxnOp.get_tree(slots.directory(prefix)),
         )
         result = await send_once(io, txn.txn(*ops), deadline=deadline)
         self._memory.tidy_leave.succeeded()
-        self._memory.left(self._memory.read(result[3], result.index))
-        self._session.taken_at = 0
-        self._memory.sessions.put_back(self._session)
+        self._memory.left(self._memory.read(result[len(ops) - 1], result.index))
+        self._put_back(taken_at=0)
         return _RELEASED
 
+    def _checks(self, hold: Grant) -> tuple[TxnOp, ...]:
+        return TxnOp.check_session(hold.key, hold.session), *self.guard(hold)
+
+    def _deletes(self, hold: Grant) -> tuple[TxnOp, ...]:
+        others = (TxnOp.delete_cas(pair.key, pair.modify_index) for pair in self._further)
+        return TxnOp.delete_cas(hold.key, hold.last_index), *others
+
+    def _put_back(self, *, taken_at: int) -> None:
+        for session in self._sessions:
+            session.taken_at = taken_at
+            self._memory.sessions.put_back(session)
+
     async def _withdraw(self, io: IO, hold: Grant, deadline: float) -> Ending:
-        """Delete the contender alone, and look whether it stood for a slot until then."""
-        key = slots.record_key(self._memory.prefix)
-        ops = (
-            TxnOp.check_session(hold.key, hold.session),
-            TxnOp.get(key),
-            TxnOp.delete_cas(hold.key, hold.last_index),
-        )
+        """Delete the contenders alone, and look whether they stood for slots until then."""
+        checks = self._checks(hold)
+        ops = (*checks, TxnOp.get(slots.record_key(self._memory.prefix)), *self._deletes(hold))
         try:
             result = await send_once(io, txn.txn(*ops), deadline=deadline)
         except TxnFailed as error:
@@ -172,34 +198,43 @@ class PermitKind(KeyOfSession):
                 raise
             self.lost(hold)
             return Ending(ReleaseOutcome.ALREADY_LOST, loss)
-        self._session.taken_at = hold.fence
-        self._memory.sessions.put_back(self._session)
-        loss = self._record_loss(result[1][0] if result[1] else None)
+        self._put_back(taken_at=hold.fence)
+        record = result[len(checks)]
+        loss = self._record_loss(record[0] if record else None)
         return _RELEASED if loss is None else Ending(ReleaseOutcome.ALREADY_LOST, loss)
 
     async def _found(self, io: IO, error: TxnFailed, deadline: float) -> LossReason | None:
         """Return what a refused withdrawal shows to have happened to the slot; None when it is still ours."""
         refused = {failure.op_index: failure.kind for failure in error.failures}
-        if 0 not in refused:
-            return self._record_loss(None) if refused.get(1) == "missing" else None
+        at = min(refused, default=len(self._sessions))
+        if at >= len(self._sessions):
+            return self._record_loss(None) if refused.get(len(self._sessions)) == "missing" else None
         try:
-            await renew(io, self._client.sessions, self._session.kept, deadline=deadline)
+            await renew(io, self._client.sessions, self._sessions[at].kept, deadline=deadline)
         except SessionNotFound:
             return LossReason.SESSION_GONE
-        return LossReason.KEY_DELETED if refused[0] == "missing" else LossReason.RELEASED_BY_OTHER
+        return LossReason.KEY_DELETED if refused[at] == "missing" else LossReason.RELEASED_BY_OTHER
 
     async def _destroy(self, io: IO, hold: Grant, deadline: float) -> None:
-        kept = self._session.kept
-        await delete_once(io, hold.key, deadline=deadline)
-        call = session_endpoint.destroy(kept.id)
-        await perform(io, call, deadline=deadline, attempt=deadline - io.now())
-        self._client.sessions.end(kept, LossReason.CLIENT_CLOSED)
+        await delete_once(io, hold.key, *(pair.key for pair in self._further), deadline=deadline)
+        for session in self._sessions:
+            call = session_endpoint.destroy(session.id)
+            await perform(io, call, deadline=deadline, attempt=deadline - io.now())
+            self._client.sessions.end(session.kept, LossReason.CLIENT_CLOSED)
 
     def abandon(self, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
-        """Leave the deleting of the contender and the destroying of the session to the reaper."""
-        self._session.abandon()
+        """Leave the deleting of the contenders and the destroying of the sessions to the reaper."""
+        for session in self._sessions:
+            session.abandon()
 
     def lost(self, hold: Grant) -> None:
-        """Leave the destroying of the session to the reaper, with its contender as it is."""
-        self._session.contender = None
+        """Leave the destroying of the sessions to the reaper, with their contenders as they are."""
+        for session in self._sessions:
+            session.contender = None
         self.abandon(hold)
+
+
+def _watch_further(contender: KVPair, kept: KeptSession) -> KeyWatch:
+    """Return the watch on a further contender of a permit."""
+    loss = partial(loss_of, kept.id)
+    return KeyWatch(contender.key, contender.modify_index, loss, kept=kept, seldom=True)

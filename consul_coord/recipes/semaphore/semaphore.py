@@ -30,6 +30,7 @@ from consul_coord.recipes.semaphore.kind import Memory
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
+    from consul_coord.recipes.contend.recipe import Acquirable
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.semaphore.plan import SemaphorePlan
     from consul_coord.recipes.semaphore.slots import Listing, Record
@@ -55,10 +56,23 @@ class SemaphoreObject(Recipe[Memory]):
         """Return a limit that this semaphore can have. Raises InvalidArgument, ValueTooLarge."""
         return slots.check_limit(self.plan.prefix, limit, value=self.plan.value or b"")
 
-    def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> PermitAttempt:
+    def of(self, permits: int) -> Acquirable:
+        """Return what gives so many slots in one take. Raises InvalidArgument, ValueTooLarge."""
+        if type(permits) is int and permits == 1:
+            return self
+        value = self.plan.value or b""
+        return Several(self, slots.check_permits(self.plan.prefix, permits, limit=self.limit, value=value))
+
+    def attempt(self, io: IO, client: Shared, *, timeout: float | None, permits: int = 1) -> PermitAttempt:
         """Return one call of ``acquire``, not begun yet."""
         attempt = PermitAttempt(
-            io, client, self.plan, self.with_client(client), limit=self.limit, timeout=timeout
+            io,
+            client,
+            self.plan,
+            self.with_client(client),
+            limit=self.limit,
+            timeout=timeout,
+            permits=permits,
         )
         self.attempts.add(attempt)
         return attempt
@@ -68,6 +82,21 @@ class SemaphoreObject(Recipe[Memory]):
         spec = replace(self.plan.session or client.sessions.spec, behavior="delete")
         pool = client.pools.pool(slots.directory(self.plan.prefix), spec)
         return Memory(pool, self.plan.prefix, self.plan.flags)
+
+
+class Several:
+    """A number of a semaphore's slots, to be acquired in one take."""
+
+    reentrant = False
+
+    def __init__(self, semaphore: SemaphoreObject, permits: int) -> None:
+        self._semaphore = semaphore
+        self._permits = permits
+        self.owners = semaphore.owners
+
+    def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> PermitAttempt:
+        """Return one call of ``acquire``, not begun yet."""
+        return self._semaphore.attempt(io, client, timeout=timeout, permits=self._permits)
 
 
 async def read(io: IO, client: Shared, semaphore: SemaphoreObject) -> Listing:
@@ -184,7 +213,7 @@ async def _bury(io: IO, client: Shared, semaphore: SemaphoreObject, record: Reco
     prefix, deadline = semaphore.plan.prefix, io.now() + client.timeout
     key = slots.record_key(prefix)
     while True:
-        removed = record.holders[: slots.MOST_REMOVED]
+        removed = record.holders[: slots.most_removed()]
         rest = record.with_holders(record.holders[len(removed) :])
         write = (
             TxnOp.cas(key, rest.encode(), rest.index, flags=rest.flags)

@@ -13,7 +13,7 @@ Rules, each with what happens without it
   removes a dead holder from the record also locks and deletes that holder's contender key, which Consul
   refuses while the lock-delay of that key is in force. Nothing else removes another's id from the record: the
   id is all that a later take can know it by. A refused id counts as a holder until it is tried again, also
-  for ranks: otherwise a later waiter passes the front. One take removes at most ``MOST_REMOVED`` ids, because
+  for ranks: otherwise a later waiter passes the front. One take removes at most ``most_removed`` ids, because
   a transaction has 64 operations.
 - The value of a contender begins with a mark: this package's waiters queue by CreateIndex, among themselves.
   Foreign clients carry no mark. They are counted as holders, never as waiters: they take a slot by writing
@@ -22,6 +22,11 @@ Rules, each with what happens without it
   whole prefix: it alone sees a leave, a resize, and the death of a holder, which changes no record. Everybody
   else watches the contender right before his own. A take changes that contender, so that it wakes its
   follower.
+- A waiter may want several slots. It has as many sessions, because the record names each session once. The
+  *first* of them queues, with a mark that says how many slots are wanted; one take enters all of them. A
+  waiter takes when what it wants is free besides what all before it want: otherwise a stream of small ones
+  passes a large one for ever. Nobody holds a part while waiting for the rest: so no two wait for each other.
+  Whoever wants more than the limit, as after a resize, leaves: otherwise all wait behind him for ever.
 - A take names the index of the record that was judged, so that nothing older can admit or remove anybody.
 - A record is written back in the form it was found in: its flags, a list where it had a list, and what is
   not known here. A record that can't be read is never written.
@@ -42,7 +47,7 @@ from consul_coord.http.endpoints._call import BODY_LIMIT
 from consul_coord.models import SEMAPHORE_FLAGS, TxnOp
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from consul_coord.models import KVPair
 
@@ -50,16 +55,27 @@ _RECORD = ".lock"
 _WAITING = b"consul-coord:wait"
 _HOLDING = b"consul-coord:held"
 _BETWEEN = b"\n"
+_WANTS = re.compile(rb"consul-coord:wait(?: ([1-9][0-9]{0,3}))?")
 _SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _HOLDER_BYTES = len('"11111111-1111-1111-1111-111111111111":true,')
 _ENVELOPE = 2_000
 """Bytes of a take besides its two values and the prefix: verbs, session ids, indexes."""
 _PREFIXES = 3
 """How often a take names the prefix."""
-MOST_REMOVED = 30
-"""Dead holders that one take removes at most: two operations each, and three more, of Consul's 64."""
+MOST_PERMITS = 31
+"""Slots that one permit has at most: leaving takes two operations for each, and two more, of Consul's 64."""
+_FURTHER = 300
+"""Bytes of the operation that locks one further slot, besides the prefix and the value."""
 _REMOVAL = 400
 """Bytes of the two operations that remove a dead holder, besides the prefix, which they name twice."""
+
+
+def most_removed(permits: int = 1) -> int:
+    """Return how many dead holders a take removes at most.
+
+    Two operations for each, one for each slot that it takes, and two more, of Consul's 64.
+    """
+    return (62 - permits) // 2
 
 
 def directory(prefix: str) -> str:
@@ -100,9 +116,10 @@ def removal(prefix: str, removed: Iterable[str], *, by: str) -> tuple[TxnOp, ...
 # ------------------------------------------------------------------------------------------------------
 
 
-def waiting(value: bytes) -> bytes:
-    """Return a waiter's value with its mark."""
-    return _WAITING + _BETWEEN + value
+def waiting(value: bytes, *, permits: int = 1) -> bytes:
+    """Return a waiter's value with its mark, which says how many slots it wants if that is more than one."""
+    wanted = b" %d" % permits if permits > 1 else b""
+    return _WAITING + wanted + _BETWEEN + value
 
 
 def holding(value: bytes) -> bytes:
@@ -110,15 +127,16 @@ def holding(value: bytes) -> bytes:
     return _HOLDING + _BETWEEN + value
 
 
-def is_waiting(contender: KVPair) -> bool:
-    """Return whether a contender is one of this package's waiters."""
-    return contender.value.partition(_BETWEEN)[0] == _WAITING
+def wanted_by(contender: KVPair) -> int:
+    """Return how many slots one of this package's waiters wants; 0 for any other contender."""
+    found = _WANTS.fullmatch(contender.value.partition(_BETWEEN)[0])
+    return int(found[1] or 1) if found else 0
 
 
 def value_of(contender: KVPair) -> bytes:
     """Return a contender's value without its mark; a foreign one's as it is."""
     mark, _, value = contender.value.partition(_BETWEEN)
-    return value if mark in {_WAITING, _HOLDING} else contender.value
+    return value if mark == _HOLDING or _WANTS.fullmatch(mark) else contender.value
 
 
 # -- the record
@@ -152,9 +170,9 @@ class Record:
         """Return the record with other holders."""
         return replace(self, holders=tuple(holders))
 
-    def without(self, session: str) -> Record:
-        """Return the record without one holder."""
-        return self.with_holders(holder for holder in self.holders if holder != session)
+    def without(self, sessions: Collection[str]) -> Record:
+        """Return the record without some holders."""
+        return self.with_holders(holder for holder in self.holders if holder not in sessions)
 
 
 def read_record(pair: KVPair | None, *, limit: int, flags: int) -> Record:
@@ -204,17 +222,18 @@ def _holders(value: object) -> tuple[str, ...]:
     return tuple(_json.mapping("it.Holders", value, lambda _what, held: held))
 
 
-def check_limit(prefix: str, limit: object, *, value: bytes = b"") -> int:
-    """Return a limit that can be worked with.
+def check_limit(prefix: str, limit: object, *, value: bytes = b"", permits: int = 1) -> int:
+    """Return a limit that can be worked with, for permits of so many slots.
 
     Raises InvalidArgument when it is none, ValueTooLarge when the record could outgrow what Consul takes.
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         message = f"limit must be an integer of 1 or more, not {limit!r}"
         raise InvalidArgument(message)
-    size = _ENVELOPE + MOST_REMOVED * _REMOVAL
-    size += (_PREFIXES + 2 * MOST_REMOVED) * len(_json.dump(prefix))
-    size += _as_base64(limit * _HOLDER_BYTES) + _as_base64(len(holding(value)))
+    removed = most_removed(permits)
+    size = _ENVELOPE + removed * _REMOVAL + (permits - 1) * _FURTHER
+    size += (_PREFIXES + permits - 1 + 2 * removed) * len(_json.dump(prefix))
+    size += _as_base64(limit * _HOLDER_BYTES) + permits * _as_base64(len(holding(value)))
     if size > BODY_LIMIT:
         message = (
             f"the semaphore {prefix!r} can't have {limit} holders and a value of {len(value)} bytes: "
@@ -222,6 +241,17 @@ def check_limit(prefix: str, limit: object, *, value: bytes = b"") -> int:
         )
         raise ValueTooLarge(message, size=size, limit=BODY_LIMIT)
     return limit
+
+
+def check_permits(prefix: str, permits: object, *, limit: int, value: bytes = b"") -> int:
+    """Return a number of slots that one permit can have. Raises InvalidArgument, ValueTooLarge."""
+    most = min(limit, MOST_PERMITS)
+    if isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= most:
+        why = f"the limit of {prefix!r}" if most == limit else "as many as fit into one transaction"
+        message = f"permits must be an integer from 1 to {most}, {why}, not {permits!r}"
+        raise InvalidArgument(message)
+    check_limit(prefix, limit, value=value, permits=permits)
+    return permits
 
 
 def _as_base64(size: int) -> int:
@@ -260,7 +290,7 @@ class Listing:
         found = (
             pair
             for session, pair in self.live.items()
-            if session not in self.record.holders and is_waiting(pair)
+            if session not in self.record.holders and wanted_by(pair)
         )
         return tuple(sorted(found, key=lambda pair: (pair.create_index, pair.key)))
 
@@ -291,7 +321,7 @@ def read(prefix: str, pairs: Iterable[KVPair], *, limit: int, flags: int, index:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """We hold a slot already: the reply to the request that took it was lost."""
+    """We hold our slots already: the reply to the request that took it was lost."""
 
     own: KVPair
 
@@ -302,8 +332,15 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class TooSmall:
+    """We want more slots than there are: leave the queue."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Take:
-    """A slot is free for us: write this record, at its index, with ``removal`` of the dead it leaves out."""
+    """There is room for us: write this record, at its index, with ``removal`` of the dead it leaves out."""
 
     own: KVPair
     record: Record
@@ -312,7 +349,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """So many are dead that one take can't remove enough: write this record first, which takes no slot."""
+    """So many are dead that one take can't remove enough: write this record first, which takes nothing."""
 
     own: KVPair
     record: Record
@@ -321,7 +358,7 @@ class Prune:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """We are the first of those for whom there is no slot: watch the prefix."""
+    """We are the first in the queue, and there is not enough for us: watch the prefix."""
 
     own: KVPair
 
@@ -335,29 +372,47 @@ class Follow:
     position: int
 
 
-Verdict = Held | Gone | Take | Prune | Front | Follow
+Verdict = Held | Gone | TooSmall | Take | Prune | Front | Follow
 
 
-def judge(listing: Listing, session: str, *, born: int, refused: Collection[str] = frozenset()) -> Verdict:
+def judge(
+    listing: Listing,
+    session: str,
+    *,
+    born: int,
+    refused: Collection[str] = frozenset(),
+    others: Sequence[str] = (),
+) -> Verdict:
     """Return what a listing means for a session whose contender was made at the index ``born``.
 
     A contender with another CreateIndex belongs to an earlier hold, as an old leader shows it, or was made by
-    a request that had been given up. ``refused`` are dead holders whose lock-delay is in force.
+    a request that had been given up. ``refused`` are dead holders whose lock-delay is in force. ``others``
+    are the sessions that are to hold a slot each besides.
     """
     own = listing.live.get(session)
     if own is None or own.create_index != born:
         return Gone()
+    ours = (session, *others)
     if session in listing.record.holders:
-        return Held(own)
+        # A part of what we want is what is left of a take that was given up for lost.
+        return Held(own) if listing.live.keys() >= set(ours) <= set(listing.record.holders) else Gone()
+    if others and len(ours) > listing.record.limit:
+        return TooSmall(listing.record.limit)
+    return _judge_place(listing, own, ours, refused)
+
+
+def _judge_place(listing: Listing, own: KVPair, ours: tuple[str, ...], refused: Collection[str]) -> Verdict:
+    """Return what a listing means for a waiter."""
     record, waiters = listing.record, listing.waiters
-    rank = next((rank for rank, pair in enumerate(waiters) if pair.session == session), None)
+    rank = next((rank for rank, pair in enumerate(waiters) if pair.session == ours[0]), None)
     if rank is None:
         return Gone()  # somebody overwrote the mark: nobody would follow us
     dead = [one for one in listing.dead if one not in refused]
-    removed = tuple(dead[:MOST_REMOVED])
+    removed = tuple(dead[: most_removed(len(ours))])
     kept = tuple(one for one in record.holders if one not in removed)
-    if rank < record.limit - len(kept):
-        return Take(own, record.with_holders((*kept, session)), removed)
+    wanted_before = sum(map(wanted_by, waiters[:rank]))
+    if wanted_before + len(ours) <= record.limit - len(kept):
+        return Take(own, record.with_holders((*kept, *ours)), removed)
     if rank == 0 and len(dead) > len(removed):
         return Prune(own, record.with_holders(kept), removed)
     return Front(own) if rank == 0 else Follow(own, waiters[rank - 1], rank)

@@ -9,6 +9,7 @@ Rules
   nobody can take its keys before the lock-delay has passed.
 - Drift covers the difference in rate between the two clocks; 5 % is far beyond any working machine.
 - A lease that has ended never comes back: the next acquire gets a new session.
+- What stands and falls with several sessions has the lease of all: the loss of one is the loss of all.
 
 Source: Gray and Cheriton, "Leases" (1989), section 2; Burrows, "The Chubby lock service" (2006), section 2.8;
 Consul's documentation of sessions, for the TTL as a lower bound.
@@ -22,6 +23,8 @@ from typing import TYPE_CHECKING, Protocol
 from consul_coord.io import Once
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from consul_coord.io import Signal
     from consul_coord.models import LossReason
 
@@ -91,6 +94,75 @@ class Lease:
         if self._horizon is None:
             return math.inf
         return self.sent_at + (RENEW_FRACTION + SPREAD_FRACTION * spread) * self._horizon
+
+
+class LeaseView(Protocol):
+    """What is to be known of a lease, or of several together."""
+
+    @property
+    def valid_until(self) -> float:
+        """When it is over unless it is renewed."""
+        ...
+
+    @property
+    def in_contact(self) -> bool:
+        """Whether the last renewal succeeded."""
+        ...
+
+    @property
+    def ended_by(self) -> LossReason | None:
+        """Why it was ended, or None while it was not."""
+        ...
+
+    @property
+    def longest(self) -> float:
+        """The seconds that a renewal can give at most."""
+        ...
+
+    def is_valid(self, now: float) -> bool:
+        """Return whether it may still be believed in."""
+        ...
+
+    def remaining(self, now: float) -> float:
+        """Return the seconds left."""
+        ...
+
+
+class AllOf:
+    """Several leases as one: it is as short as the shortest, and ends with the first."""
+
+    __slots__ = ("_leases",)
+
+    def __init__(self, leases: Iterable[Lease]) -> None:
+        self._leases = tuple(leases)
+
+    @property
+    def valid_until(self) -> float:
+        """When the first is over."""
+        return min(one.valid_until for one in self._leases)
+
+    @property
+    def in_contact(self) -> bool:
+        """Whether each was renewed when that was tried last."""
+        return all(one.in_contact for one in self._leases)
+
+    @property
+    def ended_by(self) -> LossReason | None:
+        """Why the first was ended, or None while all last."""
+        return next((one.ended_by for one in self._leases if one.ended_by is not None), None)
+
+    @property
+    def longest(self) -> float:
+        """The seconds that renewing all can give at most."""
+        return min(one.longest for one in self._leases)
+
+    def is_valid(self, now: float) -> bool:
+        """Return whether all may still be believed in."""
+        return all(one.is_valid(now) for one in self._leases)
+
+    def remaining(self, now: float) -> float:
+        """Return the seconds left of the one that is over first."""
+        return min(one.remaining(now) for one in self._leases)
 
 
 class Losable(Protocol):

@@ -13,7 +13,17 @@ from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
 from consul_coord.http.endpoints import txn
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair, TxnOp
 from consul_coord.recipes.semaphore import slots
-from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Listing, Prune, Record, Take
+from consul_coord.recipes.semaphore.slots import (
+    Follow,
+    Front,
+    Gone,
+    Held,
+    Listing,
+    Prune,
+    Record,
+    Take,
+    TooSmall,
+)
 
 P = "api/slots"
 A, B, C, D = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "abcd")
@@ -38,6 +48,10 @@ def contender(session: str, *, at: int, value: bytes | None = None, held_by: str
 
 def holder(session: str, *, at: int) -> KVPair:
     return contender(session, at=at, value=slots.holding(b""))
+
+
+def wants(session: str, permits: int, *, at: int) -> KVPair:
+    return contender(session, at=at, value=slots.waiting(b"", permits=permits))
 
 
 def go_client(session: str, *, at: int) -> KVPair:
@@ -129,7 +143,7 @@ class TestRecord:
         assert changed.flags == 7
 
     def test_leaving_it_takes_one_holder_out(self) -> None:
-        assert Record(2, (A, B), index=5).without(A) == Record(2, (B,), index=5)
+        assert Record(2, (A, B), index=5).without({A}) == Record(2, (B,), index=5)
 
 
 class TestLimit:
@@ -148,7 +162,7 @@ class TestLimit:
     def test_the_largest_limit_allowed_can_be_written(self) -> None:
         largest = max(limit for limit in range(8_000, 9_000) if _is_allowed(limit))
         full = Record(largest, tuple(f"{number:036}" for number in range(largest)))
-        dead = (f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.MOST_REMOVED))
+        dead = (f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.most_removed()))
         txn.txn(
             *slots.removal(P, dead, by=A),
             TxnOp.check_index(f"{P}/{A}", 2**63),
@@ -174,9 +188,23 @@ class TestContender:
         assert slots.value_of(go_client(A, at=1)) == b""
         assert slots.value_of(contender(A, at=1, value=b"two\nlines")) == b"two\nlines"
 
+    @pytest.mark.parametrize("permits", [1, 2, 31])
+    def test_the_mark_of_a_waiter_says_how_many_it_wants(self, permits: int) -> None:
+        pair = contender(A, at=1, value=slots.waiting(b"two\nlines", permits=permits))
+        assert slots.wanted_by(pair) == permits
+        assert slots.value_of(pair) == b"two\nlines"
+
+    @pytest.mark.parametrize(
+        "mark", [b" 0", b" 01", b" -1", b" 2 ", b"  2", b" x", b"2", b" 99999", b" \xb2"]
+    )
+    def test_any_other_mark_makes_no_waiter(self, mark: bytes) -> None:
+        pair = contender(A, at=1, value=b"consul-coord:wait" + mark + b"\nv")
+        assert slots.wanted_by(pair) == 0
+        assert slots.value_of(pair) == pair.value
+
     def test_only_a_waiters_mark_makes_a_waiter(self) -> None:
         values = [b"", b"consul-coord:waiting", slots.holding(b"consul-coord:wait"), slots.waiting(b"v")]
-        assert [slots.is_waiting(contender(A, at=1, value=value)) for value in values] == [False] * 3 + [True]
+        assert [slots.wanted_by(contender(A, at=1, value=value)) for value in values] == [0, 0, 0, 1]
 
 
 class TestListing:
@@ -256,7 +284,7 @@ class TestJudge:
         named = dict.fromkeys(dead, True)
         verdict = slots.judge(listing(record(named, limit=40), contender(A, at=2)), A, born=2)
         assert isinstance(verdict, Take)
-        assert verdict.removed == tuple(dead[: slots.MOST_REMOVED])
+        assert verdict.removed == tuple(dead[: slots.most_removed()])
         operations = len(slots.removal(P, verdict.removed, by=A)) + 3
         assert operations <= txn.OPS_LIMIT < operations + 2
 
@@ -265,7 +293,7 @@ class TestJudge:
         found = listing(record(dict.fromkeys(dead, True), limit=5), contender(A, at=2), contender(B, at=3))
         verdict = slots.judge(found, A, born=2)
         assert isinstance(verdict, Prune)
-        assert verdict.record.holders == tuple(dead[slots.MOST_REMOVED :])
+        assert verdict.record.holders == tuple(dead[slots.most_removed() :])
         assert isinstance(slots.judge(found, B, born=3), Follow)
 
     def test_what_is_no_sessions_id_is_removed_without_asking(self) -> None:
@@ -330,6 +358,72 @@ class TestJudge:
         self, pairs: tuple[KVPair, ...]
     ) -> None:
         assert slots.judge(listing(*pairs), A, born=2) == Gone()
+
+    def test_several_are_taken_when_all_are_free(self) -> None:
+        found = listing(record({D: True}, limit=3), holder(D, at=1), wants(A, 2, at=2))
+        verdict = slots.judge(found, A, born=2, others=[B])
+        assert isinstance(verdict, Take)
+        assert verdict.record.holders == (D, A, B)
+        assert isinstance(slots.judge(found, A, born=2, others=[B, C]), Front)
+
+    def test_nobody_passes_who_wants_more_than_is_free(self) -> None:
+        large = wants(A, 3, at=2)
+        found = listing(record({D: True}, limit=3), holder(D, at=1), large, contender(C, at=3))
+        others = [f"{number:08x}-2222-4000-8000-000000000000" for number in (1, 2)]
+        assert slots.judge(found, A, born=2, others=others) == Front(large)
+        assert slots.judge(found, C, born=3) == Follow(contender(C, at=3), large, 1)
+
+    def test_who_fits_besides_those_before_takes_with_them(self) -> None:
+        found = listing(record({}, limit=3), wants(A, 2, at=2), contender(C, at=3), contender(D, at=4))
+        kinds = [
+            type(slots.judge(found, A, born=2, others=[B])),
+            *(type(slots.judge(found, one, born=at)) for one, at in ((C, 3), (D, 4))),
+        ]
+        assert kinds == [Take, Take, Follow]
+
+    def test_a_part_of_what_was_wanted_is_not_held(self) -> None:
+        whole = listing(record({A: True, B: True}), contender(A, at=2), holder(B, at=5))
+        assert slots.judge(whole, A, born=2, others=[B]) == Held(contender(A, at=2))
+        for part in (
+            listing(record({A: True}), contender(A, at=2), holder(B, at=5)),
+            listing(record({A: True, B: True}), contender(A, at=2)),
+        ):
+            assert slots.judge(part, A, born=2, others=[B]) == Gone()
+
+    def test_more_than_the_limit_is_not_waited_for(self) -> None:
+        found = listing(record({}, limit=1), wants(A, 2, at=2))
+        assert slots.judge(found, A, born=2, others=[B]) == TooSmall(1)
+        assert isinstance(slots.judge(listing(record({}, limit=0), contender(A, at=2)), A, born=2), Front)
+
+    @pytest.mark.parametrize("permits", [1, 2, 7, 16, 30, slots.MOST_PERMITS])
+    def test_a_take_of_several_removes_as_many_dead_as_fit_beside_it(self, permits: int) -> None:
+        dead = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(40)]
+        others = [f"{number:08x}-1111-4000-8000-000000000000" for number in range(1, permits)]
+        found = listing(record(dict.fromkeys(dead, True), limit=80), wants(A, permits, at=2))
+        verdict = slots.judge(found, A, born=2, others=others)
+        assert isinstance(verdict, Take)
+        operations = len(slots.removal(P, verdict.removed, by=A)) + 2 + permits
+        assert operations <= txn.OPS_LIMIT < operations + 2
+        assert 2 * permits + 2 <= txn.OPS_LIMIT, "a leave fits, too"
+
+    @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(4, 8), st.integers(0, 8))
+    def test_the_first_that_fit_take_and_all_others_have_somebody_to_wake_them(
+        self, wanted: list[int], limit: int, held: int
+    ) -> None:
+        ids = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(40)]
+        holders, waiting = ids[30 : 30 + held], ids[: len(wanted)]
+        found = listing(
+            record(dict.fromkeys(holders, True), limit=limit),
+            *(holder(one, at=1) for one in holders),
+            *(wants(one, n, at=10 + at) for at, (one, n) in enumerate(zip(waiting, wanted, strict=True))),
+        )
+        free, took = limit - held, True
+        for at, (one, n) in enumerate(zip(waiting, wanted, strict=True)):
+            others = [f"{number:08x}-2222-4000-8000-000000000000" for number in range(1, n)]
+            verdict = slots.judge(found, one, born=10 + at, others=others)
+            took = took and n <= free
+            free -= n
+            assert isinstance(verdict, Take if took else Front if at == 0 else Follow)
 
     @given(st.permutations([A, B, C, D]), st.integers(0, 4), st.integers(1, 4))
     def test_takes_fill_the_free_slots_and_everybody_else_has_somebody_to_wake_him(

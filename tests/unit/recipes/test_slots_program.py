@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied, SemaphoreLimitConflict
-from consul_coord.models import SEMAPHORE_FLAGS, KVPair, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.models import SEMAPHORE_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import DestroySession
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import recipe
@@ -114,9 +114,10 @@ class Bench:
     def lists(self, *listed: dict[str, object], index: int = 30) -> None:
         self.io.expect("GET", f"/v1/kv/{P}/", pairs(*in_order(listed), index=index))
 
-    def acquire(self, timeout: float | None = 60.0) -> Grant:
+    def acquire(self, timeout: float | None = 60.0, *, permits: int = 1) -> Grant:
         """Return a hold. The session that is to be made ahead then is not made unless the test does."""
-        handle = self.io.run(recipe.acquire(self.io, self.core, self.semaphore, timeout=timeout))
+        what = self.semaphore.of(permits)
+        handle = self.io.run(recipe.acquire(self.io, self.core, what, timeout=timeout))
         self.handles.append(handle)
         self.ahead = [one for one in self.io.spawned if one.name == CREATION]
         self.io.spawned = [one for one in self.io.spawned if one.name != CREATION]
@@ -265,6 +266,135 @@ class TestTaking:
         assert bench.acquire().session == NEXT
 
 
+class TestTakingSeveral:
+    """Two slots by two sessions, the first of which queues."""
+
+    def bench(self) -> Bench:
+        bench = Bench(limit=3)
+        bench.makes(US, NEXT)
+        return bench
+
+    def joins(self, bench: Bench, *listed: dict[str, object]) -> None:
+        own = key(US, slots.waiting(b"", permits=2), at=10, created=10, session=US)
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, *in_order([*listed, own])))
+
+    def takes(self, bench: Bench) -> None:
+        ours = [contender(US, at=20, created=10, held=True), contender(NEXT, at=20, held=True)]
+        bench.io.expect("PUT", "/v1/txn", txn_done(ours[0], record(US, NEXT, at=20, limit=3), *ours))
+
+    def held(self) -> tuple[Bench, Grant]:
+        bench = self.bench()
+        self.joins(bench)
+        self.takes(bench)
+        return bench, bench.acquire(permits=2)
+
+    def test_one_session_queues_and_its_mark_says_for_how_many(self) -> None:
+        bench, _ = self.held()
+        join = bench.txns()[0]
+        assert [(op["Verb"], op["Key"]) for op in join] == [("lock", f"{P}/{US}"), ("get-tree", f"{P}/")]
+        assert join[0]["Value"] == b"consul-coord:wait 2\n"
+
+    def test_one_transaction_takes_all(self) -> None:
+        bench, hold = self.held()
+        check, cas, first, second = bench.txns()[1]
+        assert check == {"Verb": "check-index", "Key": f"{P}/{US}", "Index": 10}
+        assert (cas["Verb"], cas["Index"]) == ("cas", 0)
+        assert json.loads(cas["Value"]) == {"Limit": 3, "Holders": {US: True, NEXT: True}}
+        for lock, session in ((first, US), (second, NEXT)):
+            assert (lock["Verb"], lock["Key"], lock["Session"]) == ("lock", f"{P}/{session}", session)
+            assert lock["Value"] == slots.holding(b"")
+        assert hold.fence == 20
+        assert [kept.id for kept in hold.all_kept] == [US, NEXT]
+
+    def test_one_transaction_gives_all_back(self) -> None:
+        bench, hold = self.held()
+        left = [contender(one, at=20) for one in (US, NEXT)]
+        bench.io.expect("PUT", "/v1/txn", txn_done(*left, record(at=25, limit=3), record(at=25, limit=3)))
+        assert bench.release(hold) is ReleaseOutcome.RELEASED
+        leave = bench.txns()[-1]
+        assert [(op["Verb"], op["Key"]) for op in leave] == [
+            *(("check-session", f"{P}/{one}") for one in (US, NEXT)),
+            ("cas", f"{P}/.lock"),
+            *(("delete-cas", f"{P}/{one}") for one in (US, NEXT)),
+            ("get-tree", f"{P}/"),
+        ]
+        assert json.loads(leave[2]["Value"]) == {"Limit": 3, "Holders": {}}
+        assert bench.destroyed() == []
+
+    def test_without_an_answer_all_are_deleted_at_once_then_destroyed(self) -> None:
+        bench, hold = self.held()
+        bench.io.expect("PUT", "/v1/txn", lost(), txn_done())
+        for session in (US, NEXT):
+            bench.io.expect("PUT", f"/v1/session/destroy/{session}", ok(True))
+        assert bench.release(hold) is ReleaseOutcome.RELEASED
+        assert bench.verbs()[-1] == ["delete", "delete"]
+        assert bench.destroyed() == [US, NEXT]
+
+    def test_what_guards_it_names_each_contender(self) -> None:
+        _, hold = self.held()
+        assert [(op.verb, op.key) for op in hold.guard()] == [
+            ("check-session", f"{P}/{US}"),
+            ("check-index", f"{P}/{US}"),
+            ("check-session", f"{P}/{NEXT}"),
+        ]
+
+    def test_the_end_of_any_session_ends_it_and_the_others(self) -> None:
+        bench, hold = self.held()
+        second = hold.all_kept[1]
+        bench.core.sessions.end(second, LossReason.SESSION_GONE)
+        assert hold.reason is LossReason.SESSION_GONE
+        assert bench.destroyed() == [US]
+        assert not [path for path in bench.io.paths if path.startswith(f"/v1/kv/{P}/")], "behind its delay"
+
+    def test_it_is_valid_for_as_long_as_the_first_to_expire(self) -> None:
+        bench, hold = self.held()
+        first, second = hold.all_kept
+        first.lease.confirm(sent_at=bench.io.now() + 5, horizon=15.0)
+        assert hold.valid_until == second.lease.valid_until < first.lease.valid_until
+        second.lease.in_contact = False
+        assert hold.look(bench.io.now())[0] is HoldState.JEOPARDY
+
+    def test_a_session_that_is_unknown_at_the_take_is_found_and_all_are_replaced(self) -> None:
+        bench = self.bench()
+        self.joins(bench)
+        bench.io.expect("PUT", "/v1/txn", txn_failed((3, f'invalid session "{NEXT}"')))
+        bench.makes(THEM, AHEAD)
+        own = key(THEM, slots.waiting(b"", permits=2), at=30, created=30, session=THEM)
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, own))
+        ours = [contender(THEM, at=40, created=30, held=True), contender(AHEAD, at=40, held=True)]
+        bench.io.expect("PUT", "/v1/txn", txn_done(ours[0], record(THEM, AHEAD, at=40, limit=3), *ours))
+        hold = bench.acquire(permits=2)
+        assert [kept.id for kept in hold.all_kept] == [THEM, AHEAD]
+        assert bench.destroyed() == [US], "the other has ended by itself"
+
+    def test_who_gives_up_removes_what_queues_and_keeps_both_sessions(self) -> None:
+        bench = self.bench()
+        self.joins(
+            bench, record(THEM, AHEAD, at=7, limit=3), *(contender(one, at=6) for one in (THEM, AHEAD))
+        )
+        bench.io.expect("PUT", "/v1/txn", txn_done())
+        with pytest.raises(AcquireTimeout):
+            bench.acquire(timeout=0, permits=2)
+        assert bench.txns()[-1] == [{"Verb": "delete-cas", "Key": f"{P}/{US}", "Index": 10}]
+        assert bench.destroyed() == []
+
+    def test_where_the_record_is_as_it_was_left_one_transaction_takes_all(self) -> None:
+        bench, hold = self.held()
+        left = [contender(one, at=20) for one in (US, NEXT)]
+        bench.io.expect("PUT", "/v1/txn", txn_done(*left, record(at=25, limit=3), record(at=25, limit=3)))
+        bench.release(hold)
+        ours = [contender(one, at=30, held=True) for one in (US, NEXT)]
+        bench.io.expect("PUT", "/v1/txn", txn_done(record(US, NEXT, at=30, limit=3), *ours))
+        bench.acquire(permits=2)
+        assert bench.verbs()[-1] == ["cas", "lock", "lock"]
+
+    def test_one_permit_asks_for_one_session_and_what_it_did_before(self) -> None:
+        bench = Bench(limit=3)
+        bench.held()
+        assert [path for path in bench.io.paths if path != "/v1/txn"] == ["/v1/session/create"]
+        assert bench.verbs() == [["lock", "get-tree"], ["check-index", "cas", "lock"]]
+
+
 class TestLockDelay:
     """A dead holder's slot stays closed for as long as its client may trust it."""
 
@@ -340,10 +470,10 @@ class TestLockDelay:
         assert bench.acquire().session == US
 
     def test_more_dead_than_one_take_can_remove_are_removed_before(self, bench: Bench) -> None:
-        many = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.MOST_REMOVED + 2)]
+        many = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.most_removed() + 2)]
         bench.makes(US)
         bench.joins(record(*many, at=7), contender(US, at=10))
-        gone, rest = many[: slots.MOST_REMOVED], many[slots.MOST_REMOVED :]
+        gone, rest = many[: slots.most_removed()], many[slots.most_removed() :]
         locked = [key(one, b"", at=15, created=15, session=US) for one in gone]
         own = contender(US, at=10)
         bench.io.expect("PUT", "/v1/txn", txn_done(*locked, own, record(*rest, at=15)))
@@ -700,7 +830,7 @@ class TestDestroying:
         assert bench.destroyed() == [US]
 
     def test_more_than_one_transaction_can_remove_are_removed_in_several(self, bench: Bench) -> None:
-        many = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.MOST_REMOVED + 1)]
+        many = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.most_removed() + 1)]
         bench.lists(record(*many, at=7), index=7)
         bench.makes(US)
         locked = [key(one, b"", at=9, created=9, session=US) for one in many]
