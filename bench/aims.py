@@ -102,13 +102,14 @@ def longest(contender: str, what: str) -> Reading:
     return lambda outcome: outcome.figure(contender, what).value.p90
 
 
-def _counted(measure: str, contender: str, what: str, most: float) -> Aim:
+def _counted(measure: str, contender: str, what: str, most: float, unit: str = "") -> Aim:
     return Aim(
         measure=measure,
         what=f"{contender}: {what}",
         reading=median(contender, what),
         most=most,
         kind="count",
+        unit=unit,
     )
 
 
@@ -177,6 +178,7 @@ def _capacity() -> Iterator[Aim]:
         yield _counted("capacity", name, capacity.REQUESTS, 6)
         yield _counted("capacity", name, capacity.ENTRIES, 3)
         yield _counted("capacity", name, capacity.LISTINGS, 1)
+        yield _counted("capacity", name, capacity.READ, 4, "KiB")
 
 
 AIMS: tuple[Aim, ...] = (

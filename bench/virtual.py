@@ -33,6 +33,7 @@ LATENCY = 0.0005
 """Seconds one way, between client and server in one data centre."""
 COMMIT = 0.002
 """Seconds until a majority of the servers has an entry on disk."""
+OK = 200
 _LISTING = "get-tree"
 
 
@@ -126,7 +127,7 @@ class VirtualAgent(httpx.AsyncBaseTransport):
         reply = await self.serve(request.method, request.url.raw_path.decode(), body, request.headers)
         self._requests += 1
         self._read += len(reply.body)
-        self._listings += _LISTING.encode() in body
+        self._listings += _LISTING.encode() in body and reply.status == OK
         await asyncio.sleep(LATENCY + (COMMIT if self._state.store.raft_index > before and body else 0.0))
         return httpx.Response(reply.status, headers=list(reply.headers), content=reply.body)
 

@@ -53,7 +53,7 @@ def whole(key: str, session: str) -> Verbs:
     """Return what a lock with a queue sends: past our own place in the queue, and a look at it at the end."""
     bare = bare_lock(key, session)
     place: Op = {"Verb": "check-not-exists", "Key": f"{key}/.wait/{session}"}
-    return Verbs((place, *bare.lock), (*bare.unlock, {"Verb": "get-tree", "Key": f"{key}/.wait/"}))
+    return Verbs((place, *bare.lock, {"Verb": "get-tree", "Key": f"{key}/.wait/"}), bare.unlock)
 
 
 def bare_lock(key: str, session: str) -> Verbs:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from consul_coord.models import KVPair
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.queue import Rejoin
-from consul_coord.recipes.lock.waitqueue import Adopt, Follow, judge
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Gone, is_head, judge
 from tests.models.explorer import Broken, Step
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class World(NamedTuple):
     delayed: bool
     """Whether the lock-delay runs."""
     contenders: tuple[Contender | None, ...]
+    gone: tuple[int, ...]
+    """At which index the contender of each was last deleted; 0 where nobody asks."""
     clients: tuple[Client, ...]
     late: tuple[tuple[int, str, int], ...]
     """Requests on their way that nobody waits for: whose, which, and the index that they name."""
@@ -117,6 +119,7 @@ class LockModel:
     requests: Mapping[str, Ops] = field(default_factory=lambda: REQUESTS)
     unanswered: Mapping[str, str] = field(default_factory=lambda: UNANSWERED)
     judge: Callable[[Look, str], Verdict] = judge
+    is_head: Callable[[Look, KVPair, Gone], bool] = is_head
     read: Callable[[str, list[KVPair]], Look] = waitqueue.read
     sweeps: bool = True
     watches_from_the_look: bool = True
@@ -130,6 +133,7 @@ class LockModel:
             modified=0,
             delayed=False,
             contenders=(None,) * self.clients,
+            gone=(0,) * self.clients,
             clients=(Client("idle", self.attempts),) * self.clients,
             late=(),
             faults=self.faults,
@@ -174,13 +178,14 @@ class LockModel:
             "look": self._looks,
             "read what to watch": self._arms,
             "follow": self._woken,
+            "glance": self._glances,
             "hold": self._releases,
             "settle": self._settles,
             "take": self._takes,
             "dead": lambda *_: iter(()),
         }
         yield from moves.get(client.doing, self._ask)(world, who, client)
-        if world.give_ups and client.doing in {"look", "follow", "take", "join"}:
+        if world.give_ups and client.doing in {"look", "follow", "glance", "take", "join"}:
             spent = world._replace(give_ups=world.give_ups - 1)
             yield "gives up", _put(spent, who, client._replace(doing="withdraw"))
 
@@ -216,16 +221,32 @@ class LockModel:
         """Yield the end of a watch: only what changed since its index ends it."""
         if client.other >= 0:
             if _index_of(world, client.other) != client.at:
-                yield "is woken by the one before", _put(world, who, client._replace(doing="look"))
+                gone = world.contenders[client.other] is None
+                after = (
+                    client._replace(doing="glance", at=world.gone[client.other])
+                    if gone
+                    else client._replace(doing="look")
+                )
+                yield "is woken by the one before", _put(world, who, after)
         elif world.modified != client.at and world.holder in {-1, who}:
             yield "is woken by the key", _put(world, who, client._replace(doing="take", at=client.place))
         elif world.modified != client.at:
             yield "sees the key change", _put(world, who, client._replace(at=world.modified))
 
-    def _judged(self, world: World, who: int) -> World:
+    def _glances(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:
+        """Yield what comes of reading the key and the own contender alone."""
+        key = waitqueue.contender_key(KEY, _id(who))
+        own = KVPair(key, session=_id(who), modify_index=client.place)
+        look = self.read(KEY, [pair for pair in _pairs(world) if pair.key in {KEY, key}])
+        if self.is_head(look, own, Gone(_id(client.other), client.at)):
+            yield "glances and leads", self._judged(world, who, look)
+        else:
+            yield "glances in vain", _put(world, who, client._replace(doing="look"))
+
+    def _judged(self, world: World, who: int, look: Look | None = None) -> World:
+        """Return what follows from a reading: by default of all there is."""
         client = world.clients[who]
-        look = self.read(KEY, _pairs(world))
-        verdict = self.judge(look, _id(who))
+        verdict = self.judge(look or self.read(KEY, _pairs(world)), _id(who))
         if isinstance(verdict, Adopt):
             return _put(world, who, client._replace(doing="adopt"))
         if isinstance(verdict, Rejoin):
@@ -275,8 +296,10 @@ class LockModel:
     def _answered(self, world: World, who: int, *, done: bool) -> World | Broken:
         client = world.clients[who]
         name = client.doing
-        if name == "join":
-            return self._judged(world, who)  # the join's reply is a reading
+        others = _others_wait(world, who)
+        if name == "join":  # its reply is a reading
+            polite = others or world.holder not in {-1, who}
+            return self._judged(_put(world, who, client._replace(polite=polite)), who)
         if name == "unlock":
             return self._unlocked(world, who, client, done=done)
         if name == "withdraw":
@@ -285,15 +308,13 @@ class LockModel:
             return _put(world, who, client._replace(doing="join" if name == "barge" else "look"))
         if world.modified <= client.fence:
             return Broken("fences")
+        client = client._replace(polite=others if name == "barge" else client.polite)
         return _put(world, who, client._replace(doing="hold", fence=world.modified, at=0, place=0, other=-1))
 
     def _unlocked(self, world: World, who: int, client: Client, *, done: bool) -> World:
         if not done and world.holder == who:  # somebody wrote the value: again, with the index found
             return _put(world, who, client._replace(at=world.modified))
-        others = any(
-            contender and contender.live for other, contender in enumerate(world.contenders) if other != who
-        )
-        return _put(world, who, client._replace(doing="idle", at=0, place=0, other=-1, polite=others))
+        return _put(world, who, client._replace(doing="idle", at=0, place=0, other=-1))
 
     # -- the server
 
@@ -314,6 +335,10 @@ class LockModel:
             if client.doing == "hold" and after.holder != other:
                 return Broken("exclusion")
         return after
+
+
+def _others_wait(world: World, who: int) -> bool:
+    return any(one and one.live for other, one in enumerate(world.contenders) if other != who)
 
 
 def _passed_over(world: World, who: int) -> bool:
@@ -363,6 +388,8 @@ _OPS: Final[Mapping[str, Callable[[World, int, int], World | None]]] = {
 
 
 def _contends(world: World, who: int, contender: Contender | None) -> World:
+    if contender is None and world.contenders[who] is not None:
+        world = world._replace(gone=_with(world.gone, who, world.now))
     return world._replace(contenders=_with(world.contenders, who, contender))
 
 
@@ -395,7 +422,9 @@ def _with(values: tuple, who: int, value: object) -> tuple:  # type: ignore[type
 
 def _renumbered(world: World) -> World:
     """Return the state with its indexes as small as they can be, in the same order."""
-    used = {0, world.modified}
+    asked = {client.other for client in world.clients if client.doing == "follow"}
+    gone = tuple(index if who in asked else 0 for who, index in enumerate(world.gone))
+    used = {0, world.modified, *gone}
     for contender in world.contenders:
         if contender is not None:
             used.update(contender[:2])
@@ -405,6 +434,7 @@ def _renumbered(world: World) -> World:
     rank = {index: place for place, index in enumerate(sorted(used))}
     return world._replace(
         modified=rank[world.modified],
+        gone=tuple(rank[index] for index in gone),
         contenders=tuple(
             one and Contender(rank[one.created], rank[one.modified], one.live) for one in world.contenders
         ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Lead, judge
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Gone, Lead, judge
 from tests.models.explorer import Explored, explore
 from tests.models.lock_model import REQUESTS, UNANSWERED, LockModel
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SMALL: Final = {
     "two clients, twice each, a fault": LockModel(attempts=2),
     "three clients": LockModel(clients=3, faults=0),
+    "three clients that give up": LockModel(clients=3, faults=0, give_ups=1),
     "three clients, a death": LockModel(clients=3, faults=0, deaths=1),
     "two clients, a fault, a death": LockModel(faults=1, deaths=1),
     "two clients that give up, a fault": LockModel(give_ups=1),
@@ -33,6 +34,8 @@ LARGE: Final = {
     "three clients that give up, a death": LockModel(clients=3, faults=0, deaths=1, give_ups=1),
     "three clients, a fault, a death": LockModel(clients=3, deaths=1),
     "four clients": LockModel(clients=4, faults=0),
+    "four clients that give up": LockModel(clients=4, faults=0, give_ups=1),
+    "three clients that give up, a fault": LockModel(clients=3, give_ups=1),
 }
 HAPPENS: Final = {
     *("take done", "take refused", "take lost", "take late", "take reply lost", "barge done", "adopt done"),
@@ -76,6 +79,10 @@ def _the_dead_live(key: str, pairs: list[KVPair]) -> Look:
     return waitqueue.read(key, revived)
 
 
+def _follows_the_holder(look: Look, _own: KVPair, before: Gone) -> bool:
+    return look.pair is not None and look.pair.session == before.session
+
+
 def _with(request: str, *ops: str) -> dict[str, Any]:
     return {"requests": {**REQUESTS, request: ops}}
 
@@ -111,6 +118,14 @@ WITHOUT: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "everybody is the head": ("order", {"judge": _everybody_is_the_head, "clients": 3, "faults": 0}),
     "the queue is by session id": ("order", {"read": _by_session_id, "clients": 3, "faults": 0}),
+    "who follows nobody any more is the head": (
+        "order",
+        {"is_head": lambda *_: True, "clients": 3, "faults": 0, "give_ups": 1},
+    ),
+    "who follows the holder is the head": (
+        "order",
+        {"is_head": _follows_the_holder, "clients": 3},
+    ),
     "the dead count as living": (
         "progress",
         {"read": _the_dead_live, "clients": 3, "faults": 0, "deaths": 1},

@@ -23,7 +23,7 @@ from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock import waitqueue as lockqueue
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.keys import LockKind
-from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Lead
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Gone, Lead
 from consul_coord.recipes.watch.engine import Watches
 
 if TYPE_CHECKING:
@@ -332,6 +332,21 @@ def contend_with_a_session_of_its_own(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(LockAttempt, "_need_session", need_both)
     patch.setattr(LockAttempt, "_lock_op", lock)
+
+
+def always_list(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(contend, "is_head", lambda *_: False)
+
+
+def who_follows_nobody_is_the_head(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(contend, "is_head", lambda *_: True)
+
+
+def who_follows_the_holder_is_the_head(patch: pytest.MonkeyPatch) -> None:
+    def is_head(look: Look, own: KVPair, before: Gone) -> bool:
+        return look.pair is not None and look.pair.session == before.session
+
+    patch.setattr(contend, "is_head", is_head)
 
 
 missing_is_head: Final = _judging(_missing_is_head)

@@ -163,7 +163,10 @@ class Parcel:
 
     @property
     def kind(self) -> str:
-        """What it is to the lock: barge, join, take, unlock, look, watch, remove, read; or its path."""
+        """What it is to the lock: barge, join, take, unlock, look, watch, remove, read; or its path.
+
+        A "glance" is a look that does not list the queue.
+        """
         verbs = dict.fromkeys(verb for verb, _ in self.ops)
         locked = {key for verb, key in self.ops if verb == "lock"}
         if KEY in locked:
@@ -171,7 +174,8 @@ class Parcel:
         if locked:
             return "join"
         if verbs:
-            return "unlock" if "unlock" in verbs else "adopt" if "delete" in verbs else "look"
+            reads = "look" if "get-tree" in verbs else "glance"
+            return "unlock" if "unlock" in verbs else "adopt" if "delete" in verbs else reads
         if not self.request.path.startswith("/v1/kv/"):
             return self.request.path
         if self.request.method == "DELETE":

@@ -135,12 +135,13 @@ def test_l03_a_release_wakes_the_head_and_a_take_its_follower_and_nobody_else(st
     stage.rest()
     woken = [stage.kinds(waiter, since=since) for waiter in waiters]
     assert woken[0][:1] == ["take"]
-    assert woken[1] == ["look", "watch"]
+    assert woken[1] == ["glance", "watch"]
     assert woken[2:] == [[], [], []]
 
 
 def test_l03_what_changes_between_look_and_watch_ends_the_watch_at_once(stage: Stage) -> None:
     first, brief, follower = stage.player("first"), stage.player("brief"), stage.player("follower")
+    follower.give_back(follower.get())  # so that it knows the key, and reads nothing before it joins
     hold = first.get()
     gave_up = brief.queue(timeout=SOON / 2)
     watch = stage.trap(follower, Fate.HELD, "watch", "read")
@@ -269,10 +270,16 @@ def test_l07_nothing_new_begins_before_the_unlock_is_answered(stage: Stage) -> N
     assert again.value.fence > hold.fence
 
 
-def test_l08_who_saw_others_wait_at_its_release_joins_the_queue(stage: Stage) -> None:
+def test_l08_who_barged_past_others_joins_the_queue(stage: Stage) -> None:
     greedy, waiter = stage.player("greedy"), stage.player("waiter")
     hold = greedy.get()
     waiting = waiter.queue()
+    early = stage.trap(waiter, Fate.HELD, "take")
+    greedy.give_back(hold)
+    hold = greedy.get()
+    stage.deliver(early)
+    stage.rest()
+
     take = stage.trap(waiter, Fate.HELD, "take")
     greedy.give_back(hold)
     again = greedy.acquire()
@@ -284,17 +291,19 @@ def test_l08_who_saw_others_wait_at_its_release_joins_the_queue(stage: Stage) ->
     stage.until(again.done.is_set)
 
 
-def test_l08_politeness_ends_with_the_queue(stage: Stage) -> None:
-    greedy, waiter = stage.player("greedy"), stage.player("waiter")
-    hold = greedy.get()
+def test_l08_who_had_to_wait_joins_the_queue_until_it_finds_nobody(stage: Stage) -> None:
+    first, waiter = stage.player("first"), stage.player("waiter")
+    hold = first.get()
     waiting = waiter.queue()
-    greedy.give_back(hold)
+    first.give_back(hold)
     stage.until(waiting.done.is_set)
     waiter.give_back(waiting.value)
-    greedy.give_back(greedy.get())
     since = len(stage.served)
-    greedy.get()
-    assert stage.kinds(greedy, since=since) == ["barge"]
+    waiter.give_back(waiter.get())
+    assert stage.kinds(waiter, since=since) == ["join", "take", "unlock"]
+    since = len(stage.served)
+    waiter.get()
+    assert stage.kinds(waiter, since=since) == ["barge"]
 
 
 def test_l09_a_take_under_way_can_not_slip_into_the_giving_up(stage: Stage) -> None:
@@ -304,10 +313,11 @@ def test_l09_a_take_under_way_can_not_slip_into_the_giving_up(stage: Stage) -> N
     take = stage.trap(head, Fate.HELD, "take")
     first.give_back(hold)
     stage.until(lambda: take.sprung)
+    since = len(stage.served)
 
     def at_the_turn() -> bool:
         """Whether the first of its two steps is done: the contender removed, or the key read."""
-        sent = [each for each in stage.served if each.player is head]
+        sent = [each for each in stage.served[since:] if each.player is head]
         return any(each.kind == "remove" or (each.kind, each.key) == ("read", KEY) for each in sent)
 
     stage.until(at_the_turn, within=1.0 + SOON)
@@ -478,3 +488,58 @@ def test_l15_a_contender_ends_with_the_session_that_was_to_take_the_lock(stage: 
     first.give_back(hold)
     stage.until(waiting.done.is_set)
     assert waiting.value.session == other.session
+
+
+def test_l16_a_handoff_lists_the_queue_nowhere(stage: Stage) -> None:
+    first = stage.player("first")
+    hold = first.get()
+    waiters = [stage.player(f"waiter{number}") for number in range(5)]
+    calls = [waiter.queue() for waiter in waiters]
+    since = len(stage.served)
+    first.give_back(hold)
+    for waiter, call in zip(waiters, calls, strict=True):
+        stage.until(call.done.is_set)
+        stage.rest()  # until the next one has moved up
+        waiter.give_back(call.value)
+    verbs = [verb for parcel in stage.served[since:] for verb, _ in parcel.ops]
+    assert "get-tree" not in verbs
+
+
+def test_l16_who_follows_one_that_gave_up_is_not_the_head(stage: Stage) -> None:
+    first, head, brief, last = (stage.player(name) for name in ("first", "head", "brief", "last"))
+    hold = first.get()
+    head.queue()
+    gave_up = brief.queue(timeout=1.0)
+    last.queue()
+    stage.until(gave_up.done.is_set, within=1.0 + SOON)
+    stage.rest()
+    stage.trap(head, Fate.HELD, "take")
+    first.give_back(hold)
+    stage.rest()
+    assert (stage.holder, stage.queue) == (None, ["head", "last"])
+
+
+def test_l16_who_follows_one_that_had_barged_is_not_the_head(stage: Stage) -> None:
+    first, head, newcomer, last = (stage.player(name) for name in ("first", "head", "newcomer", "last"))
+    newcomer.give_back(newcomer.get())
+    hold = first.get()
+    head.queue()
+    early = stage.trap(head, Fate.HELD, "take")
+    first.give_back(hold)
+    stage.until(lambda: early.sprung)
+
+    stage.trap(newcomer, Fate.REPLY_LOST, "barge")
+    adopt = stage.trap(newcomer, Fate.HELD, "adopt")
+    barged = newcomer.acquire()
+    stage.until(lambda: adopt.sprung)
+    last.queue()
+    assert (stage.holder, stage.queue) == ("newcomer", ["head", "newcomer", "last"])
+    stage.deliver(adopt)
+    stage.deliver(early)  # which is refused
+    stage.until(barged.done.is_set)
+    stage.rest()
+
+    stage.trap(head, Fate.HELD, "take")
+    newcomer.give_back(barged.value)
+    stage.rest()
+    assert (stage.holder, stage.queue) == (None, ["head", "last"])

@@ -116,6 +116,23 @@ def watch(
     return get(key, options=_call.blocking(options, index=index, wait=wait))
 
 
+def watch_to_the_end(
+    key: str, *, index: int, wait: float, options: ReadOptions | None = None
+) -> Call[Result[KVPair | None]]:
+    """Watch one key as ``watch`` does; once it is deleted, the result's index is that of the deletion.
+
+    Read as a prefix, whose index its tombstone tells; an absent key alone has the index of the whole table.
+    For a key that is no other key's prefix.
+    """
+
+    def read(response: Response) -> KVPair | None:
+        return next((pair for pair in _call.answer(_pairs)(response) if pair.key == key), None)
+
+    blocking = _call.blocking(options, index=index, wait=wait)
+    needed = (f'key:read on the prefix "{key}"',)
+    return _call.find(_tree(key), blocking, read, None, params=(_RECURSE,), needed=needed)
+
+
 def watch_tree(
     prefix: str, *, index: int, wait: float, options: ReadOptions | None = None
 ) -> Call[Result[tuple[KVPair, ...]]]:

@@ -62,8 +62,6 @@ class Unlocked:
     """Whether the session had it, or had it until an earlier unlock without an answer."""
     pair: KVPair | None = None
     """The key as it was found, where it was not ours."""
-    tree: tuple[KVPair, ...] = ()
-    """What was below ``tree`` in the unlocking transaction."""
 
 
 async def unlock(
@@ -74,21 +72,16 @@ async def unlock(
     flags: int,
     deadline: float,
     uncertain: bool = False,
-    tree: str | None = None,
 ) -> Unlocked:
     """Unlock a key held by ``session``; repeats until answered.
 
     ``uncertain`` says that an earlier unlock got no answer, so that finding the key free means that it was
-    applied. ``tree`` is a prefix to read in the same transaction. Raises PermissionDenied, and the last
-    failure when no answer came by ``deadline``.
+    applied. Raises PermissionDenied, and the last failure when no answer came by ``deadline``.
     """
     failures = Failures(io, deadline)
-    reads = () if tree is None else (TxnOp.get_tree(tree),)
     while True:
         try:
-            result = await send_once(
-                io, txn.txn(*locked.unlocking(session, flags), *reads), deadline=deadline
-            )
+            await send_once(io, txn.txn(*locked.unlocking(session, flags)), deadline=deadline)
         except TxnFailed as error:
             raise_if_denied(locked.key, error)
             pair = await read(io, locked.key, deadline)
@@ -99,7 +92,7 @@ async def unlock(
         except ConsulCoordError as error:
             await failures.pause(error)
         else:
-            return Unlocked(ours=True, tree=result.entries[2] if reads else ())
+            return Unlocked(ours=True)
 
 
 async def unlock_together(

@@ -273,11 +273,17 @@ class Attempt(ABC):
             raise
 
     async def _watch(
-        self, key: str, index: int, *, first: bool = False, deadline: float | None = None
+        self,
+        key: str,
+        index: int,
+        *,
+        first: bool = False,
+        to_the_end: bool = False,
+        deadline: float | None = None,
     ) -> Result[KVPair | None] | None:
         """Wait until a key is no longer at ``index``; None when the session ended or the deadline came.
 
-        ``first``: others wait on this attempt.
+        ``first``: others wait on this attempt. ``to_the_end``: see ``Watches.change``.
 
         A blocking query that ends without a change is asked again. Raises AcquireTimeout in a single try.
         """
@@ -285,7 +291,13 @@ class Attempt(ABC):
             await self._before_a_watch()
             until = None if self.kept is None else self.kept.over
             seen = await self.client.watches.change(
-                self.io, key, index, until=until, deadline=deadline or self._watch_until, first=first
+                self.io,
+                key,
+                index,
+                until=until,
+                deadline=deadline or self._watch_until,
+                first=first,
+                to_the_end=to_the_end,
             )
             if seen is None or seen.value is None or seen.value.modify_index != index:
                 return seen

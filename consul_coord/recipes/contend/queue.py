@@ -117,7 +117,7 @@ class QueueMemory:
         self._without_queue: dict[str, float] = {}
 
     def saw_waiters(self, key: str, *, waiting: bool) -> None:
-        """Take note of whether others waited when this client released the key."""
+        """Take note of whether others waited or held when this client barged or joined."""
         self._must_queue.pop(key, None)
         if waiting:
             _remember(self._must_queue, key, 0.0)

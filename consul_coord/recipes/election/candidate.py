@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 class Candidate(UnattendedAttempt):
     """One attempt of one candidate."""
 
+    takes_in_turn = False  # an heir goes first
+
     def __init__(
         self,
         io: IO,

@@ -1,11 +1,13 @@
 """One attempt to take a lock: barge, or queue and wait for the turn; and giving up without leaving anything.
 
 Rules, each with what happens without it
-- A newcomer may take a free key past the queue (*barge*), unless the lock is fair, or this client's last
-  release saw others wait: else a loop that releases and takes again would starve them. The barge is bound to
-  having no contender: a late copy of it would else take the key for a client that by then sits in the middle
-  of the queue, behind a head that waits for the key.
+- A newcomer may take a free key past the queue (*barge*), unless the lock is fair, or this client saw others
+  when it last barged or joined: else a loop that releases and takes again would starve them. The barge is
+  bound to having no contender: a late copy of it would else take the key for a client that by then sits in
+  the middle of the queue, behind a head that waits for the key.
 - Joining and reading the queue are one transaction; repeated, it keeps the place.
+- A waiter that moves up reads the key and its own contender. It lists the queue only if these two do not show
+  that it is the head: else each handoff would cost a listing, however long the queue is.
 - A take names the index of the very contender it is made for: a late copy would else take the key for nobody,
   or out of turn. A take without an answer is followed by a look, never by itself: the copy would fail on the
   contender although the key is ours.
@@ -39,7 +41,7 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import SPREAD, Attempt
 from consul_coord.recipes.contend.refusals import blocked_by
 from consul_coord.recipes.lock.keys import Keys, LockKind, MultiLockKind
-from consul_coord.recipes.lock.waitqueue import Adopt, Follow, judge
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Gone, is_head, judge
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -57,6 +59,9 @@ if TYPE_CHECKING:
 class LockAttempt(Attempt):
     """One call of ``acquire``."""
 
+    takes_in_turn = True
+    """Whether waiters take the key in the order of the queue alone."""
+
     def __init__(
         self, io: IO, client: Shared, plan: LockPlan, source: SessionSource, *, timeout: float | None
     ) -> None:
@@ -69,6 +74,8 @@ class LockAttempt(Attempt):
         self.keys = Keys(client, plan.keys, plan.flags, self._owner(), remove=remove)
         self.contender: KVPair | None = None
         """Our contender as last seen; None when we do not queue, or do not know."""
+        self._gone: Gone | None = None
+        """The contender right before ours, if that has just been deleted."""
         self._missed: KVPair | None = None
         """Our contender, which the last look did not show: gone, or not to be seen without permission."""
         self._seen: Look | None = None
@@ -144,7 +151,7 @@ class LockAttempt(Attempt):
             if look is None:
                 return None
         else:
-            look = await self._look()
+            look = await self._look_behind(self.contender) or await self._look()
         return await self._follow_up(look)
 
     async def _need_session(self) -> None:
@@ -152,7 +159,7 @@ class LockAttempt(Attempt):
         if self.kept is not kept:
             self.kept, self.session = kept, kept.id
             self.keys.acts_with(kept.id)
-            self.contender = self._missed = None
+            self.contender = self._missed = self._gone = None
             self.asked = False
 
     # -- past the queue
@@ -183,7 +190,7 @@ class LockAttempt(Attempt):
         must_queue = self.plan.fair or self.plan.polite or self.client.queue_memory.must_queue(self.key)
         if self._without_queue or not (must_queue or self._needs_look):
             return True
-        look = await self._first_look()
+        look = await self._first_look(must_queue=must_queue)
         if look.pair is not None and look.pair.session not in {None, self.session}:
             self._block("held", session=look.pair.session)
             return False
@@ -195,8 +202,9 @@ class LockAttempt(Attempt):
     async def _barge(self, *, queues: bool) -> Handle | None:
         own = waitqueue.contender_key(self.key, self.session)
         check = (TxnOp.check_not_exists(own),) if queues else ()
+        queue = (TxnOp.get_tree(waitqueue.directory(self.key)),) if queues else ()
         try:
-            ops = (*check, self._lock_op(self.key), *self._reads())
+            ops = (*check, self._lock_op(self.key), *queue, *self._reads())
             result = await self._ask(*ops, retry=Retry.IDEMPOTENT)
         except TxnFailed as error:
             if check and _denied_at(error, 0):
@@ -205,6 +213,8 @@ class LockAttempt(Attempt):
             self._refused(error)
             return None
         self._note_read(result)
+        if queue and result.entries[2]:
+            self._note_waiters(self._read(result.entries[1:3]))
         return await self._granted(result.entries[len(check)])
 
     # -- the queue
@@ -230,7 +240,14 @@ class LockAttempt(Attempt):
             self._may_not_queue()
             await self._withdraw(self.limit)
             return None
+        self._note_waiters(look)
         return look
+
+    def _note_waiters(self, look: Look) -> None:
+        """Remember whether the next attempt has somebody to queue behind."""
+        self.client.queue_memory.saw_waiters(
+            self.key, waiting=bool(self.holders) or look.others(self.session)
+        )
 
     @property
     def _needs_look(self) -> bool:
@@ -238,13 +255,31 @@ class LockAttempt(Attempt):
         known = self.key in self.client.holds.fences
         return self.plan.polite or self._seen is not None or not known
 
-    async def _first_look(self) -> Look:
+    async def _first_look(self, *, must_queue: bool = False) -> Look:
+        """Read the key, and its queue only where that says what to do: it may be long."""
         look, self._seen = self._seen, None
-        return look or await self._look()
+        if look is not None:
+            return look
+        if must_queue or self.plan.fair or self.plan.polite:
+            return await self._look()
+        pair = (await send_once(self.io, kv.get(self.key), deadline=self.limit)).value
+        return self._read([() if pair is None else (pair,)])
 
     async def _look(self) -> Look:
         """Read the key and its queue as they are at one moment."""
         return self._read(await self._with_reads())
+
+    async def _look_behind(self, own: KVPair) -> Look | None:
+        """Read the key and our contender; None unless these tell that we are the head."""
+        before, self._gone = self._gone, None
+        if before is None:
+            return None
+        try:
+            found = await self._ask(TxnOp.get(own.key), TxnOp.get(self.key))
+        except TxnFailed:  # one of them is absent
+            return None
+        look = waitqueue.read(self.key, (pair for pairs in found for pair in pairs))
+        return self._read(found) if is_head(look, own, before) else None
 
     async def _with_reads(self, *ops: TxnOp, retry: Retry | None = None) -> list[tuple[KVPair, ...]]:
         """Apply operations and read the key and its queue, as one; the key may be absent."""
@@ -274,9 +309,15 @@ class LockAttempt(Attempt):
         if isinstance(verdict, Follow):
             ahead = verdict.predecessor
             self._block("queued", session=ahead.session, position=verdict.position + 1)
-            await self._watch(ahead.key, ahead.modify_index)
+            await self._watch_before(ahead)
             return None
         return await self._lead(verdict.held)
+
+    async def _watch_before(self, ahead: KVPair) -> None:
+        """Wait until the contender right before ours changes, and take note of how it has ended."""
+        seen = await self._watch(ahead.key, ahead.modify_index, to_the_end=self.takes_in_turn)
+        if self.takes_in_turn and seen is not None and seen.value is None:
+            self._gone = Gone(waitqueue.session_of(ahead), seen.index)
 
     async def _lead(self, held: KVPair | None) -> Handle | None:
         """As the head, watch the key until it is free, and take it then."""

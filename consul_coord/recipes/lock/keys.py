@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
-from consul_coord.recipes.cleanup.tasks import SWEEPS, GiveBack, RemoveKey, Sweep
+from consul_coord.recipes.cleanup.tasks import SWEEPS, GiveBack, Sweep
 from consul_coord.recipes.cleanup.unlock import Locked, unlock, unlock_together
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.limits import check_value
@@ -26,10 +26,9 @@ from consul_coord.recipes.hold.grant import OVERDUE, Ending, KeyWatch
 from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, watch_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Generator, Sequence
 
     from consul_coord.io import IO
-    from consul_coord.models import KVPair
     from consul_coord.recipes.cleanup.unlock import Unlocked
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant
@@ -140,27 +139,6 @@ class Keys:
     def _contender(self, name: str, session: str) -> str | None:
         return waitqueue.contender_key(name, session) if len(self.names) == 1 else None
 
-    # -- the queue on the server
-
-    def queue_to_read(self, name: str) -> str | None:
-        """Return the prefix of the key's queue, where this client may read it."""
-        client = self._client
-        if client.queue_memory.without_queue(name, client.host.now()):
-            return None
-        return waitqueue.directory(name)
-
-    def saw_queue(self, name: str, session: str, tree: Iterable[KVPair]) -> None:
-        """Take note of who waited when this client released a key, and have leftovers removed."""
-        pairs = tuple(tree)
-        if not pairs:
-            self._client.queue_memory.saw_waiters(name, waiting=False)
-            return
-        look = waitqueue.read(name, pairs)
-        self._client.queue_memory.saw_waiters(name, waiting=look.others(session))
-        stray = (pair for pair in look.live if pair.session == session)
-        for pair in (*look.dead, *stray):
-            self._client.reaper.add(RemoveKey(pair.key, pair.modify_index))
-
 
 class LockKind(KeyOfSession):
     """One key."""
@@ -177,16 +155,8 @@ class LockKind(KeyOfSession):
         self._keys.disown()
 
     async def give_back(self, io: IO, hold: Grant, *, deadline: float) -> Ending:
-        """Unlock the key, and see who waits for it."""
-        found = await unlock(
-            io,
-            self._own(hold),
-            session=hold.session,
-            flags=hold.flags,
-            deadline=deadline,
-            tree=self._keys.queue_to_read(hold.key),
-        )
-        self._keys.saw_queue(hold.key, hold.session, found.tree)
+        """Unlock the key."""
+        found = await unlock(io, self._own(hold), session=hold.session, flags=hold.flags, deadline=deadline)
         self._keys.leave()
         return _ending(hold, found)
 

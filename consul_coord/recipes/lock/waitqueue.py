@@ -5,6 +5,10 @@ Rules
 - Whoever is first in the queue watches the key. Everybody else watches the contender right before.
 - The index that a watch begins from is taken from the reading that was judged: whatever changed since then
   ends the watch at once.
+- A take deletes its contender in the transaction that locks the key. So if the contender right before ours
+  was deleted at the very index at which its session got the key, it took the key in its turn, and nobody is
+  before us any more: no reading of the queue, however long that is, would say anything else. Who leaves the
+  queue in any other way, or adopts a key that it had barged for, deletes its contender at another index.
 """
 
 from __future__ import annotations
@@ -42,6 +46,22 @@ class Lead:
 
 
 Verdict = Adopt | Rejoin | Follow | Lead
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The contender right before ours, which has been deleted."""
+
+    session: str
+    index: int
+    """That of its deletion; 0 if unknown."""
+
+
+def is_head(look: Look, own: KVPair, before: Gone) -> bool:
+    """Return whether a reading of the key and our own contender alone shows that we are the head now."""
+    pair = look.pair
+    took = pair is not None and (pair.session, pair.modify_index) == (before.session, before.index)
+    return took and [one.modify_index for one in look.live] == [own.modify_index]
 
 
 def judge(look: Look, session: str) -> Verdict:

@@ -168,13 +168,15 @@ class Watches:
         until: Signal | None,
         deadline: float,
         first: bool = False,
+        to_the_end: bool = False,
     ) -> Result[KVPair | None] | None:
         """Return the key once it is no longer at ``index``, or for nothing; it existed at ``index``.
 
-        ``first``: others wait on the caller. None when ``until`` was raised or ``deadline`` came first.
-        Raises what a read raises.
+        ``first``: others wait on the caller. ``to_the_end``: the result of a deleted key has the deletion's
+        index, unless readings are shared. None when ``until`` was raised or ``deadline`` came first. Raises
+        what a read raises.
         """
-        ask = partial(kv.watch, key, index=index)
+        ask = partial(kv.watch_to_the_end if to_the_end else kv.watch, key, index=index)
         return await self._next(
             io, ask, lambda: _KeyWait(index, key), until=until, deadline=deadline, first=first
         )

@@ -23,19 +23,19 @@ GUARDED = "done/"
 """Prefix of the keys that are written under a hold's guard."""
 
 _BY_VERBS = {
-    ("check-not-exists", "lock"): "barge",
+    ("check-not-exists", "lock", "get-tree"): "barge",
     ("lock",): "barge",
     ("lock", "lock"): "several",
     ("lock", "get", "get-tree"): "join",
     ("lock", "get-tree"): "join",
     ("get", "get-tree"): "look",
     ("get-tree",): "look",
+    ("get", "get"): "glance",
     ("check-index", "lock", "delete"): "take",
     ("check-index", "check-not-exists", "lock", "delete", "delete", "delete"): "elect",
     ("check-index", "check-index", "lock", "delete", "delete", "delete"): "elect",
     ("check-session", "delete"): "adopt",
     ("check-index", "unlock"): "unlock",
-    ("check-index", "unlock", "get-tree"): "unlock",
     ("check-index", "unlock", "check-index", "unlock"): "unlock",
     ("check-index", "lock"): "put",
     ("check-session", "check-index", "set"): "guarded",
