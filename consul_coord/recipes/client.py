@@ -25,7 +25,7 @@ from consul_coord.http.retry import perform, send_once
 from consul_coord.io import PATIENCE, Interrupt, Once, OnDemand, Signal
 from consul_coord.models import LossReason, SessionSpec, Stats
 from consul_coord.recipes.cleanup.reaper import Reaper
-from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, StraySession
+from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, Listing, StraySession
 from consul_coord.recipes.contend.queue import QueueMemory
 from consul_coord.recipes.contend.tickets import Tickets
 from consul_coord.recipes.hold.evidence import HoldWatch
@@ -91,6 +91,7 @@ class ClientState:
         self.tickets = Tickets(host.mutex())
         self.queue_memory = QueueMemory()
         self.readable: dict[str, float] = {}
+        self._listing = Listing()
         self.standing: dict[Standing, None] = {}
         self._looked_at = -math.inf
         """When somebody looked at the contact last."""
@@ -132,7 +133,8 @@ class ClientState:
 
     def destroy_named(self, name: str, *, has_ttl: bool) -> None:
         """Have a session of that name looked for, now and later, and destroyed."""
-        self.reaper.add(StraySession(name, has_ttl=has_ttl), after=SWEEPS[0])
+        stray = StraySession(name, has_ttl, self._listing, given_up_at=self.host.now())
+        self.reaper.add(stray, after=SWEEPS[0])
 
     def source(self, spec: SessionSpec | str | None) -> SessionSource:
         """Return where a lock gets its session from; one of its own ends when nobody refers to its source."""

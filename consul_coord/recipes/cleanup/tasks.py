@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -25,10 +26,11 @@ from consul_coord.models import ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.unlock import remove, withdraw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from consul_coord.io import IO
+    from consul_coord.models import Session
 
 SWEEPS = (1.0, 4.0, 10.0, 45.0)
 """Seconds from an unanswered request to the first look at its key, and from each look to the next.
@@ -37,6 +39,8 @@ A minute in all.
 """
 LAST_LOOKS = (0.05, 0.15, 0.3, 0.5)
 """Seconds between the looks for a session that was just being made when the client closes."""
+LISTING_KEPT = 4.0
+"""Seconds for which one list of the sessions serves all tasks that look for one."""
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
@@ -194,6 +198,15 @@ class DestroySession:
 
 
 @dataclass(slots=True, eq=False)
+class Listing:
+    """A list of all sessions, for all tasks of a client that look for one: it may be long."""
+
+    read_at: float = -math.inf
+    by_name: Mapping[str, str] = field(default_factory=dict)
+    """Their ids."""
+
+
+@dataclass(slots=True, eq=False)
 class StraySession:
     """Look, now and later, whether an unanswered create has made a session, and destroy it."""
 
@@ -201,6 +214,11 @@ class StraySession:
     """Its name, which no other session has."""
     has_ttl: bool
     """Whether it ends by itself, sooner or later."""
+    listing: Listing
+    given_up_at: float
+    """When the create was given up: no earlier list tells anything."""
+    fresh: float = LISTING_KEPT
+    """For how many seconds a list that another task has read will do."""
     pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
@@ -216,10 +234,14 @@ class StraySession:
         """Have the next looks follow each other soon, if there was none yet."""
         if len(self.pauses) == len(SWEEPS) - 1:
             self.pauses = [*LAST_LOOKS, *self.pauses]
+            self.fresh = LAST_LOOKS[0] / 2
 
     async def _find(self, io: IO, deadline: float) -> str | None:
-        call = session_endpoint.list_sessions(options=_CONSISTENT)
-        with suppress(PermissionDenied):
-            found = (await send_once(io, call, deadline=deadline)).value
-            return next((session.id for session in found if session.name == self.name), None)
-        return None
+        listing, now = self.listing, io.now()
+        if listing.read_at < self.given_up_at or now >= listing.read_at + self.fresh:
+            call = session_endpoint.list_sessions(options=_CONSISTENT)
+            found: tuple[Session, ...] = ()
+            with suppress(PermissionDenied):
+                found = (await send_once(io, call, deadline=deadline)).value
+            listing.read_at, listing.by_name = now, {session.name: session.id for session in found}
+        return listing.by_name.get(self.name)

@@ -586,6 +586,19 @@ def test_what_is_not_found_within_a_minute_is_left_to_its_ttl(bench: Bench, list
     assert bench.core.reaper.pending == 0
 
 
+def test_all_that_is_looked_for_is_looked_for_in_one_list(bench: Bench) -> None:
+    names = []
+    for _ in range(10):
+        names.append(unanswered_create(bench, lost(CREATE)))
+        bench.io.time += 0.1
+    found = [session_json(OTHER, Name=names[7])]
+    bench.io.expect("GET", LIST, ok(found))
+    bench.io.expect("PUT", DESTROY + OTHER, ok(value=True))
+    bench.io.expect("GET", LIST, ok([]), ok([]), ok([]))
+    bench.io.run_spawned("reaper")
+    assert bench.core.reaper.pending == 0
+
+
 @pytest.mark.parametrize(("ttl", "left"), [(TTL, 0), (None, 1)])
 def test_closing_looks_for_a_second_and_leaves_the_rest_to_a_ttl_or_tells(
     ttl: float | None, left: int
