@@ -26,6 +26,7 @@ from consul_coord import (
     ReleaseOutcome,
     Semaphore,
     SessionSpec,
+    failover_bound,
 )
 from consul_coord.testing.agent import RealAgent
 from tests.semaphore.conftest import Place, spec
@@ -157,6 +158,8 @@ def test_losing_contact_is_jeopardy_then_expiry(
 
 DELAY = 1.0
 """Lock-delay in tests of what happens behind a dead holder, in seconds."""
+LATE = 2.0
+"""Seconds more than promised, for a machine that is busy."""
 
 
 class TestLockDelay:
@@ -184,6 +187,23 @@ class TestLockDelay:
             assert not permit.is_held
             assert time.monotonic() - destroyed >= DELAY
         assert place.contenders() == []
+
+    def test_the_slot_of_a_holder_that_died_is_taken_within_the_bound(
+        self, site: Site, make_client: MakeClient, proxy: FaultProxy
+    ) -> None:
+        session = spec(site, ttl=2.0, lock_delay=DELAY)
+        first, second = (
+            Semaphore(client, Place(site).prefix, 1, session=session)
+            for client in (make_client(address=proxy.address), make_client())
+        )
+        permit = first.acquire(timeout=5)
+        proxy.go_down()
+        died = time.monotonic()
+        with second.hold(timeout=30):
+            took = time.monotonic() - died
+            assert not permit.is_held
+        proxy.come_up()
+        assert took < failover_bound(session) + LATE
 
     def test_a_waiter_behind_a_dead_holder_takes_what_gets_free_meanwhile(
         self, site: Site, make_client: MakeClient
