@@ -2,8 +2,8 @@
 
 Rules
 - Leases are measured on a clock that never steps and that counts the time a machine is suspended: a laptop
-  that slept through its lease must not wake up believing in it. Wall-clock time names the periods
-  of jobs, and no promise rests on it.
+  that slept through its lease must not wake up as the holder. Wall-clock time names the periods of jobs, and
+  no promise rests on it.
 - A ``Clock`` only tells the time; waiting for it is then done by real timers. A ``SteppedClock`` also owns
   the passing of time: who waits on it sets an alarm, and is woken when somebody advances the clock, not by a
   timer.

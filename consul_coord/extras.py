@@ -1,4 +1,4 @@
-"""Optional dependencies: a missing one is told by the extra that brings it.
+"""Optional dependencies: an error names the extra that brings a missing one.
 
 Imports nothing that is optional itself, and nothing of this package.
 """

@@ -1,4 +1,4 @@
-"""What every driver's host has in common: the clock, randomness, counters, and where events go.
+"""The common part of each driver's host: the clock, randomness, counters, and the way of events.
 
 Rules
 - ``emit`` counts, logs and hands over; it never blocks and never raises, whatever an observer does.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BaseHost(ABC):
-    """A host but for what depends on threads or an event loop."""
+    """A host, except the part that depends on threads or an event loop."""
 
     def __init__(self, *, clock: Clock, observer: Observer | None) -> None:
         self.clock = clock

@@ -8,7 +8,7 @@ Rules
 - A program gets its ``IO`` as an argument and keeps none beyond its end: a foreground call and the background
   loop have different ones.
 - Times are instants on the lease clock, ``io.now()``. A deadline of None is "for ever".
-- What a ``Signal`` or a ``Once`` protects needs no lock: both are built on single atomic dict operations, so
+- State behind a ``Signal`` or a ``Once`` needs no lock: both are built on single atomic dict operations, so
   they may be used from any thread, from a signal handler, and in a forked child.
 - Outside ``shield`` every awaited method may raise what ended the call from outside: an ``Interrupt``'s
   error, a KeyboardInterrupt, or the event loop's cancellation. Inside, none of the first kind does.
@@ -164,7 +164,7 @@ class Contact:
 
     @property
     def problem(self) -> RequestTimeout | None:
-        """What is wrong when the contact is lost; None while it is not."""
+        """The problem while the contact is lost; None otherwise."""
         if not self.is_missing:
             return None
         began = "ever" if self.heard_at == -math.inf else f"for {self.age:.0f} s"
@@ -197,7 +197,7 @@ class Task(Protocol):
 
 
 class Host(Protocol):
-    """What can be done from any thread, at any moment, without waiting."""
+    """The calls that any thread may make, at any moment, without waiting."""
 
     contact: Contact
     """When Consul last answered."""
@@ -225,7 +225,7 @@ class Host(Protocol):
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
         """Run a program in the background, with the background's own IO; returns at once.
 
-        What it raises is reported as ``Failed``, and ends nothing else.
+        An error that it raises is reported as ``Failed``, and ends nothing else.
         """
         ...
 
@@ -257,7 +257,7 @@ class Host(Protocol):
 
 
 class IO(Host, Protocol):
-    """What a program can do. See the module's rules."""
+    """The calls of a program. See the module's rules."""
 
     def owner(self) -> object:
         """Return what identifies the calling thread or task, for "this thread holds it already"."""

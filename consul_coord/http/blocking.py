@@ -29,7 +29,7 @@ READ_SLACK = 5.0
 
 
 def next_index(asked: int, answered: int) -> int:
-    """Return the index to ask with next, after an answer; 0 starts afresh, without waiting."""
+    """Return the index to ask with next, after an answer; 0 starts again, without waiting."""
     answered = max(answered, 1)
     return answered if answered >= asked else 0
 
@@ -41,7 +41,7 @@ def read_timeout(wait: float, *, slack: float = READ_SLACK) -> float:
 
 @dataclass(frozen=True, slots=True)
 class IndexTracker(Generic[T]):
-    """What a watch knows: nothing at first, then the last answer's value and where to wait from."""
+    """The knowledge of a watch: nothing at first, then the last answer's value and the index to wait from."""
 
     index: int = 0
     """To ask with next."""

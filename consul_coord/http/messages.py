@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Retry(enum.Enum):
-    """What a request that may or may not have been applied allows."""
+    """Whether a request may be repeated that may or may not have been applied."""
 
     READ = "read"
     """Changes nothing: repeat at will."""

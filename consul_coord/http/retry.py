@@ -3,7 +3,7 @@
 Rules
 - The request's ``Retry`` class decides: reads and idempotent writes are repeated until the deadline; anything
   else only when the failure shows that it was never applied.
-- What is repeated are failures to serve (5xx, 429, a broken or missing reply), never a refusal (403, 400, a
+- A failure to serve is repeated (5xx, 429, a broken or missing reply), and a refusal never (403, 400, a
   failed CAS).
 - The error that comes out never claims less doubt than any try has left: when an earlier one may have been
   applied, a last one that could not even connect says so too.
@@ -45,7 +45,7 @@ def may_repeat(request: Request, error: BaseException) -> bool:
 async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float) -> T:
     """Send a call until it is answered, or ``deadline`` comes; each try takes ``attempt`` seconds at most.
 
-    Raises the last try's error; its ``outcome_unknown`` tells of all tries.
+    Raises the last try's error; its ``outcome_unknown`` covers all tries.
     """
     try:
         return await send_once(io, call, deadline=min(deadline, io.now() + attempt))

@@ -1,4 +1,4 @@
-"""What the scheduler uses of Celery: the real names when it runs, and their types for checkers without it."""
+"""The part of Celery that the scheduler uses: the real names at run time, types for checkers without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver uses of tooz: the real names when it runs, and their types for checkers without tooz."""
+"""The part of tooz that the driver uses: the real names at run time, types for checkers without tooz."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     Capabilities: TypeAlias = Any
-    """What a member tells about itself: whatever msgpack can write."""
+    """A member's capabilities: any value that msgpack can write."""
 
     class Url(Protocol):
         scheme: str

@@ -2,8 +2,9 @@
 
 Rules
 - Each run is written down under the leader's fence *before* it begins, by its job's id. So two processes
-  never begin one run, however long one of them was paused; one that dies between the two leaves that run out.
-- Whoever is elected reads when each job was begun last, and has begun what was due since, by APScheduler's
+  never begin one run, however long one of them was paused. A process that dies between the two leaves that
+  run out.
+- A new leader reads when each job was begun last, and begins the jobs that were due since, by APScheduler's
   own rules for late runs (``coalesce``, ``misfire_grace_time``).
 - A job that runs when the leadership ends goes on: it should look at ``executor.leadership`` between steps.
 """
@@ -34,8 +35,8 @@ class LeaderExecutor(ThreadPoolExecutor):
     """Runs jobs in threads while this process leads, and leaves them to the leader otherwise.
 
     ``BackgroundScheduler(executors={"default": LeaderExecutor(client, "service/scheduler")})``. The jobs must
-    have ids that are the same in all processes. The election is started and stopped with the scheduler; what
-    is remembered of the jobs is below ``KEY/jobs/``.
+    have ids that are the same in all processes. The scheduler starts and stops the election. The
+    records of the jobs are below ``KEY/jobs/``.
     """
 
     def __init__(self, client: Client, key: str, *, max_workers: int = 10) -> None:

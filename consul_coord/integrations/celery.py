@@ -7,10 +7,10 @@
 
 Rules
 - Each run is written down under the leader's fence *before* it is sent. So two beats never send one run,
-  however long one of them was paused; a beat that dies between the two leaves that run out.
-- Whoever is elected reads what was written, and goes on from there: an interval of an hour stays an hour,
-  however often beats come and go.
-- What can't be written is not sent: the state is read again first.
+  however long one of them was paused. A beat that dies between the two leaves that run out.
+- A new leader reads the written state, and goes on from there: an interval of an hour stays an hour, however
+  often beats come and go.
+- A run that can't be written down is not sent: the leader reads the state again first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConsulScheduler(Scheduler):
-    """Sends what is due while this process leads; ``celery beat`` makes it."""
+    """Sends the due tasks while this process leads; ``celery beat`` makes it."""
 
     _client: Client | None = None
     _election: LeaderElection
@@ -69,7 +69,7 @@ class ConsulScheduler(Scheduler):
 
     @property
     def info(self) -> str:
-        """What ``celery beat`` shows at its start."""
+        """The text that ``celery beat`` shows at its start."""
         return f"    . consul -> {self._state_key}" if self._client is not None else ""
 
     def tick(self, **options: object) -> float:

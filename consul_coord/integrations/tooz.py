@@ -10,8 +10,8 @@ It takes the URLs of the driver that tooz had until its version 8, and locks the
 ===================================  =======================================
 
 Rules
-- tooz's conventions hold: a lock belongs to its object, not to a thread; who is elected, joined or has left
-  is told by ``run_watchers``; a member that somebody else removes does not come back by itself.
+- tooz's conventions hold. A lock belongs to its object, not to a thread. ``run_watchers`` reports elections,
+  joins and leaves. A member that another process removes does not come back by itself.
 - A member that only lost its session joins again by itself, and nobody has to beat: the client renews.
 """
 
@@ -176,9 +176,9 @@ class ConsulDriver(Driver):
     """The driver behind ``consul://``, ``consul+http://`` and ``consul+https://``.
 
     Options: ``namespace`` (or the URL's path; ``tooz`` if neither is given), ``ttl`` (15 s), ``lock_delay``
-    (as the ``ttl``, 60 s at most), ``acl_token``, ``timeout`` (10 s for one request), and with
-    ``consul+https`` ``ca_cert``, ``client_cert``, ``client_key`` and ``verify``. What is not given comes from
-    the CONSUL_* variables, as for ``Client``.
+    (as the ``ttl``, 60 s at most), ``acl_token``, ``timeout`` (10 s for one request). With ``consul+https``
+    also ``ca_cert``, ``client_cert``, ``client_key`` and ``verify``. Other settings come from the CONSUL_*
+    variables, as for ``Client``.
     """
 
     CHARACTERISTICS = (
@@ -292,7 +292,7 @@ class ConsulDriver(Driver):
     def delete_group(self, group_id: bytes | str) -> CoordinatorResult[None]:
         """Delete a group. Raises GroupNotCreated and GroupNotEmpty.
 
-        Who joins at the same moment makes it stay, or finds it not created.
+        A member that joins at the same moment makes it stay, or finds it not created.
         """
 
         def delete() -> None:
@@ -425,7 +425,7 @@ class ConsulDriver(Driver):
         return self._submit(get)
 
     def run_elect_coordinator(self) -> None:
-        """Try to become leader of each group that is watched for that; tell of each success."""
+        """Try to become leader of each group that is watched for that; report each success."""
         for group_id, hooks in list(self._hooks_elected_leader.items()):
             lock = self._leader_lock(group_id)
             if not lock.acquired and lock.acquire(blocking=False):

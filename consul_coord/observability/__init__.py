@@ -1,10 +1,10 @@
-"""Observers for what others collect: OpenTelemetry, Prometheus, and several observers at once.
+"""Observers for OpenTelemetry and Prometheus, and for several observers at once.
 
 Rules
-- ``measures`` says what is counted and when, once for all; ``otel`` and ``prometheus`` only hand it on.
-- Their libraries are imported when an observer is asked for, and not before. A missing one is told by the
-  extra that brings it.
-- Nothing here changes what a client does: what an observer raises is logged, and that is all.
+- ``measures`` defines once what is counted and when; ``otel`` and ``prometheus`` only hand it on.
+- Their libraries are imported when an observer is asked for, and not before. For a missing one, the
+  error names the extra that brings it.
+- Nothing here changes a client's work: an error that an observer raises is only logged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Observers", "OpenTelemetryObserver", "PrometheusObserver"]
 class Observers:
     """Hands every event to several observers, in their order.
 
-    What one raises keeps it from none of the others; it is raised at the end, as an ExceptionGroup.
+    An error in one keeps the event from none of the others. It is raised at the end, as an ExceptionGroup.
     """
 
     def __init__(self, *observers: Observer) -> None:

@@ -1,12 +1,12 @@
-"""What is measured, and what each event adds to it: pure, and the same for every collector.
+"""The measures, and what each event adds to them: pure, and the same for each collector.
 
 Rules
 - ``MEASURES`` is the whole list. A *counter* only grows, a *level* goes up and down, a *histogram* gathers
   durations in seconds.
-- No measure is told apart by keys, sessions or fences, which are without number; a user who knows his keys
-  may have them ``grouped``.
-- How long something was held is taken between its events, on the clock of who collects: it is off by how late
-  they come, some milliseconds as a rule.
+- Keys, sessions and fences are no labels, because there may be any number of them. You can have keys
+  ``grouped``.
+- The duration of a hold is the time between its events, on the collector's clock. It is wrong by the delay of
+  the events, some milliseconds as a rule.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TIMEOUTS = Measure(
     "acquire.timeouts", "counter", "Acquires and tries given up, by what stood in the way.", ("blocker",)
 )
 HOLDS = Measure("holds", "level", "Holds at present.")
-HELD = Measure("hold.duration", "histogram", "How long was held what has ended.", ("end",))
+HELD = Measure("hold.duration", "histogram", "How long each ended hold lasted.", ("end",))
 LOST = Measure("lost", "counter", "Holds that ended without being released, by reason.", ("reason",))
 RELEASED = Measure("released", "counter", "Releases, by outcome.", ("outcome",))
 LEADING = Measure("leading", "level", "Leaderships at present.")
@@ -67,7 +67,7 @@ _Hold: TypeAlias = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an event adds to a measure."""
+    """The amount that an event adds to a measure."""
 
     measure: Measure
     amount: float
@@ -76,7 +76,7 @@ class Reading:
 
 
 class Book:
-    """Keeps what has begun and not ended, and says what each event adds. For one thread at a time."""
+    """Keeps the holds that have not ended, and says what each event adds. For one thread at a time."""
 
     def __init__(self) -> None:
         self._held: dict[_Hold, float] = {}

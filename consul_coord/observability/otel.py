@@ -4,9 +4,9 @@ Rules
 - Two spans for each hold: ``consul_coord.acquire`` from asking to having, and ``consul_coord.hold`` from then
   until it is released or lost, linked to the first. Events come after the fact, so both are roots of their
   own, and have key, session and fence as attributes.
-- A lost hold's span has the status ERROR and the reason. What happens in between is an event of the span: a
-  renewal that failed, a foreign write.
-- An acquire that gave up has no span: its caller has the error.
+- A lost hold's span has the status ERROR and the reason. A renewal that failed and
+  a foreign write in between are events of the span.
+- An acquire that gave up has no span, because its caller has the error.
 """
 
 from __future__ import annotations

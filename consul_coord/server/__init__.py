@@ -1,10 +1,10 @@
 """The reference server: a Consul agent in memory, for tests that need a Consul they can trust.
 
-What belongs here: the state machine (``state`` and its parts, pure: the time is an argument, no I/O, no
-clock, no threads), the HTTP rules over it (``service``, ``routes`` and ``endpoints``, pure as well) and, on
-top, a thin ASGI shell and a server. The pure modules import neither asyncio nor uvicorn, so a simulator can
-drive them directly; the names exported here are therefore loaded on first use. Only the server itself needs
-the extra, and says so where that is missing.
+The state machine (``state`` and its parts) is pure: the time is an argument, and there is no I/O, no clock
+and no thread. The HTTP rules over it (``service``, ``routes`` and ``endpoints``) are pure as well. On top are
+a thin ASGI shell and a server. The pure modules import neither asyncio nor uvicorn, so a simulator can drive
+them directly; the names exported here are therefore loaded on first use. Only the server itself needs the
+extra, and says so where that is missing.
 """
 
 from __future__ import annotations

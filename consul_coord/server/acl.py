@@ -1,4 +1,4 @@
-"""Who may do what: tokens with rules, as far as users of locks meet Consul's ACLs.
+"""Permissions: tokens with rules, as far as users of locks meet Consul's ACLs.
 
 Rules
 - A rule for an exact name beats one for a prefix, a longer prefix beats a shorter one; without a rule the
@@ -35,7 +35,7 @@ _STRENGTH: Final = {"deny": 0, "read": 1, "list": 2, "write": 3, "allow": 3}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a token may do with a name, or with every name that begins with it."""
+    """The permissions of a token for a name, or for each name that begins with it."""
 
     resource: Resource
     name: str

@@ -52,9 +52,9 @@ class Call:
 class Seen:
     """One answer to a question: the reply, its index, and what to watch for the next.
 
-    ``effective`` adds the header in which catalog, health and queries tell how consistent the answer is;
-    ``local`` says that it is the agent's own, and tells nothing of a leader; without ``waits`` it is given at
-    once, whatever index was named.
+    ``effective`` adds the header in which catalog, health and queries tell how consistent the answer is.
+    ``local`` means that it is the agent's own, without headers about a leader. Without ``waits`` it is given
+    at once, whatever index was named.
     """
 
     index: int

@@ -4,7 +4,7 @@ Rules
 - Registering a node or a service that is there already, just so, changes no index; registering a check moves
   the index of all checks even then, though not its own.
 - Each service name has an index of its own, which moves with its instances, their checks, their nodes and the
-  checks of these; when its last instance goes, it goes, and the index of extinct services moves.
+  checks of these. It goes with its last instance, and the index of extinct services moves then.
 - A check that is or becomes critical, or is removed, ends the sessions that rely on it, at the same index;
   removing a service removes its checks, removing a node removes everything on it.
 """
@@ -36,7 +36,7 @@ class BadMetaError(StateError):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What one register call brings; ``node`` is None when it only adds to a node that must be there."""
+    """The content of one register call; ``node`` is None when it only adds to a node that must be there."""
 
     node_name: str
     node: NodeRecord | None = None
@@ -184,7 +184,7 @@ def _touch_services_of(store: Store, index: int, node: str) -> None:
 
 
 def _touch_services_of_check(store: Store, index: int, check: CheckRecord) -> None:
-    """Move the index of the services that a check tells of: its own, or all of its node."""
+    """Move the index of the services that a check is about: its own, or all of its node."""
     if check.service_id:
         store.changed(index_name(check.service_name), index)
     else:

@@ -49,7 +49,7 @@ class CatalogOp:
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[R]):
-    """What the verbs need to know of nodes, of services or of checks."""
+    """The facts that the verbs need about nodes, about services or about checks."""
 
     name: str
     label: Callable[[R], str]

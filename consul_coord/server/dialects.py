@@ -1,10 +1,10 @@
-"""What Consul's versions answer differently, in one place.
+"""The answers in which Consul's versions differ, in one place.
 
 Rules
 - There are two tables: that of 1.8, of which every word is known, and that of the newest, as a build of 1.23
   was measured. ``ServerConfig(version=...)`` selects: 1.8 for itself and what came before it, the newest for
   all that came later.
-- What is not here is the same in both.
+- All other answers are the same in both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the state refuses: errors that carry the text Consul answers with."""
+"""The refusals of the state: errors that carry the text Consul answers with."""
 
 from __future__ import annotations
 

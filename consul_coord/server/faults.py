@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Effect(enum.Enum):
-    """What happens to a request that is hit."""
+    """The effect on a request that is hit."""
 
     NONE = "none"  # only the delay
     LOSE_REQUEST = "lose-request"  # the connection ends; nothing was applied

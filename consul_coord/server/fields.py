@@ -1,8 +1,8 @@
-"""What the rows of the catalog are made of, as far as a filter may ask for it.
+"""The fields of the catalog's rows, as far as a filter may ask for them.
 
 A field of a kind has the operators of that kind and, where it is made of further fields, those. ``*`` stands
-for any key of a map. What Consul keeps from filters (indexes, a check's definition, a proxy's free
-configuration) is not listed.
+for any key of a map. Fields that Consul keeps from filters (indexes, a check's definition, a proxy's
+free configuration) are not listed.
 """
 
 from __future__ import annotations

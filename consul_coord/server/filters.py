@@ -1,9 +1,9 @@
 """Filters: Consul's expression language, by which ``?filter=`` selects rows.
 
 Rules
-- An expression is parsed first (``peg.py``), then checked against the fields of what it filters
-  (``fields.py``): a selector that no row can have, an operator that does not suit its field and a value of
-  the wrong kind are refused.
+- An expression is parsed first (``peg.py``), then checked against the fields of the rows (``fields.py``). The
+  check refuses a selector that no row can have, an operator that does not suit its field, and a value of the
+  wrong kind.
 - Refusals have Consul's words, down to the list of what was expected at the farthest place reached.
 - A selector that passes through a list is true if it is true of one item, also when it is negated.
 - A key that a map does not have equals nothing and is in nothing; it is empty, and matches every pattern as
@@ -38,7 +38,7 @@ _FALSE_OF_THE_ABSENT: Final = frozenset({"Equal", "In", "Is Not Empty"})
 
 
 def compiled(expression: str, fields: Mapping[str, Field]) -> Predicate:
-    """Return what an expression tells of a row; raise ``StateError`` in Consul's words for a bad one."""
+    """Return the result of an expression for a row; raise ``StateError`` in Consul's words for a bad one."""
     try:
         return _checked(parse(expression), fields)
     except GoParseError as error:

@@ -63,7 +63,7 @@ _ONE_BEFORE = frozenset(
         "Illegal trailing comma before end of array",
     }
 )
-"""What Python reports one character before the one that Go names; of commas, from 3.13 on."""
+"""The errors that Python reports one character before the one that Go names; of commas, from 3.13 on."""
 
 
 def decode(body: bytes) -> object:

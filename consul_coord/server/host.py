@@ -8,9 +8,9 @@ Rules
   it.
 - A late reply is delivered to the event loop that waits for it, asyncio's or trio's, whichever thread caused
   it.
-- What the agent's own checks ask for is carried out in threads, and reported as if by a request.
-- When thousands of things fall due at once on a clock that moves by itself, they are done in slices, with
-  requests served in between: a request may then meet a session that is just about to end.
+- Threads perform the agent's own checks, and report the results as if by a request.
+- When thousands of timers are due at once on a clock that moves by itself, they run in slices, with requests
+  served in between. A request may then meet a session that is just about to end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SLICE = 50
 
 @dataclass(slots=True)
 class Late:
-    """A reply that is yet to come, and whose coming is told in the loop that waits for it."""
+    """A reply that is yet to come; the loop that waits for it is notified."""
 
     ticket: int
     loop: Loop
@@ -99,7 +99,7 @@ class Host:
             alarm.cancel()
 
     def do(self, action: Callable[[float], T]) -> T:
-        """Run an action on the state with the present time, alone; whoever it concerns is told."""
+        """Run an action on the state with the present time, alone, and notify its waiters."""
         with self._lock:
             now = self.clock.now()
             self.service.run_timers(now)

@@ -1,4 +1,4 @@
-"""The KV store's rules: who may write what, which indexes follow, and what a reader is told.
+"""The KV store's rules: permitted writes, their indexes, and the answers to readers.
 
 Rules
 - A write that changes nothing (value, flags, session, LockIndex) keeps the ModifyIndex and is no news to

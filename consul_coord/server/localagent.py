@@ -7,7 +7,7 @@ Rules
 - A service whose check is critical for longer than the check permits is deregistered, not before a minute.
 - The agent is the authority for what it registered: a change of a check's status goes to the catalog at once,
   a change of its output alone does not.
-- What is registered again keeps the status and the output of its checks.
+- A service or check that is registered again keeps the status and the output of its checks.
 - Maintenance of a service, or of the node, is a critical check.
 """
 
@@ -54,7 +54,7 @@ class Catalog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What an agent does to learn how something is; ``timeout`` in seconds."""
+    """The action by which an agent learns the status of a service; ``timeout`` in seconds."""
 
     check: str
     kind: Literal["http", "script", "tcp"]
@@ -122,7 +122,7 @@ class LocalAgent:
         self._due: dict[str, Probe] = {}
 
     def add_check(self, check: LocalCheck, now: float) -> None:
-        """Register a check, or register it anew."""
+        """Register a check, also one that exists."""
         known = self.checks.get(check.record.id)
         if known is not None:
             kept = replace(check.record, status=known.record.status, output=known.record.output)
@@ -145,7 +145,7 @@ class LocalAgent:
         self._become(check, check.told(status, output), now)
 
     def check_is_due(self, check_id: str, now: float) -> None:
-        """Make a TTL check critical that was told nothing for its TTL; have another carried out."""
+        """Make a TTL check critical that got no update for its TTL; perform any other check."""
         check = self.checks[check_id]
         if check.probe is None:
             self._become(check, check.expired(), now)

@@ -1,4 +1,4 @@
-"""What asyncio and trio do differently and the server needs: calls from any thread, timers, loose tasks.
+"""The differences of asyncio and trio for the server: calls from any thread, timers, loose tasks.
 
 Rules
 - A call into a loop that has ended is dropped: nobody is left whom it could concern.

@@ -1,7 +1,7 @@
 """An OpenAPI description of what the server serves, made from the route table and the readers of bodies.
 
 Rules
-- What is routed is described, and nothing else: a route or a body's field can't be forgotten here.
+- All routes are described, and nothing else, so no route and no field of a body can be forgotten here.
 - A field that is read by rules of its own (a duration, say) has no schema: anything may be sent.
 - Replies are named by status only. Errors are plain text.
 """

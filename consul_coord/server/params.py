@@ -1,4 +1,4 @@
-"""What a query string asks for, checked in the order in which Consul checks it.
+"""The options of a query string, checked in the order in which Consul checks it.
 
 Rules
 - ``consistent`` and ``stale`` exclude each other; a bad ``max_stale``, ``wait`` or ``index`` is a 400.

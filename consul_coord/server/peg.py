@@ -1,8 +1,8 @@
 """The grammar of filter expressions, read as Consul's generated parser reads it.
 
 Rules
-- Choices are ordered, and the first that fits is taken. Of all that failed, what was expected at the farthest
-  place is told: ``1:6 (5): no match found, expected: "==" or [a-zA-Z]`` (line, column, offset in bytes).
+- Choices are ordered, and the first that fits is taken. The error names the choices that failed at the
+  farthest place: ``1:6 (5): no match found, expected: "==" or [a-zA-Z]`` (line, column, offset in bytes).
 - Some mistakes have a message of their own. Such a message counts even if another choice then fits.
 
 Source: the grammar at https://github.com/hashicorp/go-bexpr, in the version that Consul 1.8 and later use.

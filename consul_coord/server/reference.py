@@ -166,7 +166,7 @@ class ReferenceServer(Generic[C]):
         self._host.do(self._host.service.state.lose_leader)
 
     def elect_leader(self) -> None:
-        """Have a new leader, which starts every session's TTL afresh."""
+        """Have a new leader, which starts the TTL of each session again."""
         self._host.do(self._host.service.state.elect_leader)
 
     def lag(self) -> None:
@@ -182,7 +182,7 @@ class ReferenceServer(Generic[C]):
         return self._host.do(lambda _: self._host.service.state.snapshot())
 
     def restore(self, data: bytes) -> None:
-        """Go back to a snapshot; watches end at once. Raises ``ValueError`` when the data is none."""
+        """Go back to a snapshot; watches end at once. Raises ``ValueError`` when the data is no snapshot."""
         self._host.do(lambda now: self._host.service.restore(data, now))
 
     def __enter__(self) -> Self:

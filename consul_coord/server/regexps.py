@@ -14,12 +14,12 @@ _PROBLEMS: Final = {
     "unbalanced parenthesis": ("unexpected )", True),
     "unterminated character set": ("missing closing ]", True),
 }
-"""What Go says for what Python says, and whether it shows all of the pattern with it."""
+"""Go's message for each of Python's, and whether it shows all of the pattern with it."""
 
 
 @lru_cache(maxsize=64)
 def compiled(text: str) -> re.Pattern[str]:
-    """Return a pattern; raise ``GoParseError`` for what is none."""
+    """Return a pattern; raise ``GoParseError`` for an invalid one."""
     try:
         return re.compile(text)
     except re.error as error:

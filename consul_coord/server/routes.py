@@ -2,11 +2,11 @@
 
 Rules
 - A path that is not clean (``//``, ``.``, ``..``, no leading slash in a key) is redirected to the clean one
-  before anything else; a path that is badly percent-encoded or has unprintable characters is a 400.
+  before anything else. A path that is badly percent-encoded or has unprintable characters is a 400.
 - A pattern ending in a slash matches everything under it; without the slash it is redirected. Others match
   exactly.
-- A real Consul endpoint that this server does not have is refused with 501 and named; a path that Consul does
-  not have is a 404; a wrong method is a 405 that says which are right.
+- For a real endpoint of Consul that this server lacks, the answer is a 501 that names it. A path that Consul
+  does not have is a 404. A wrong method is a 405 that says which are right.
 """
 
 from __future__ import annotations

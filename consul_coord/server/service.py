@@ -8,7 +8,7 @@ Rules
 - A read blocks when it names an index and the answer's index is not above it; up to a sixteenth of its wait
   is added at random. It is looked at again when what it watches changes; an index above all others therefore
   waits its full time.
-- What a reply tells of the leader was so when the answer was last looked for, not when the wait ended.
+- A reply describes the leader as of the last look for the answer, not as of the end of the wait.
 - Without a leader a request waits for one, and is refused when its patience ends; watches end at once.
 - Each hop between this agent and the leader adds its words to the leader's errors. The last hop is spared
   where the nearest server answers: stale reads, other datacenters, and that there is no leader.
@@ -64,7 +64,7 @@ class Service:
         self._ready: list[tuple[int, Reply]] = []
         self._asked: set[tuple[str, str]] = set()
         self._said: dict[Hashable, Reply] | None = None
-        """What was answered to whom in this round of news: thousands may have asked the same."""
+        """The answers in this round of news, by request: thousands may have asked the same."""
 
     def handle(self, request: Request, now: float, *, timers: int | None = None) -> Reply | Blocked:
         """Answer a request, or let it wait; ``timers`` limits what is done first of what was due."""

@@ -1,4 +1,4 @@
-"""What Consul demands of a service, wherever it is registered."""
+"""Consul's demands on a service, wherever it is registered."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def problem_with_proxy(service: ServiceRecord) -> str:
 
 
 def destination(service: ServiceRecord) -> str:
-    """Return the service that a proxy stands before; empty if it is none."""
+    """Return the service that a proxy stands before; empty if it is no proxy."""
     shown: str = json.loads(service.proxy).get("DestinationServiceName", "") if service.proxy else ""
     return shown
 

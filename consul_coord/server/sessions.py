@@ -1,7 +1,7 @@
 """Sessions in the store: created against live checks, and invalidated together with what they hold.
 
 Rules
-- What a client asks for is a draft until the agent has given it an id.
+- A client's request is a draft until the agent has given it an id.
 - Invalidation frees the session's keys (behaviour ``release``) or deletes them (``delete``), all at one
   index, imposes the lock-delay on every one of them, deletes the prepared queries bound to the session, and
   then the session.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDraft:
-    """What a client asks for when it creates a session; the lock-delay is in nanoseconds."""
+    """A client's settings for a session to be created; the lock-delay is in nanoseconds."""
 
     node: str
     name: str = ""
@@ -42,7 +42,7 @@ class SessionDraft:
     checks: tuple[str, ...] = ()
 
     def require_valid(self) -> None:
-        """Raise ``StateError`` when the node is missing or the behaviour is none of the two."""
+        """Raise ``StateError`` when the node is missing or the behaviour is not one of the two."""
         if not self.node:
             raise StateError("Must provide Node")
         if self.behavior not in ("", RELEASE, DELETE):

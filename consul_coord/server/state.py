@@ -1,16 +1,17 @@
 """The state of a Consul datacenter, as far as sessions, locks and what surrounds them need it.
 
 Rules
-- Pure: every operation takes the time ``now`` (seconds, any start); no I/O, no clock, no threads; ids come
-  from a factory. The same calls at the same times give the same state, so a simulator can own everything.
+- Pure: each operation takes the time ``now`` (seconds, any start). There is no I/O, no clock and no thread,
+  and ids come from a factory. The same calls at the same times give the same state, so a simulator can own
+  everything.
 - This is where time and leadership meet the tables: what a write means stands in ``kv``, ``txn``,
   ``sessions``, ``catalog`` and ``queries``; here it becomes one Raft command, with what follows from it in
   time.
-- Writes return what the caller is told or raise ``StateError`` with Consul's text. What changed is collected
-  as marks (``take_news``), so that whoever holds blocking queries knows which to look at again.
-- What happens by itself (a session's TTL, a TTL check's timeout, the reaping of tombstones) happens in
-  ``run_timers``, each at its own time; ``next_timer`` tells when the next one is due. The end of a lock-delay
-  is not among them: it is no event.
+- Writes return the caller's answer, or raise ``StateError`` with Consul's text. Changes are collected as
+  marks (``take_news``), so that the keeper of blocking queries knows which to look at again.
+- ``run_timers`` runs the timers (a session's TTL, a TTL check's timeout, the reaping of tombstones), each at
+  its own time. ``next_timer`` says when the next one is due. The end of a lock-delay is not among them,
+  because it is no event.
 """
 
 from __future__ import annotations
@@ -291,7 +292,7 @@ class ConsulState:
         self._marks.append(LEADER)
 
     def elect_leader(self, now: float) -> None:
-        """Have a new leader, which starts every session's TTL afresh."""
+        """Have a new leader, which starts the TTL of each session again."""
         self.leader = self.server_address
         self.leader_since = now
         for session in self.store.sessions:
@@ -318,7 +319,7 @@ class ConsulState:
         return snapshot.save(self.store)
 
     def restore(self, data: bytes, now: float) -> None:
-        """Go back to a snapshot: TTLs start afresh, lock-delays are forgotten, indexes may go backwards.
+        """Go back to a snapshot: TTLs start again, lock-delays are forgotten, indexes may go backwards.
 
         Raises ``ValueError`` when the data is no snapshot.
         """

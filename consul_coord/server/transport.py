@@ -5,8 +5,8 @@ Rules
   over when no connection is left, also none that was just being accepted.
 - Header names are sent as Consul spells them, because some clients are particular about that.
 - A client address beyond its share of connections is closed without a byte, as Consul 1.8.7 does.
-- What is kept of a request that is not whole is bounded: its head and all else that is no body here, its body
-  by the app.
+- The kept part of an incomplete request is bounded. This module bounds the head and all other parts, and the
+  app bounds the body.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class _Door:
 class _Queue:
     """Reads that came in and wait to be looked at: a few in each turn of the event loop.
 
-    Thousands may come at once, as when all who watched a key ask again. What is no read (a write, a renewal)
-    is then not queued behind them, but passes between two turns.
+    Thousands may come at once, as when all who watched a key ask again. Other requests (writes, renewals)
+    then do not queue behind them, but pass between two turns.
     """
 
     def __init__(self) -> None:

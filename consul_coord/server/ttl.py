@@ -2,8 +2,8 @@
 
 Rules
 - A session lives a multiple of its TTL past its last renewal: twice, unless configured otherwise.
-- Timers live with the leader and are no part of what is replicated: whoever holds them stops them all when
-  the leader goes, and starts each afresh with the next one.
+- Timers live with the leader and are not replicated. Their keeper stops all of them when the leader goes, and
+  starts each one again with the next leader.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SessionTtls:
         self._config = config
 
     def require_valid(self, ttl: str) -> None:
-        """Raise ``StateError`` for a TTL that is none, or out of bounds."""
+        """Raise ``StateError`` for a TTL that is invalid, or out of bounds."""
         if not ttl:
             return
         try:

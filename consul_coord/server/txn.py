@@ -46,7 +46,7 @@ class OpFailure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a transaction gave: what the operations found or left that show it, or why it failed."""
+    """The result of a transaction: the rows that its operations found or left, or why it failed."""
 
     results: tuple[Result, ...] = ()
     failures: tuple[OpFailure, ...] = ()

@@ -1,4 +1,4 @@
-"""What a test may look at: the state of this moment, as immutable values, never the tables themselves."""
+"""The view of a test: the state of this moment, as immutable values, never the tables themselves."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Headers = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client sent; header names are lower case, ``content_length`` is None for a chunked body."""
+    """A client's request; header names are lower case, ``content_length`` is None for a chunked body."""
 
     method: str
     path: str
@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the client gets."""
+    """The reply to the client."""
 
     status: int = 200
     body: bytes = b""

@@ -48,7 +48,7 @@ class Body:
         return self._entered(self)
 
     def loss(self) -> LockLost | None:
-        """Return what tells of the hold's loss, if it is lost; nothing in a forked child, which has none."""
+        """Return the error of the hold's loss, if it is lost; None in a forked child, which has no holds."""
         hold = grant_of(self._hold)
         reason = hold.reason
         return None if reason is None or reason is LossReason.FORKED else lost_error(hold, reason)
@@ -84,7 +84,7 @@ class LeaderBody(Body):
         super().__init__(hold)
 
     def loss(self) -> LockLost | None:
-        """Return what tells of the leadership's end, if it has ended."""
+        """Return the error of the leadership's end, if it has ended."""
         lost = super().loss()
         if lost is not None:
             return leadership_lost(lost)
@@ -107,7 +107,7 @@ def require_interruptible() -> None:
 
 
 def misused(key: str) -> RuntimeError:
-    """Return the error for a block that was left in another thread, when it can't be told which one."""
+    """Return the error for a block that was left in another thread, when nobody knows which one."""
     return RuntimeError(
         f"a 'with' block on {key!r} was left in another thread than it was entered in, while several threads "
         "are in one: it can't be told which of them ends. "

@@ -11,7 +11,7 @@ Rules
 - The loop starts with the first background program. A process that may end very soon can have it start a
   moment later (``start_delay``), and saves the time that loading an event loop takes; but what a caller waits
   for starts it at once.
-- Both threads are daemons: the exit of the interpreter waits for nobody. They are started anew after a fork.
+- Both threads are daemons: the exit of the interpreter waits for nobody. They start again after a fork.
 """
 
 from __future__ import annotations

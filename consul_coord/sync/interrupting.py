@@ -49,12 +49,12 @@ class Block(Protocol):
         ...
 
     def loss(self) -> LockLost | None:
-        """Return the error that tells of the loss of its hold, if that is lost."""
+        """Return the error of the loss of its hold, if that is lost."""
         ...
 
 
 class Interruption:
-    """What raises a loss into one block; the block keeps it for as long as it lasts."""
+    """The object that raises a loss into one block, which keeps it for as long as it lasts."""
 
     def __init__(self, block: Block, over: Signal, host: Host) -> None:
         self._block = weakref.ref(block)

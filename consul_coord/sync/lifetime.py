@@ -1,13 +1,13 @@
-"""What becomes of open clients at the end of their process, and in a child forked from it.
+"""The fate of open clients at the end of their process, and in a child forked from it.
 
 Rules
 - At the interpreter's exit they are closed on the main thread; by then other threads may be gone, and are not
   needed.
 - A child that ``multiprocessing`` has forked ends without that exit, in later Pythons after its threads, in
-  earlier ones before. What still works under a hold must not lose it: while there are other threads that the
-  child waits for, it is one more of them that closes, after them.
-- In a forked child nothing inherited is closed: each client starts afresh. One that becomes another program
-  at once has nothing to start, and nobody to tell of what it inherited.
+  earlier ones before. A thread that still works under a hold must not lose it. While the child waits for
+  other threads, one more such thread does the closing, after them.
+- A forked child closes nothing that it inherited: each client starts again. A child that becomes another
+  program at once has nothing to start, and no listener for the loss of its holds.
 - Other ends (``os._exit``, a signal without a handler) are not noticed here.
 """
 
@@ -30,7 +30,7 @@ LAST = -100
 
 
 class Open(Protocol):
-    """What is to be closed at the end."""
+    """An object to be closed at the end."""
 
     def close(self) -> None:
         """Give back what it has. Harmless when done before."""
@@ -79,7 +79,7 @@ def _close_after_others() -> None:
 
 
 def _others() -> list[threading.Thread]:
-    """Return the threads, but for this one and the main one, that a process waits for at its end."""
+    """Return the threads that a process waits for at its end, except this one and the main one."""
     spared = (threading.main_thread(), threading.current_thread())
     return [each for each in threading.enumerate() if not (each.daemon or each in spared)]
 

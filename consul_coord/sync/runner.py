@@ -5,7 +5,7 @@ Rules
   watch.
 - ``close`` ends the calls that wait, in any thread, and does its own I/O where it is called.
 - ``lifetime`` closes open clients at the end of the process. In a forked child the inherited holds are lost,
-  and the client starts afresh, with sockets and sessions of its own.
+  and the client starts again, with sockets and sessions of its own.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Runner(BaseRunner):
         self._finalizer.atexit = False  # open clients are closed then, on the main thread
 
     def forked(self) -> None:
-        """Leave what was inherited to the parent, without any I/O, and start afresh.
+        """Leave the inherited state to the parent, without any I/O, and start again.
 
         Called in a forked child.
         """

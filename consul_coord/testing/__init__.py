@@ -1,4 +1,4 @@
-"""What applications test their use of this package with: a simulator, a real agent, fixtures, faults."""
+"""Tools for testing applications of this package: a simulator, a real agent, fixtures, faults."""
 
 from __future__ import annotations
 

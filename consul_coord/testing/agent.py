@@ -1,16 +1,16 @@
 """Start a real Consul agent for tests.
 
 Rules
-- An agent listens on loopback only, on ports of its own. It is started anew with others when it loses a race
+- An agent listens on loopback only, on ports of its own. It starts again with others when it loses a race
   for them.
-- "Started" means usable: there is a leader, and a session with Consul's default checks can be created. It is
-  this agent that says so: after a lost race another one answers on its port, and is told apart by a mark.
+- "Started" means usable: there is a leader, and a session with Consul's default checks can be created. A mark
+  shows that this agent answers, because after a lost race another one answers on its port.
 - An agent has a process group of its own, so that Ctrl-C in a terminal reaches the tests and not the agent
   under them.
-- What was started is ended and reaped: by ``close``, else when the object goes away, else at interpreter
-  exit. A forked child never ends its parent's agent. An interpreter that is killed outright leaves its agents
-  running: only the kernel could prevent that, through code between fork and exec, which is not safe in a
-  program with threads.
+- Each agent is ended and reaped: by ``close``, when the object goes away, or at interpreter exit. A forked
+  child never ends its parent's agent. An interpreter that is killed outright leaves its agents running: only
+  the kernel could prevent that, through code between fork and exec, which is not safe in a program with
+  threads.
 - Consul's own log goes to a file in the agent's temporary folder, and its end into the error when a start
   fails.
 
@@ -149,7 +149,7 @@ class RealAgent:
 
     @property
     def log(self) -> str:
-        """What Consul has logged since its last start."""
+        """Consul's log since its last start."""
         if self._folder is None:
             return ""
         return (self._folder / "consul.log").read_text(encoding="utf-8", errors="replace")

@@ -1,8 +1,9 @@
 """Find the Consul program that tests are to run against, and tell its version.
 
 Rules
-- What was named is used or refused; nothing else is tried in its place, since that would test another Consul.
-- What was not named is looked for: near the work first, then on PATH.
+- A named binary is used or refused. Nothing else is tried in its place, because that would test another
+  Consul.
+- Without a name, the search goes near the work first, then along PATH.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the pytest plugin's fixtures do, as plain context managers, for other test frameworks too.
+"""The work of the pytest plugin's fixtures, as plain context managers for other test frameworks too.
 
 Rules
 - A test may end in any state: without a leader, with faults in force, with holds and waiters. Clean-up ends

@@ -105,7 +105,7 @@ def docstrings(text: str) -> Iterator[Sentence]:
 
 
 def _sentences(block: list[tuple[int, str]]) -> Iterator[Sentence]:
-    if not block:
+    if not block or block[0][1].startswith("==="):  # nothing, or a table of reStructuredText
         return
     text, lines = "", []
     for number, line in block:

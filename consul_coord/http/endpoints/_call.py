@@ -23,7 +23,7 @@ Params = tuple[tuple[str, str], ...]
 DEFAULT_WAIT = 30.0
 """How long a blocking query waits unless told otherwise, in seconds."""
 BODY_LIMIT = 512 * 1024
-"""What an agent takes as a request's body unless configured otherwise, in bytes."""
+"""The largest body of a request that an agent takes unless configured otherwise, in bytes."""
 _OK = 200
 _ABSENT = 404
 _INDEX = "x-consul-index"

@@ -33,9 +33,9 @@ def to_text(seconds: float) -> str:
 
 @lru_cache(maxsize=64)
 def to_seconds(text: str) -> float:
-    """Return a written duration in seconds; raise ValueError when it is none.
+    """Return a written duration in seconds; raise ValueError when it is invalid.
 
-    Remembered, as each renewal's reply has the same two; what is none is not.
+    Valid ones are remembered, because each renewal's reply has the same two.
     """
     digits = text[1:_LONGEST_TEXT] if text.startswith(("-", "+")) else text[:_LONGEST_TEXT]
     parts = _PART.findall(digits)

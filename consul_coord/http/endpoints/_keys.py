@@ -7,8 +7,8 @@ Rules, from what Consul does with the path of a request
 - ``trail/`` and ``trail`` are two keys; a prefix is a prefix of the string, not of a path.
 - Releases from 1.21.5 refuse some more in the path of a request, and not in a transaction: later ones a space
   at either end, and a literal ``%XX`` that decodes to a space or ``..``. A lock with such a name could be
-  taken there and never be watched, so nothing new gets it (``check_name``). What old keys are called, one can
-  still ask for (``check_key``). 1.21.5 itself refuses everything but letters, digits and ``,_./-?&=``;
+  taken there and never be watched, so nothing new gets it (``check_name``). A caller can still ask for old
+  keys by their names (``check_key``). 1.21.5 itself refuses everything but letters, digits and ``,_./-?&=``;
   letters, digits and ``,-_./`` are safe everywhere. An attempt reads a name with any other character first
   (``is_safe``).
 - Everything is percent-encoded but the unreserved characters and ``/``.

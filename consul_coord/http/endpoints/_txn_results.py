@@ -5,11 +5,11 @@ Consul returns one flat list, in the order of the operations. Deletes and ``chec
 and key.
 
 Rules
-- An entry for a key shows that the token may read it, so every single-key operation on that key has exactly
-  one entry.
+- An entry for a key shows that the token may read it, so each operation on that key alone has exactly one
+  entry.
 - The entries of one ``get-tree`` start with its prefix and rise strictly by the bytes of the key.
-- A ``get-tree`` has an entry for every readable key that an operation before it left in place. What is left
-  open goes to the earlier operation.
+- A ``get-tree`` has an entry for every readable key that an operation before it left in place. If that leaves
+  a choice, the entry goes to the earlier operation.
 - Should no such matching exist, one is accepted in which single-key operations and trees may lack entries.
 
 Nearly always each operation takes the next entry, and a tree all that are left: ``txn`` looks for that first.
@@ -50,7 +50,7 @@ class _Matcher:
     """A search for where the entries of each operation end, earlier operations first, the most entries first.
 
     A tree's entries end where they stop rising or lose its prefix, or before a key that a later operation
-    names: a key that is missing from one tree and present in a later one was made in between, and that write
+    names. A key that is missing from one tree and present in a later one was made in between, and that write
     has its own entry first. So there are few places to try, however long the reply.
     """
 

@@ -135,12 +135,12 @@ def deregister_check(id: str, *, options: WriteOptions | None = None) -> Call[No
 
 
 def pass_check(id: str, *, note: str = "", options: WriteOptions | None = None) -> Call[None]:
-    """Set a TTL check to passing, and start its time anew."""
+    """Set a TTL check to passing, and start its time again."""
     return _set(_CHECK + "pass/", id, note, options)
 
 
 def warn_check(id: str, *, note: str = "", options: WriteOptions | None = None) -> Call[None]:
-    """Set a TTL check to warning, which ends no session, and start its time anew."""
+    """Set a TTL check to warning, which ends no session, and start its time again."""
     return _set(_CHECK + "warn/", id, note, options)
 
 

@@ -166,7 +166,7 @@ def deregister(
     service_id: str | None = None,
     options: WriteOptions | None = None,
 ) -> Call[bool]:
-    """Remove one check, or one service with its checks, or else the whole node; true also for none such.
+    """Remove one check, one service with its checks, or the whole node; true also if there is none such.
 
     Sessions end with their node, and with any check that they name.
     """

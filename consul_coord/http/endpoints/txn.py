@@ -6,9 +6,9 @@ Rules
   value).
 - A reply of status 409 is a TxnFailed whose failures are typed by what Consul's text contains, quoted names
   left aside.
-- Who may write or check a key may read it, so every such operation has its result in a reply: its caller may
-  rely on that. What the token may not read is left out of ``get`` and ``get-tree`` only.
-- A refusal is told shortly, however much the agent says.
+- A token that may write or check a key may read it, so every such operation has its result in a reply: its
+  caller may rely on that. Only ``get`` and ``get-tree`` leave out keys that the token may not read.
+- The error of a refusal is short, however much the agent says.
 - A reply in which every part is just as agents send it is read in one pass. Any other is read part by part,
   which finds the same, or what is wrong.
 - A transaction that only reads and checks may be repeated at will; any other is not repeated unless the

@@ -4,7 +4,8 @@
 - ``outgoing``, ``incoming``: rules that all share, for what is sent, for what comes, and for what is known
   when it goes wrong
 - ``exchange``: what both engines share: which connection carries a request, and which ones are kept
-- ``direct``: the blocking engine, on plain sockets; ``dial``, ``tls``, ``bounded``: how its
+- ``direct``: the blocking engine, on plain sockets
+- ``dial``, ``tls``, ``bounded``: how its
   connections are opened
 - ``streams``: the engine on an event loop, through anyio
 - ``user_clients``: over a client of httpx that the user brings

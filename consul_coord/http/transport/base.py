@@ -1,4 +1,4 @@
-"""What a transport offers, and the limits that all of them keep."""
+"""The calls of a transport, and the limits that all of them keep."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Transport(Protocol):
         ...
 
     def forget(self) -> None:
-        """In a forked child: let go of the parent's sockets without a word on them."""
+        """In a forked child: let go of the parent's sockets without sending anything."""
         ...
 
 
@@ -105,5 +105,5 @@ class AsyncTransport(Protocol):
         ...
 
     def forget(self) -> None:
-        """In a forked child, or for a loop that is gone: let go of its sockets without a word on them."""
+        """In a forked child, or for a loop that is gone: let go of its sockets without sending anything."""
         ...

@@ -1,8 +1,8 @@
 """Run a blocking call that can't be interrupted, and leave it behind when time is up.
 
 Rules
-- The call runs on a daemon thread, with the caller's context variables. Who gives up on it does not wait for
-  it; its late result is dropped.
+- The call runs on a daemon thread, with the caller's context variables. A caller that gives up on it does
+  not wait for it; its late result is dropped.
 - A thread that has done its call waits a few seconds for the next one, so that calls which follow each other
   start no thread each.
 """

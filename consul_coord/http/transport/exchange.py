@@ -290,7 +290,7 @@ class Engine(ABC):
         self.pool.limit.on_refusal = on_refusal
 
     def forget(self) -> None:
-        """In a forked child: let go of the parent's sockets without a word on them."""
+        """In a forked child: let go of the parent's sockets without sending anything."""
         self._process = os.getpid()
         self.pool.forget(self._mark)
 

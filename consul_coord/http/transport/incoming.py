@@ -1,10 +1,11 @@
-"""What comes back: an HTTP/1.x reply, read piece by piece with h11. Pure: bytes in, a ``Response`` out.
+"""An HTTP/1.x reply, read piece by piece with h11. Pure: bytes in, a ``Response`` out.
 
 Rules
-- h11 reads the head, and the body unless the head tells its length. What h11 tolerates, but another could
-  read differently, is refused before h11 sees it, or right after: another version, a bare line feed, a folded
-  header, a length beside chunks, chunks in HTTP/1.0. That is ``Garbled``, and the connection is closed.
-- An agent sends the same head many times a second. What h11 has read of the last ones is remembered.
+- h11 reads the head, and the body unless the head tells its length. A reply that h11 tolerates, but another
+  reader could understand differently, is refused before h11 sees it, or right after. Examples are another
+  version, a bare line feed, a folded header, a length beside chunks, and chunks in HTTP/1.0. That is
+  ``Garbled``, and the connection is closed.
+- An agent sends the same head many times a second. The last ones are remembered as h11 read them.
 - Everything is bounded: head, number of headers, interim replies, chunk lines, trailers, body.
 - We ask for no compression, so a compressed reply is garbled too: nothing is ever inflated.
 - A connection may be used again only after a whole reply with nothing behind it.
@@ -44,7 +45,7 @@ _REMEMBERED_SIZE = 1024
 
 
 class Garbled(Exception):
-    """What came is no HTTP reply, or a larger one than allowed, or ended too early."""
+    """The bytes are not an HTTP reply, or it is larger than allowed, or ended too early."""
 
 
 def kept_of(size: int, status: int, limits: Limits) -> int:
@@ -64,7 +65,7 @@ def refuse_compression(headers: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a head tells."""
+    """The content of a head."""
 
     status: int
     headers: Mapping[str, str]
@@ -135,7 +136,7 @@ class ReplyReader:
         self._wanted = 0
         """How much of the body is kept."""
         self._parser: h11.Connection | None = None
-        """What reads a body of unknown length."""
+        """The reader of a body of unknown length."""
         self._end = b""
         """The last bytes that it got."""
 

@@ -232,7 +232,7 @@ class Pool:
         return next_at - now
 
     def forget(self, engine: object) -> None:
-        """Let go of a parent process's sockets without a word on them; ``engine`` goes on in the child."""
+        """Let go of a parent process's sockets without sending anything; ``engine`` goes on in the child."""
         links, self.open = self._all(), weakref.WeakSet()
         for link in links:
             link.disconnect()

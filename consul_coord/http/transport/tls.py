@@ -2,7 +2,7 @@
 
 Rules
 - Given authorities replace the system's. A directory's files are all read, under any name.
-- What can't be loaded is a ``ConfigError``; there is no falling back to less.
+- A file that can't be loaded is a ``ConfigError``; there is no falling back to less.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Rules
 - The client stays the user's: it is never closed here, and its headers, proxies and hooks apply. The address,
   the token and the default parameters are ours; its ``base_url`` and ``follow_redirects`` are not used.
 - httpx bounds single reads and writes. So that the whole exchange is bounded, and can be cancelled, a sync
-  one runs on another thread (see ``bounded``), which is left behind when time is up, and ends with the single
-  read it is in.
+  one runs on another thread (see ``bounded``). The thread is left behind when time is up, and ends with the
+  single read it is in.
 - Nothing was sent only if httpx failed to connect, or says that it is still connecting.
 """
 
@@ -41,7 +41,7 @@ C = TypeVar("C", "httpx.Client", "httpx.AsyncClient")
 
 
 class _OverClient(Generic[C]):
-    """What both have in common: our requests as httpx takes them, and its errors as ours."""
+    """The common part of both: our requests as httpx takes them, and its errors as ours."""
 
     def __init__(self, settings: Settings, client: C, *, limits: Limits = DEFAULT_LIMITS) -> None:
         self._outgoing = Outgoing(settings)

@@ -3,8 +3,8 @@
 Rules
 - A field that Consul has is read, kept and shown; one that it does not have is refused, as it refuses it. The
   agent takes further spellings of some names (``script_args``).
-- What is shown of a proxy and of a check's definition is made when it is read, and kept as JSON text: fields
-  that are empty are left out, as Consul leaves them out.
+- The shown part of a proxy and of a check's definition is made when it is read, and kept as JSON text. It
+  leaves out empty fields, as Consul does.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ DEFINITION_IN_TXN: Final = gojson.ObjectReader(
     flat=True,
     spelled={f"{name}Duration": name for name in _DURATIONS},
 )
-"""What of a definition arrives there; the other fields of one are lost on Consul's way to the catalog."""
+"""The fields of a definition that arrive there; the others are lost on Consul's way to the catalog."""
 
 _SHOWN_FIRST: Final = ("Interval", "OutputMaxSize", "Timeout", "DeregisterCriticalServiceAfter")
 
@@ -267,7 +267,7 @@ _TYPES: Final = (
     ("AliasService", "alias", False),
     ("ScriptArgs", "script", True),
 )
-"""What makes a check one of a type, and whether it needs an interval for it."""
+"""The fields that make a check one of a type, and whether it needs an interval for it."""
 
 
 def type_of(definition: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ def describe(check: CheckRecord) -> dict[str, object]:
 
 
 def checks_of(store: Store, instance: Instance) -> list[CheckRecord]:
-    """Return what tells of an instance's health: its node's own checks first, then its own."""
+    """Return the checks of an instance's health: its node's own checks first, then its own."""
     node, service = instance
     checks = catalog.checks_of_node(store, node.name)
     return [

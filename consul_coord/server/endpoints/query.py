@@ -1,8 +1,8 @@
 """/v1/query: prepared queries, created, read, changed, deleted, executed and explained.
 
 Rules
-- Executing answers with the instances of the service that have no critical check, those aside that are to be
-  ignored, nor a warning if only passing ones are wanted; in the catalog's order, where Consul shuffles.
+- Executing answers with the instances of the service that have no critical check, nor a warning if only
+  passing ones are wanted. Ignored checks do not count. The order is the catalog's, where Consul shuffles.
 - There is one datacenter: where others are named to fail over to, they are not reached.
 """
 
@@ -140,7 +140,7 @@ def _resolved(store: Store, name: str) -> QueryRecord:
 
 
 def _unindexed(call: Call, body: dict[str, object]) -> Seen:
-    """Return an answer that no index is told of, so that nobody waits for the next."""
+    """Return an answer without an index, so that no client waits for the next one."""
     level = "stale" if call.options.stale else "consistent" if call.options.consistent else "leader"
     told = {"Index": 0, "LastContact": 0, "KnownLeader": True, "ConsistencyLevel": level}
     return Seen(0, call.json({**body, **told}), (), effective=True, waits=False)

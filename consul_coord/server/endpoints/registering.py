@@ -3,7 +3,7 @@
 Rules
 - TTL, HTTP and TCP checks are carried out, scripts where the settings permit it: else they are refused in
   Consul's words. Those that need more (containers, gRPC, aliases) are refused.
-- A check that is empty is none, where a service has one; in a list of checks it is a mistake.
+- An empty check counts as no check where a service has one. In a list of checks it is a mistake.
 """
 
 from __future__ import annotations

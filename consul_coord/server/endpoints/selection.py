@@ -2,8 +2,8 @@
 
 Rules
 - Tags are compared without regard to case; several of them must all be there.
-- The agent's own node is the only one whose place in the network is known: what is asked to be ordered by the
-  distance from it has its rows first, and the distance from any other node changes nothing.
+- The agent's own node is the only one whose place in the network is known. An answer by the distance from it
+  has its rows first, and the distance from any other node changes nothing.
 """
 
 from __future__ import annotations

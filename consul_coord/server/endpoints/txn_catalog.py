@@ -29,7 +29,7 @@ _NODE: dict[str, gojson.Reader] = {
     **_INDEXES,
 }
 _LOST = frozenset({"Kind", "TaggedAddresses", "Proxy", "Connect"})
-"""What of a service Consul takes in a transaction and then leaves out."""
+"""The fields of a service that Consul takes in a transaction and then leaves out."""
 
 _NAMING = frozenset({"set", "cas"})
 

@@ -1,8 +1,9 @@
 """Stand-ins for locks and elections, in memory, for unit tests of code that takes ``consul_coord.protocols``.
 
-They need no server, no client and no clock, and the test says what happens: ``lose()``, ``elect()``. What
-they keep: one holder at a time within the process (a semaphore: as many as its limit), rising fences, the
-errors, what leaving a ``with`` block raises, and, on an event loop, that a loss cancels the block.
+They need no server, no client and no clock, and the test says what happens: ``lose()``, ``elect()``.
+They keep these promises: one holder at a time within the process (for a semaphore, as many as its limit), and
+rising fences. They raise the same errors, also when a ``with`` block ends. On an event loop, a loss cancels
+the block.
 
 What they do not do
 - Nothing outside of the process takes part, and two fakes know nothing of each other, whatever their keys.

@@ -209,7 +209,7 @@ class FakeSemaphore(FakeLock):
 
 
 class FakeHeld:
-    """What ``FakeLock.hold`` returns: a context manager for one block at a time."""
+    """The result of ``FakeLock.hold``: a context manager for one block at a time."""
 
     def __init__(self, lock: FakeLock, timeout: float | None, cancel: Flag | None) -> None:
         self._lock = lock

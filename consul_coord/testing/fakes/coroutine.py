@@ -262,7 +262,7 @@ class AsyncFakeSemaphore(AsyncFakeLock):
 
 
 class AsyncFakeHeld:
-    """What ``AsyncFakeLock.hold`` returns: a context manager for one block at a time."""
+    """The result of ``AsyncFakeLock.hold``: a context manager for one block at a time."""
 
     def __init__(self, lock: AsyncFakeLock, timeout: float | None, cancel: Flag | None) -> None:
         self._lock = lock

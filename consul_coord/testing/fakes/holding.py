@@ -1,4 +1,4 @@
-"""What the blocking and the async fakes have in common: holds, who has them, what tests do. Nothing waits.
+"""The common part of the blocking and the async fakes: holds, holders, and the calls of tests. Nothing waits.
 
 Rules
 - A hold is HELD, then LOST or RELEASED for good.
@@ -34,11 +34,11 @@ L = TypeVar("L", bound="BaseLeadership")
 
 
 class Place(Protocol):
-    """What a hold is a hold of."""
+    """The object that a hold belongs to."""
 
     @property
     def mutex(self) -> AbstractContextManager[object]:
-        """What guards its state and that of its holds."""
+        """The mutex of its state and of its holds."""
         ...
 
     @property
@@ -169,7 +169,7 @@ class BaseHold:
 
 
 class BaseLeadership(BaseHold):
-    """A hold that is a leadership: what ends it tells of its end, resigning too."""
+    """A hold that is a leadership: each end of it is reported, also a resignation."""
 
     _kind = LeadershipLost
 
@@ -270,7 +270,7 @@ class BaseLock(Generic[H]):
 
     @property
     def holds(self) -> tuple[H, ...]:
-        """What is held at present, the latest last."""
+        """The present holds, the latest last."""
         return tuple(self._slots.holds())
 
     def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:

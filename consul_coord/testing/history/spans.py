@@ -1,10 +1,11 @@
-"""What lasts: the holds, waits and faults that a history's records tell of. Pure.
+"""The holds, waits and faults of a history, from its records. Pure.
 
 Rules
 - A hold begins with ``acquired`` or ``elected`` and ends with ``lost``, ``released`` or ``resigned`` of the
   same process, actor, key and fence, or with the end of its process, or with the history.
-- It counts as relied upon until its end was written, but no longer than its lease: until ``until`` of the
-  record that ends it, if that has one, and for a process that died the last ``until`` known of the hold.
+- It counts as relied upon until its end was written, but no longer than its lease. The lease ends at the
+  ``until`` of the record that ends the hold, if that has one. For a process that died it ends at the last
+  ``until`` known of the hold.
 - An ``ended`` record with the detail ``forced`` is an operator's doing. A hold of its session (and of its
   key, if it names one) counts as relied upon until then only: nobody can protect a holder from an operator.
 - A wait ends with the hold that comes of it, or with ``gave_up``, or with its process.
@@ -38,7 +39,7 @@ class Span:
 class Hold:
     """One hold: of whom, how long it was relied upon, and what it went through.
 
-    ``relied`` is the time in which the holder believed in it, ``told`` when its end was written.
+    ``relied`` is the time in which the holder relied on it, ``told`` when its end was written.
     ``jeopardy`` and ``dead`` are the parts of ``relied`` in which it could not be renewed, and in which its
     session had ended at the server. ``got`` is the kind of the record that began it, ``how`` that of the one
     that ended it, or ``open``.

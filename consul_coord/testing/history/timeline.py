@@ -3,7 +3,7 @@
 Rules
 - A picture needs nothing but itself: no script, no font, no file from elsewhere.
 - Whatever comes from a record is escaped, and stripped of what XML cannot carry.
-- What is too narrow to be written upon tells the same as a tooltip, as everything else does.
+- Each bar has a tooltip with its text, also a bar that is too narrow for the text.
 """
 
 from __future__ import annotations
