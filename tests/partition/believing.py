@@ -11,10 +11,14 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from consul_coord.recipes.partition.rendezvous import Rendezvous
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+TICK = 0.5
+"""Seconds within which a member that is well writes down what it owns."""
 PROGRAM = """
 import sys, threading, time
 from consul_coord import *
@@ -67,6 +71,15 @@ class Belief:
     member: str
 
 
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """A member was killed, or stopped until ``over``."""
+
+    member: str
+    began: float
+    over: float
+
+
 def _whole_lines(log: Path) -> Iterable[Belief]:
     for line in log.read_text("utf-8").splitlines(keepends=True):
         parts = line.split()
@@ -80,13 +93,28 @@ class Verdict:
 
     two_believers: list[tuple[Belief, Belief]] = field(default_factory=list)
     longest_gap: float = 0.0
-    """Seconds for which a partition had no owner, at most; before the first one not counted."""
+    """Seconds for which a partition had no owner, at most; before the first one not counted.
+
+    When an heir is hurt while it is to take over, they are counted from then.
+    """
     owners: dict[str, set[str]] = field(default_factory=dict)
     """Who has owned each partition."""
 
 
-def judge(beliefs: Iterable[Belief]) -> Verdict:
+def heirs(partition: str, members: Iterable[str]) -> list[str]:
+    """Return who is to own a partition, the first choice first."""
+    left, order = dict.fromkeys(members, 1.0), list[str]()
+    while left:
+        (first,) = Rendezvous([partition]).owners(left).values()
+        order.append(first)
+        del left[first]
+    return order
+
+
+def judge(beliefs: Iterable[Belief], harms: Iterable[Harm] = ()) -> Verdict:
     """Return whether a partition ever had two believers, and how long one had none. In the order of time."""
+    harms = list(harms)
+    names = {harm.member for harm in harms}
     verdict, latest, highest = Verdict(), dict[str, Belief](), dict[str, Belief]()
     for belief in beliefs:
         before = highest.get(belief.partition)
@@ -95,7 +123,13 @@ def judge(beliefs: Iterable[Belief]) -> Verdict:
         else:
             verdict.two_believers.append((before, belief))
         if (last := latest.get(belief.partition)) is not None:
-            verdict.longest_gap = max(verdict.longest_gap, belief.at - last.at)
+            began = last.at
+            if harms and belief.at - began > verdict.longest_gap:
+                order = heirs(belief.partition, {*names, belief.member})
+                asked = set(order[: order.index(belief.member) + 1])
+                later = [harm for harm in harms if last.at + TICK < harm.began < belief.at]
+                began = max((harm.over for harm in later if harm.member in asked), default=began)
+            verdict.longest_gap = max(verdict.longest_gap, belief.at - began)
         latest[belief.partition] = belief
         verdict.owners.setdefault(belief.partition, set()).add(belief.member)
     return verdict
