@@ -29,6 +29,7 @@ from consul_coord.recipes.contend.tickets import Tickets
 from consul_coord.recipes.election import election
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.election import Candidacy
+from consul_coord.recipes.group.membership import Membership
 from consul_coord.recipes.hold import holds
 from consul_coord.recipes.hold.grant import Grant
 from consul_coord.recipes.hold.holds import Holds
@@ -38,6 +39,8 @@ from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.keys import MultiLockKind
 from consul_coord.recipes.lock.multi import MultiLockAttempt
 from consul_coord.recipes.once import once
+from consul_coord.recipes.partition.part import Part
+from consul_coord.recipes.partition.partitioning import Partitioning
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.session import keeping as session
@@ -45,7 +48,7 @@ from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch.engine import Watches
-from consul_coord.testing.simulation.plan import draw, draw_with_agents
+from consul_coord.testing.simulation.plan import draw, draw_with_agents, draw_with_members
 from consul_coord.testing.simulation.promises import Promises
 
 if TYPE_CHECKING:
@@ -652,6 +655,53 @@ MUTATIONS = (
         breaks="ways in",
         within=10,
         drawn=draw_with_agents,
+    ),
+    Mutation(
+        "a partition is given away before its owner is told",
+        Part,
+        "_own",
+        "self._tell_end(owned)\n    if not hold.ended:",
+        "await release(io, self.client.holds, hold)\n    self._tell_end(owned)\n    if not hold.ended:",
+        breaks="sharing",
+        within=10,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "a partition is kept that another member is to own",
+        Partitioning,
+        "_share_out",
+        "part.leave()",
+        "pass",
+        within=10,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "a member knows the group as it was at first",
+        Partitioning,
+        "_follow",
+        "if seen is not None:",
+        "if seen is not None and self._members is None:",
+        within=10,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "a member does not join again",
+        Membership,
+        "_stay",
+        "elif await self._join_again(io):",
+        "elif await io.wait(self.stopping):",
+        within=10,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "who owned a partition is not told of its loss",
+        Part,
+        "_tell_end",
+        "if owned.told.settle(self.partition):",
+        "if not owned.handle.grant.lost.is_set() and owned.told.settle(self.partition):",
+        breaks="sharing",
+        within=20,
+        drawn=draw_with_members,
     ),
 )
 """All of them."""

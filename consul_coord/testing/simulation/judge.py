@@ -52,6 +52,7 @@ Rule = Literal[
     "fairness",
     "record",
     "once",
+    "sharing",
     "fork",
     "stuck",
     "progress",
@@ -77,6 +78,7 @@ _SILENT = {"request lost", "reply lost", "late", "fading"}
 _SLOW = {"slow", "index back", "twice"}
 _LATE = {"late", "late and cut off"}
 _EXPECTED = ("PermissionDenied", "SessionCheckFailed", CLUMSY)
+_REPORTS = ("of the election", "taking the partition", "watching the group", "joining again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class Judge:
         self.cluster = cluster
         self._scheduler = scheduler
         self._processes: dict[str, Process] = {}
-        self.keys = {key: KeyRules(self, cluster, key) for key in (*plan.keys, *plan.elections, *plan.jobs)}
+        self.keys = {key: KeyRules(self, cluster, key) for key in plan.all_keys}
         self.jobs = {key: JobRules(self, cluster, key) for key in plan.jobs}
         self.pools = {pool.prefix: SlotRules(self, cluster, pool) for pool in plan.pools}
         self.rules: dict[str, Rules] = {**self.keys, **self.pools}
@@ -411,8 +413,8 @@ class Judge:
 
 
 def _is_expected(where: str, error: str) -> bool:
-    """Return whether an election reports what it was refused, or a user's mistake, as it should."""
-    return "of the election" in where and error.startswith(_EXPECTED)
+    """Return whether a recipe reports what it was refused, or a user's mistake, as it should."""
+    return any(part in where for part in _REPORTS) and error.startswith(_EXPECTED)
 
 
 class _Shown:

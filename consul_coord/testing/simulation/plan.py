@@ -17,6 +17,7 @@ from consul_coord.models import SessionSpec
 from consul_coord.models.session import SERF_HEALTH
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.shapes import RECORD, SHAPES
+from consul_coord.testing.simulation.sharing import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -135,10 +136,18 @@ class Plan:
     """Of so many holds the end is given in advance, by ``max_hold`` or a beat that does not come."""
     jobs: tuple[str, ...] = ()
     """Keys of jobs that each process tries to run."""
+    sharing: Sharing | None = None
+    """What the processes share as members of a group."""
     agents: int = 1
     """Ways to the servers, of which one at a time is gone or silent; with a stray one among several."""
     office: Literal["", "heirs", "short"] = ""
     """What leaders are like: all hand over, or all lead for a moment, with many of low priority."""
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """The keys that one at a time may hold."""
+        partitions = () if self.sharing is None else self.sharing.keys
+        return (*self.keys, *self.elections, *self.jobs, *partitions)
 
     @property
     def gentle(self) -> bool:
@@ -162,11 +171,12 @@ class Plan:
         fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
         jobs = f"; jobs: {', '.join(self.jobs)}" if self.jobs else ""
+        shared = f"; partitions: {', '.join(self.sharing.keys)}" if self.sharing else ""
         rows = (
             f"seed {self.seed}: {self.processes} processes with {self.users} users each",
             f"locks: {', '.join(self.keys) or 'none'}{', and all together' * self.several}",
             f"foreign clients of each kind: {self.foreign}",
-            f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}{jobs}",
+            f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}{jobs}{shared}",
             f"sessions: TTL {spec.ttl} s (ends after {self.ttl_factor:g} x), lock-delay {spec.lock_delay} s",
             f"sessions: {spec.behavior}, checks {checks}; clocks {self.skew:.1%} off at most",
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
@@ -226,6 +236,9 @@ SLOT_AIMS = (
     Aim(chaos=("delete record", "rewrite record"), fates=("late and cut off",), hot=("slot-take", "join")),
 )
 """Likewise, of each run with semaphores alone."""
+_OF_SLOTS = frozenset(
+    {"delete record", "rewrite record", "damage record", "overwrite contender", "release contender"}
+)
 CHECKS_CHAOS = {"check flapping": 3.0, "cut": 4.0}
 """What a lock-delay is for: sessions that end at once, and holders that do not hear of it."""
 MIXES = (
@@ -319,6 +332,24 @@ def draw_with_agents(seed: int) -> Plan:
         lingering=rng.chance(0.5),
         foreign=0,
         skew=0.0,
+    )
+
+
+def draw_with_members(seed: int) -> Plan:
+    """Return a run whose processes are members of a group that share partitions, and do nothing else."""
+    rng = Dice(seed, "members")
+    plan = _mixed(seed, Dice(seed, "plan"))
+    return replace(
+        plan,
+        sharing=Sharing("group/a", ("0", "1", "2", "3")[: rng.choice((1, 2, 4))]),
+        keys=(),
+        several=False,
+        pools=(),
+        elections=(),
+        foreign=0,
+        processes=rng.choice((2, 3, 3, 4)),
+        chaos_seconds=rng.uniform(10.0, 30.0),
+        chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
     )
 
 

@@ -29,6 +29,7 @@ from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
 from consul_coord.testing.simulation.network import COURSES, Network
 from consul_coord.testing.simulation.process import Process
 from consul_coord.testing.simulation.scheduler import Scheduler
+from consul_coord.testing.simulation.sharing import MemberUser
 from consul_coord.testing.simulation.trace import short
 from consul_coord.testing.simulation.ways import SimAgent
 from consul_coord.testing.simulation.workload import LockUser, SlotUser, locks_of, semaphores_of, several_of
@@ -71,7 +72,7 @@ class World:
         if plan.agents > 1:
             self.network.agents = self._make_agents(plan)
         self.processes: list[Process] = []
-        self._users: list[LockUser | SlotUser | CandidateUser | JobUser] = []
+        self._users: list[LockUser | SlotUser | CandidateUser | JobUser | MemberUser] = []
         self._running: dict[SimTask, str] = {}
         self._healed = False
         self._idle_since = 0.0
@@ -119,9 +120,11 @@ class World:
         candidates = [CandidateUser(process, key, plan, healed=self._is_healed) for key in plan.elections]
         self._run_users(process, candidates)
         self._run_users(process, [JobUser(process, key, healed=self._is_healed) for key in plan.jobs])
+        if plan.sharing is not None:
+            self._run_users(process, [MemberUser(process, plan.sharing, healed=self._is_healed)])
 
     def _run_users(
-        self, process: Process, users: Sequence[LockUser | SlotUser | CandidateUser | JobUser]
+        self, process: Process, users: Sequence[LockUser | SlotUser | CandidateUser | JobUser | MemberUser]
     ) -> None:
         for user in users:
             self._users.append(user)
@@ -230,7 +233,7 @@ class World:
     def _round(self) -> float:
         """How many seconds everybody's turns take at most, one after the other."""
         plan = self.plan
-        things = len(plan.keys) + len(plan.pools) + len(plan.elections) + len(plan.jobs)
+        things = len(plan.all_keys) + len(plan.pools)
         longest = CALM_HOLD + _TURN + (2 * (PRIORITY_DELAY + REST[1]) if plan.elections else 0.0)
         return plan.stretch * len(self._users) * things * longest
 
