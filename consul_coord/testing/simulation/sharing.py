@@ -1,12 +1,12 @@
 """Members of a group that share partitions: they join, own what falls to them, hand it over, and leave.
 
 Rules
-- A partition's lock is judged as any other lock: who believes in it, by which fence, and who is told.
-- ``on_acquired`` and ``on_released`` take turns for each partition. Nobody is told of one once its stop has
-  returned.
-- An owner that has to hand over is told while it still holds the partition's lock.
-- Once the world is healed, who has lost its membership joins again, and each partition is owned by the member
-  that the group's members call for.
+- A partition's lock is judged as any other lock: exclusion, fences, losses.
+- ``on_acquired`` and ``on_released`` take turns for each partition. No callback comes after
+  its stop.
+- The callback of an owner that has to hand over comes while it still holds the partition's lock.
+- Once the world is healed, a member that was lost joins again, and each partition goes to the member that the
+  names of all members call for.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Sharing:
         return f"{self.prefix}/partitions/{partition}"
 
     def is_settled(self, judge: Judge) -> bool:
-        """Return whether each partition is locked by the member that is to own it, and there are members."""
+        """Return whether each partition is locked by the member that is to own it."""
         start, cluster = self.group.directory + "/", judge.cluster
         members = [entry.key.removeprefix(start) for entry in cluster.under(start) if entry.session]
         owners = Rendezvous(self.partitions).owners(dict.fromkeys(members, 1.0))
@@ -80,7 +80,7 @@ class Sharing:
 
 
 class MemberUser(Holder):
-    """Whoever is a member in one process."""
+    """The member of one process."""
 
     def __init__(self, process: Process, sharing: Sharing, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, "member", healed=healed)
@@ -95,7 +95,7 @@ class MemberUser(Holder):
             await io.sleep(self.rng.uniform(0.0, 2.0))
 
     async def calm_rounds(self, io: SimIO) -> None:
-        """Be a member for some time, and until all have what is theirs."""
+        """Be a member for some time, until all partitions are with their owners."""
         await io.sleep(self.rng.uniform(0.0, CALM_JOIN))
         if await self._join(io, timeout=None):
             await self._share(io, until=io.now() + CALM_STAY)
@@ -119,7 +119,7 @@ class MemberUser(Holder):
         return True
 
     async def _share(self, io: SimIO, *, until: float) -> None:
-        """Own what falls to this member for a while; in a calm world, until all is settled, too."""
+        """Own partitions for a while; in a calm world, until each is with its owner, too."""
         core, sharing, office = self.process.core, self._sharing, Office(self)
         plan = recipe.PartitionPlan(
             group=sharing.group,
@@ -164,7 +164,7 @@ class MemberUser(Holder):
 
 
 class Office:
-    """What one member was told of its partitions."""
+    """The callbacks of one member."""
 
     def __init__(self, user: MemberUser) -> None:
         self._user = user
@@ -173,7 +173,7 @@ class Office:
         """When its stop returned, by the process's clock."""
 
     def acquired(self, partition: str, hold: Grant) -> None:
-        """Judge news of a partition."""
+        """Judge a call of ``on_acquired``."""
         user, process, judge = self._user, self._user.process, self._user.judge
         if partition in self._owned:
             judge.convict("sharing", f"{process.name} was told twice that it owns {partition}")
@@ -185,7 +185,7 @@ class Office:
         self._owned[partition] = hold, claim
 
     def released(self, partition: str, hold: Grant) -> None:
-        """Judge news of a partition's end."""
+        """Judge a call of ``on_released``."""
         process, judge = self._user.process, self._user.judge
         owned, claim = self._owned.pop(partition, (None, None))
         if owned is not hold or claim is None:
@@ -208,5 +208,5 @@ class Office:
             self._user.judge.write(claim)
 
     def has_all(self, owned: dict[str, Grant]) -> bool:
-        """Return whether exactly these are those that it was told of."""
+        """Return whether the callbacks have named exactly these."""
         return {name: hold for name, (hold, _) in self._owned.items()} == owned
