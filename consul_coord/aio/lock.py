@@ -62,8 +62,8 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
           default, read at each acquire; ``b""`` writes none.
         - ``session``: None for the client's shared session, a spec for a separate one, or the id of a
           session made elsewhere.
-        - ``fair``: always queue. Otherwise the client may take a free lock past the queue, unless it saw
-          waiters when it released the lock.
+        - ``fair``: always queue. Otherwise the client may take a free lock past the queue, unless it lately
+          passed waiters, or had to wait itself.
         - ``flags``: the flags to write to the key.
         - ``accept_flags``: further flags that an existing key may carry.
         - ``remove``: delete the key at the release, for locks with generated names. A key that another

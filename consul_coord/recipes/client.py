@@ -1,12 +1,12 @@
-"""What one client has under way, wired together: sessions, holds, watches, clean-up, waiting calls.
+"""The state of one client, wired together: sessions, holds, watches, clean-up, waiting calls.
 
 Rules
 - This is the only place that knows all rooms. Each room says by a small protocol what it needs of others.
 - While the register has entries, one program attends to it: it starts the watches of holds that last, has
   abandoned claims given back, and mends what interrupted calls left undone.
-- After ``close`` nothing new begins. What is under way may still come to something: a waiting call just gets
-  its session, a request is given up without an answer. So the calls end first, then what there is is given
-  back, and ``close_late`` does the same once the background has ended.
+- After ``close`` nothing new begins. Calls under way may still have results: a waiting call just gets its
+  session, a request is given up without an answer. So the calls end first, then the client gives back all
+  that it has, and ``close_late`` does the same once the background has ended.
 - A forked child starts with a state of its own, and marks what it inherited as lost.
 """
 
@@ -73,7 +73,7 @@ class ClientState:
     ) -> None:
         self.host = host
         self.name = name
-        """What a key shows unless its user says something else."""
+        """The value of keys whose user gives none."""
         self.timeout = timeout
         self.closing = Signal()
         """Raised when the client closes, once the holds have ended."""
@@ -97,7 +97,7 @@ class ClientState:
         """When somebody looked at the contact last."""
         self._asking = OnDemand(host, self._keep_asking, has_work=self._is_looked_at, name="contact")
         self.owners: weakref.WeakSet[Owners] = weakref.WeakSet()
-        """Who has holds of which object: of each object that was used with this client."""
+        """The holders of each object that was used with this client."""
         self.attend = OnDemand(host, self._attend, has_work=self._has_work, name="attend to holds").start
         """Have the register swept while anything is entered, and holds watched that last.
 
@@ -106,7 +106,7 @@ class ClientState:
         self._closed_by: Once[LossReason] = Once()
         """Settled when closing begins: nothing new begins from then on."""
         self.calls: dict[Interrupt, None] = {}
-        """What ends each call that waits. A call that has ended takes itself out, then says so."""
+        """The object that ends each waiting call. A call that has ended takes itself out, then says so."""
         self._no_calls = Signal()
         """Raised when the client closes and no call waits any more."""
 
@@ -277,8 +277,8 @@ class ClientState:
     def forked(self, host: Host) -> None:
         """Mark everything as the parent's; called in the child, where no other thread is, with its new host.
 
-        What another thread had locked at the fork stays locked for ever here, so no inherited lock is
-        touched.
+        A mutex that another thread had locked at the fork stays locked for ever here, so no inherited mutex
+        is touched.
         """
         self.host = self.sessions.host = host
         self.holds.forked(host)

@@ -3,8 +3,8 @@
 Rules
 - One program does all tasks, one after the other, each with a bounded request; a task that fails comes again,
   later and later.
-- A closing client can't wait for a minute. What a create that was just given up makes is there within a
-  moment, mostly: it is looked for several times in a second.
+- A closing client can't wait for a minute. A create that was just given up makes its session within a
+  moment, mostly: the reaper looks for it several times in a second.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Reaper:
         """Try each task once more, now: the client closes. Those too that come up meanwhile.
 
         Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then.
-        What a late create makes nobody renews: its TTL ends it, if it has one.
+        Nobody renews the session of a late create: its TTL ends it, if it has one.
         """
         tried: set[_Entry] = set()
         new: deque[_Entry] = deque()

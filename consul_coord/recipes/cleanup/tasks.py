@@ -1,4 +1,4 @@
-"""What is cleaned up: small values, done again and again until the server has answered.
+"""Tasks of the clean-up: small values, done again and again until the server has answered.
 
 Rules
 - A request without an answer was applied, or was not, or will be later: seen on a real agent, up to the
@@ -7,7 +7,7 @@ Rules
 - A task that cleans a key has the key's ticket, or another ticket is first and its owner leaves the key in
   order. But it does so for its own session only, and may be waiting behind what another session of this
   client has left: that is cleaned beside it.
-- What a task concerns may have been forgotten by everybody else.
+- A task may be the last object that knows of its key or session.
 """
 
 from __future__ import annotations

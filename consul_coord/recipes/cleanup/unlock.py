@@ -56,7 +56,7 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class Unlocked:
-    """What unlocking a key found."""
+    """The state that unlocking a key found."""
 
     ours: bool
     """Whether the session had it, or had it until an earlier unlock without an answer."""

@@ -75,7 +75,7 @@ _PACE = Pace(interval=0.01, burst=20)
 """How fast watches may follow each other: enough for a waiter that is passed by newcomers again and again."""
 _VERB = attrgetter("verb")
 _PAUSES = {"lock_delay", "unreachable"}
-"""What ends without an event: the attempt pauses, and tries again."""
+"""The blockers that end without an event: the attempt pauses, and tries again."""
 
 
 def deadline_of(io: IO, timeout: float | None) -> float:
@@ -98,7 +98,7 @@ class Attempt(ABC):
         self.io = io
         self.client = client
         self.wanted = wanted
-        """What is wanted, as the user named it."""
+        """The key or prefix, as the user named it."""
         self.once = timeout == 0
         self.began = io.now()
         self.deadline = io.now() + client.timeout if self.once else deadline_of(io, timeout)
@@ -115,7 +115,7 @@ class Attempt(ABC):
         """The kind of hold that is about to be registered."""
         self.blocker = Blocker("unreachable")
         self.cause: ConsulCoordError | None = None
-        """What the server or the network said, where that is in the way."""
+        """The error of the server or the network, where that is in the way."""
         self._reported: tuple[BlockerKind, int | None] | None = None
         self.asked: bool = False
         """Whether the present session may have something on the server."""

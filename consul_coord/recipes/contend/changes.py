@@ -1,8 +1,8 @@
 """Telling any number of waiters that something has changed; from any thread, without a lock.
 
 Rules
-- Who waits begins to watch first, and looks then: so no change between the look and the wait is missed.
-- A change is told once to everybody who watches at that moment.
+- A waiter begins to watch first, and looks then: so it misses no change between the look and the wait.
+- Each watcher of that moment is notified of a change once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A queue of waiters, as it stands in Consul: pure rules over one reading of it.
 
 A waiter of session S for the key K has a *contender* ``K/.wait/S``, held by S itself: so it vanishes, or
-loses its session, when S ends. The order is that of the contenders' CreateIndex, which Raft gives. Whoever is
-first, the *head*, watches K; everybody else watches the contender right before his own. So a release wakes
+loses its session, when S ends. The order is that of the contenders' CreateIndex, which Raft gives. The first
+one, the *head*, watches K; each other waiter watches the contender right before its own. So a release wakes
 one waiter, a take one more, and a death its follower.
 
 Rules
@@ -60,7 +60,7 @@ class Look:
     live: tuple[KVPair, ...]
     """The live contenders, the head first."""
     dead: tuple[KVPair, ...]
-    """What contenders of ended sessions have left."""
+    """The leftover contenders of ended sessions."""
 
     def position(self, session: str) -> int | None:
         """Return a session's place, 0 for the head; None when it does not queue."""
@@ -102,13 +102,13 @@ def _place(pair: KVPair) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """What a reading means when our contender is gone: join again, at the end."""
+    """The verdict of a reading without our contender: join again, at the end."""
 
 
 class QueueMemory:
-    """What one client remembers of the queues that it contends in.
+    """One client's memory of the queues that it contends in.
 
-    It is bounded: the oldest is forgotten first. What is forgotten costs a request, never correctness. A
+    It is bounded: the oldest is forgotten first. A forgotten entry costs a request, never correctness. A
     missing permission is not remembered for ever: a token may get its rights.
     """
 

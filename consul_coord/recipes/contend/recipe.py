@@ -1,13 +1,14 @@
-"""What every lock and semaphore object has: attempts, waiting calls, and the holds of its threads and tasks.
+"""The state of each lock and semaphore object: attempts, waiting calls, and holds of threads and tasks.
 
 Rules
 - ``release()`` of the object means the latest hold of the caller: each is *noted* here, by a weak reference.
-- What ``acquire`` returns is *kept* here, too, for as long as that thread or task lives: its caller may drop
-  it. What only an ended thread had is given back. The hold of a ``with`` block is kept by the block.
+- A hold that ``acquire`` returns is *kept* here, too, for as long as that thread or task lives: its caller
+  may drop it. A hold that only an ended thread had is given back. The block keeps the hold of a ``with``
+  block.
 - Keeping is the last thing that an acquire does, in a line that calls nothing: CPython runs no signal handler
   within it. So a call that raises keeps nothing, and what nobody keeps is given back.
-- An event of a user's that ends a waiting call need not tell anybody, and may be set by a signal handler: so
-  it is looked at again and again, in the background, while the call waits.
+- A user's event that ends a waiting call need not notify, and a signal handler may set it. So the background
+  looks at it again and again while the call waits.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LOOK = 0.05
 
 
 class Flag(Protocol):
-    """What can be set: an event of ``threading``, ``multiprocessing``, ``asyncio`` or ``anyio``, say."""
+    """An event of ``threading``, ``multiprocessing``, ``asyncio``, ``anyio`` or another with ``is_set``."""
 
     def is_set(self) -> bool:
         """Return whether it is set."""
@@ -48,7 +49,7 @@ class Flag(Protocol):
 
 
 class Waiting(Interrupt):
-    """What ends one waiting call: ``cancel`` of the object that it is about, or an event of the user's."""
+    """The end of one waiting call: by ``cancel`` of its object, or by an event of the user's."""
 
     __slots__ = ("about", "flag")
 
@@ -128,7 +129,7 @@ def _is_wanted(handle: Handle | None) -> bool:
 
 
 class Acquirable(Protocol):
-    """What ``acquire`` acquires: a recipe's object, or a number of a semaphore's slots."""
+    """The target of ``acquire``: a recipe's object, or a number of a semaphore's slots."""
 
     @property
     def owners(self) -> Owners:
@@ -191,7 +192,7 @@ def acquire(
     max_hold: float | None = None,
     waiting: Waiting | None = None,
 ) -> Coroutine[Any, Any, Handle]:
-    """Acquire, waiting up to ``timeout`` seconds (None: for ever; 0: one try), for ``max_hold`` at most.
+    """Acquire within ``timeout`` seconds (None for ever, 0 for one try), and hold for ``max_hold`` at most.
 
     The caller keeps the handle at its very end: with ``recipe.owners``, or with a block that notes it there.
     Raises AlreadyHeld, AcquireTimeout, AcquireCancelled, KeyConflict, InvalidArgument, and what the server

@@ -1,4 +1,4 @@
-"""What it means that Consul refused to lock something, and how that is told to the caller.
+"""The meaning of Consul's refusal to lock a key, and its words for the caller.
 
 Rules
 - A refusal that time may heal is something that stands in the way: a ``Blocker``. Any other is raised.

@@ -1,4 +1,4 @@
-"""What an attempt needs of its client: the parts of the lower rooms, and nothing of the client itself."""
+"""The part of a client that an attempt needs: the lower rooms, and nothing of the client itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Standing(Protocol):
 
     @property
     def problem(self) -> Exception | None:
-        """What is wrong with it at this moment."""
+        """The problem of this moment."""
         ...
 
 
@@ -37,11 +37,11 @@ class Owners(Protocol):
 
 
 class Shared(Protocol):
-    """What the recipes of one client share."""
+    """The state that the recipes of one client share."""
 
     host: Host
     name: bytes
-    """What a key shows unless its user says something else."""
+    """The value of keys whose user gives none."""
     timeout: float
     """Seconds that one request may take."""
     closing: Signal
@@ -56,9 +56,9 @@ class Shared(Protocol):
     readable: dict[str, float]
     """Names that not every release of Consul takes, and when this one let them be read."""
     calls: dict[Interrupt, None]
-    """What ends each call that waits."""
+    """The object that ends each waiting call."""
     owners: WeakSet[Owners]
-    """Who has holds of which object: swept from time to time."""
+    """The holders of each object, swept from time to time."""
     standing: dict[Standing, None]
     """The candidates that were started, and not stopped."""
 

@@ -14,16 +14,16 @@ aside        stopped, or the client closes                        over
 Rules
 - Whether it leads is read off the hold at each look. This program learns of it no later than anybody else,
   but nobody relies on it for that.
-- What a user is told comes in order, once: ``on_elected`` and ``on_lost`` take turns. ``on_lost`` is told by
-  whoever ends the hold, at that moment, so that it is told also when this program does not run any more. An
-  ``on_elected`` that is still being awaited then is cancelled, or ``on_lost`` might never be told.
+- A user's functions are called in order, once: ``on_elected`` and ``on_lost`` take turns. The caller that
+  ends the hold has ``on_lost`` called at that moment, so it is called also when this program does not run any
+  more. An ``on_elected`` that is still being awaited is cancelled then, or ``on_lost`` might never come.
 - An error of a user's function is reported and ends no candidacy. If it was the leader's work, including
-  ``on_elected``, the leader resigns: it would else lead without working.
+  ``on_elected``, the leader resigns, because otherwise it would lead without working.
 - A leader whose health function raises or does not answer may be stuck. So its leadership is lost, as
   STALLED, and the key is given back later, as the hold's limits say: when ``on_lost`` has returned, when the
   leader's block has ended, or after the lock-delay. So it is after ``max_hold``.
-- Giving up is the lock's release: no lock-delay, and the next candidate takes over at once. Who has led or
-  was refused stays aside for a moment, so that others get their ticket.
+- Giving up is the lock's release: no lock-delay, and the next candidate takes over at once. A candidate
+  that has led or was refused stays aside for a moment, so that others get their ticket.
 - A candidate of low priority does not queue, as it would be in others' way. It joins when the leadership has
   been vacant for its delay, and leaves again if it does not get it soon.
 """
@@ -129,7 +129,7 @@ class Calls(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionPlan:
-    """What a candidate stands for, and how."""
+    """The target of a candidate, and its options."""
 
     key: str
     retry_wait: tuple[float, float]
@@ -178,7 +178,7 @@ class Candidacy:
         self, client: Shared, plan: ElectionPlan, lock: LockObject, calls: Calls, *, keeps: object
     ) -> None:
         self.keeps = keeps
-        """What must live as long as this runs: a client that nobody refers to closes."""
+        """The object that must live as long as this runs: a client that nobody refers to closes."""
         self.client = client
         self.plan = plan
         self.lock = lock
@@ -200,7 +200,7 @@ class Candidacy:
         self._refusals = 0
         self._sight = Sight()
         self._told: list[LeaderInfo | None] = []
-        """What ``on_change`` was told last; empty before the first time."""
+        """The last value given to ``on_change``; empty before the first time."""
         self._follows: Once[bool] = Once()
         """Settled when the leadership is followed."""
 
@@ -218,7 +218,7 @@ class Candidacy:
 
     @property
     def problem(self) -> Exception | None:
-        """What refused the last attempt, or else that Consul does not answer; None without a problem."""
+        """The refusal of the last attempt, or that Consul does not answer; None without a problem."""
         return self.refusal or self.client.host.contact.problem
 
     def leader(self, now: float) -> LeaderInfo | None:
@@ -244,7 +244,7 @@ class Candidacy:
 
     @property
     def blocker(self) -> Blocker:
-        """What stands in the way of being elected."""
+        """The obstacle to being elected."""
         return Blocker("queued") if self.attempt is None else self.attempt.blocker
 
     # -- being told

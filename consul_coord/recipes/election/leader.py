@@ -1,11 +1,11 @@
-"""Who leads: asked once, or followed.
+"""The leader of a key: asked once, or followed.
 
 Rules
 - The key decides: whoever's session holds it leads. Its value alone means nothing, as it outlives the leader.
 - Key and term are read in one transaction, by a consistent read. The node is the session's, where the token
   may read that.
-- Following is a blocking query on the key alone. What it shows is completed by a read, which may be newer:
-  the state seen next is then the same, and not told again.
+- Following is a blocking query on the key alone. A read completes its answer, and may be newer: the
+  state seen next is then the same, and not reported again.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def leader_in(pair: KVPair | None, note: KVPair | None) -> LeaderInfo | None:
 
 
 class _Closed(Exception):
-    """Whoever follows has ended that."""
+    """The follower has been ended."""
 
 
 class LeaderFollower(Follower[LeaderInfo | None]):
@@ -107,7 +107,7 @@ class LeaderFollower(Follower[LeaderInfo | None]):
         self._confirming = confirming
         self._key = key
         self._known: tuple[LeaderInfo, LeaderInfo | None] | None = None
-        """What the key alone told last, and what a read made of it."""
+        """The last state of the key alone, and the result of the read after it."""
         self.ttl: float | None = None
         """The TTL of the session of the latest leader, where the token may read it."""
 

@@ -1,8 +1,8 @@
 """A hold as a leadership: the same hold, whose fence is the term, and whose end is always told.
 
-A lock that is released was given up by whoever works under it. A leadership may be given up by somebody else
-in the same process, an operator's handler perhaps, while the leader is at work: so for the leader that is a
-loss too, with the reason RESIGNED.
+The code that works under a lock also releases it. A leadership may be given up by other code in the same
+process, perhaps by an operator's handler, while the leader is at work. So for the leader that is a loss too,
+with the reason RESIGNED.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def leadership_lost(lost: LockLost) -> LeadershipLost:
 
 
 def resigned(hold: Grant) -> LeadershipLost:
-    """Return the error that tells of a leadership given up while the leader was at work."""
+    """Return the error of a leadership that was given up while the leader was at work."""
     message = f"the leadership of {hold.key!r} (term {hold.fence}) was given up here"
     return LeadershipLost(
         message, key=hold.key, session=hold.session, fence=hold.fence, reason=LossReason.RESIGNED
@@ -64,7 +64,7 @@ def why_over(hold: Grant, now: float) -> LossReason | None:
 
 
 class End:
-    """What is lost when a leadership ends, however it does."""
+    """The loss at the end of a leadership, however it ends."""
 
     def __init__(self, hold: Grant) -> None:
         self._hold = hold
@@ -81,7 +81,7 @@ class End:
 
 
 class LeadershipView(HoldView):
-    """What can be seen of a leadership without any I/O."""
+    """The view of a leadership, without any I/O."""
 
     @property
     def term(self) -> int:

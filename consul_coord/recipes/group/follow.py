@@ -1,12 +1,12 @@
 """Following who is in a group, at a cost that a group of a thousand can bear.
 
 Rules
-- What waits is a query for the group's folder name, folded: the answer to it has a few bytes, whatever the
+- The waiting query is one for the group's folder name, folded: its answer has a few bytes, whatever the
   number of members. Only then are the members listed.
 - The listing comes after a random pause, a millisecond for each member: the watchers of a small group hear at
-  once, those of a large one do not all ask at the same moment, and what changes meanwhile costs nothing more.
-- A listing older than the change that was told of comes from a former leader of the servers. It is taken
-  again from one that is sure.
+  once. Those of a large one do not all ask at the same moment, and further changes meanwhile cost nothing.
+- A listing that is older than the reported change comes from a former leader of the servers. It is read again
+  consistently.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ A member is a key ``PREFIX/members/ID`` with the group's flags, locked by the me
 what the member tells about itself.
 
 Rules
-- A key that no session holds is no member: somebody released it by force, or it is another program's.
+- A key that no session holds is no member: an operator force-released it, or it is another program's.
 - Members are in the order in which they joined, which Raft gives.
-- Who left and came back under the same name between two readings is a new member: it may have lost what it
-  had in mind.
+- A member that left and came back under the same name between two readings is a new member: it may have lost
+  its memory.
 """
 
 from __future__ import annotations

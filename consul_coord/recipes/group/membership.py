@@ -5,10 +5,10 @@ Rules
   members never have one name.
 - A member that lost its key joins again by itself, with the value it last gave, until it leaves or the client
   closes. After a refusal the pauses grow.
-- All members of a client share one session, which is not the one of its locks: their keys vanish with it, and
+- All members of a client share one session, which is not the one of its locks. Their keys vanish with it, and
   have no lock-delay, so that a name is free again as soon as its member has gone.
-- Whoever is refused because the name is taken watches that key: a process that was restarted under the same
-  name joins when the session of its former life has ended.
+- A member that is refused because the name is taken watches that key: a process that was restarted under the
+  same name joins when the session of its former life has ended.
 - Joining twice at once is one join: the second call waits for the first. A first one that was interrupted, at
   whatever line, is not waited for.
 """
@@ -48,7 +48,7 @@ LONGEST_PAUSE = 15.0
 LOOK = 0.25
 """Seconds between two looks of a call that waits for another one's attempt."""
 NOT_JOINED = ReleaseOutcome.ALREADY_LOST
-"""What leaving comes to for one who is no member."""
+"""The outcome of leaving without being a member."""
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
@@ -83,7 +83,7 @@ class Membership:
         keeps: object,
     ) -> None:
         self.keeps = keeps
-        """What must live as long as this runs: a client that nobody refers to closes."""
+        """The object that must live as long as this runs: a client that nobody refers to closes."""
         self.client = client
         self.id = member
         self.key = plan.key(member)
@@ -100,7 +100,7 @@ class Membership:
         self._changes = Changes()
         """Told whenever an attempt has ended."""
         self._tried: weakref.ref[Signal] | None = None
-        """What the call that makes an attempt raises at its end, while that call lives."""
+        """The error that the call of an attempt raises at its end, while that call lives."""
         self._staying = False
 
     @property

@@ -1,4 +1,4 @@
-"""What a holder can ask the server about its hold, or do under it.
+"""The requests of a holder about its hold, and under it.
 
 Rules
 - Each answers for this very hold: never for a later one of the same session.

@@ -1,8 +1,8 @@
-"""What counts as evidence that a hold is lost, and what follows from it.
+"""The evidence that a hold is lost, and its consequences.
 
 Rules
 - Evidence is a 404 on renew after a consistent read, or a consistent read of a key that is newer than the
-  fence: without permission a session reads as gone, and an old leader shows old data. Any other reading is a
+  fence. Without permission a session reads as gone, and an old leader shows old data. Any other reading is a
   suspicion, and is followed by a consistent one.
 - A write by somebody else is no loss as long as the session stays: it is an event.
 - No failure of a query is a loss: the lease alone decides how long contact may be missing.

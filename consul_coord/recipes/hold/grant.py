@@ -15,8 +15,8 @@ Rules
   the time in which the holder has promised its next beat (STALLED).
 - HELD and JEOPARDY are read off the session's lease at each look, so a process that was paused past its
   deadline reads LOST at its first look, before any timer or reply tells it.
-- The end is settled once, by whoever comes first, and never undone. Whoever settles it also tells everybody
-  else.
+- The first one that ends it settles the end, once, and nothing undoes that. The same one also notifies all
+  others.
 - The fence is taken once, from the granting reply, and never changes.
 - A hold may depend on several sessions, as a permit of several slots does. It has the lease of all then.
 - Callers have a ``Handle``: when nobody refers to it any more, nobody can release the hold, and the register
@@ -60,14 +60,14 @@ class KeyWatch:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What giving back a hold came to. ``loss`` is why it was not ours any more, where that was found."""
+    """The outcome of giving back a hold. ``loss`` is why it was not ours any more, where that was found."""
 
     outcome: ReleaseOutcome
     loss: LossReason | None = None
 
 
 class HoldKind(Protocol):
-    """What a hold is a hold of: what it depends on, how its value is kept, how it is given back.
+    """The object of a hold: its dependencies, how its value is kept, how it is given back.
 
     A hold brings its kind with it from the grant. Releasing, watching, closing and cleaning up work alike for
     every kind, and a new kind is one more implementation. ``KeyOfSession`` has the answers that most give.
@@ -107,7 +107,7 @@ class HoldKind(Protocol):
 
 
 class Announcer(Protocol):
-    """Who hears of a hold's end."""
+    """A listener for a hold's end."""
 
     def ended(self, hold: Grant, /) -> object:
         """Tell everybody of a loss."""
@@ -184,7 +184,7 @@ class Grant:
         self.entered = False
         """Whether a block of a leader's work was entered: the leader is at work until that ends."""
         self.refused_again = False
-        """Whether a re-entrant acquire has told of the loss.
+        """Whether a re-entrant acquire has reported the loss.
 
         The next one, if nothing was released since, takes the lock as if it had not been held.
         """
@@ -200,7 +200,7 @@ class Grant:
         self.over = Signal()
         """Raised at the end, whichever it is."""
         self.loss_found: LossReason | None = None
-        """What the release found had happened before, unnoticed."""
+        """The earlier loss that the release found, unnoticed until then."""
         self.writing = False
         """Whether a write by this hold is under way."""
         self.overwritten_at = 0
@@ -368,20 +368,21 @@ class Grant:
 
 
 class Handle:
-    """What keeps a hold from being given back: whoever refers to it still wants the hold."""
+    """The handle of a hold: while any code refers to it, the hold is not given back."""
 
     __slots__ = ("__weakref__", "again", "grant", "keeps")
 
     def __init__(self, grant: Grant, keeps: object, *, again: bool = False) -> None:
         self.grant = grant
         self.keeps = keeps
-        """What must live as long: where the hold's session came from, or the handle of an outer acquire."""
+        """The object that must live as long: the source of the hold's session, or the handle of an outer
+        acquire."""
         self.again = again
         """Whether it stands for a further acquire of a hold; counted once that is surely over."""
 
 
 def lost_error(hold: Grant, reason: LossReason) -> LockLost:
-    """Return the error that tells of a lost hold."""
+    """Return the error of a lost hold."""
     words = hold.kind.words_for(reason) or _TOLD[reason]
     message = f"the hold of {hold.key!r} (fence {hold.fence}) was lost: {words}"
     return LockLost(message, key=hold.key, session=hold.session, fence=hold.fence, reason=reason)

@@ -1,11 +1,11 @@
-"""The holds of one client: who answers for them, granting, giving up, ending, who is told.
+"""The holds of one client: their owners, granting, giving up, ending, and the reports of that.
 
 Rules
-- A *claim* on what this client has, or may have, on the server is entered before the request that makes it
-  true is sent, with an object that answers for it: the attempt, then the hold's handle, then the call that
-  releases it. When that object is gone and the claim is still entered, nobody will give it back: the sweep
-  does, in the background, every ``SWEEP`` seconds. So whatever interrupts a call, at whichever line, needs no
-  more than the end of its frames. There is no finalizer to be interrupted in its turn.
+- A *claim* names all that this client has, or may have, on the server. It is entered before the request that
+  makes it true is sent, with an object that answers for it: the attempt, then the hold's handle, then the
+  call that releases it. If that object is gone and the claim is still entered, the sweep gives it back, in
+  the background, every ``SWEEP`` seconds. So whatever interrupts a call, at whichever line, needs no more
+  than the end of its frames. There is no finalizer to be interrupted in its turn.
 - Entering, passing on and removing are each one atomic operation on a dict: from any thread, and from a
   signal handler.
 - A hold is registered from its grant until it is given back, or its loss is announced. One that lasted too
@@ -17,7 +17,7 @@ Rules
 - When the client closes, its holds end first, and ``close`` gives them back.
 
 Rules of a release
-- The hold ends here first, then on the server: nobody believes in it while the key is given away.
+- The hold ends here first, then on the server: no code relies on it while the key is given away.
 - How it is given back is its kind's affair.
 - RELEASED: it was ours and was given back. ALREADY_LOST: it was not ours any more. UNKNOWN: no answer came in
   time, and the reaper goes on.
@@ -169,7 +169,7 @@ class Holds:
     # -- the end
 
     def ended(self, hold: Grant) -> None:
-        """Tell everybody of a loss, once; a release is told by its outcome."""
+        """Report a loss, once; a release has its outcome instead."""
         reason = hold.look(self._host.now())[1]
         if reason is None:
             return

@@ -1,4 +1,4 @@
-"""What kinds of hold have in common: most stand and fall with one key that their session has locked."""
+"""The common part of the kinds of hold: most stand and fall with one key that their session has locked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be seen of a hold without any I/O: the half that its blocking and its async view have in common.
+"""The view of a hold without any I/O: the common half of its blocking and its async view.
 
 Rules
 - Everything here is computed at each look, from the lease and the clock.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Client(Protocol):
-    """What a hold's view needs of its client."""
+    """The part of a client that a hold's view needs."""
 
     host: Host
     holds: Holds

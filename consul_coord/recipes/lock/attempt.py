@@ -2,15 +2,15 @@
 
 Rules, each with what happens without it
 - A newcomer may take a free key past the queue (*barge*), unless the lock is fair, or this client saw others
-  when it last barged or joined: else a loop that releases and takes again would starve them. The barge is
-  bound to having no contender: a late copy of it would else take the key for a client that by then sits in
-  the middle of the queue, behind a head that waits for the key.
+  when it last barged or joined. Otherwise a loop that releases and takes again would starve them. The barge
+  is bound to having no contender. Otherwise a late copy of it would take the key for a client that by then
+  sits in the middle of the queue, behind a head that waits for the key.
 - Joining and reading the queue are one transaction; repeated, it keeps the place.
 - A waiter that moves up reads the key and its own contender. It lists the queue only if these two do not show
   that it is the head: else each handoff would cost a listing, however long the queue is.
-- A take names the index of the very contender it is made for: a late copy would else take the key for nobody,
-  or out of turn. A take without an answer is followed by a look, never by itself: the copy would fail on the
-  contender although the key is ours.
+- A take names the index of the very contender it is made for. Otherwise a late copy would take the key for no
+  client, or out of turn. A take without an answer is followed by a look, never by itself: the copy would fail
+  on the contender although the key is ours.
 - A refusal by lock-delay costs the server nothing, and its end is no event: the head tries again after a
   pause, and never watches.
 - Giving up removes the contender first: with it gone, no take under way can succeed. Then the key, should we
@@ -79,9 +79,9 @@ class LockAttempt(Attempt):
         self._missed: KVPair | None = None
         """Our contender, which the last look did not show: gone, or not to be seen without permission."""
         self._seen: Look | None = None
-        """What the caller saw of the key and its queue just before."""
+        """The caller's reading of the key and its queue, made just before."""
         self.read: tuple[KVPair, ...] = ()
-        """What the granting transaction read, where the plan asks for that."""
+        """The reading of the granting transaction, where the plan asks for one."""
         self.may_barge = not plan.fair
         self.unanswered: set[str] = set()
         """Sessions for which a request that could lock something has got no answer."""

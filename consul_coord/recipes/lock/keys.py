@@ -51,7 +51,7 @@ class Keys:
     ) -> None:
         self._client = client
         self.remove = remove
-        """What the keys may hold to be deleted when they are given back; nothing where they are kept."""
+        """The values with which the keys are deleted when they are given back; empty where they are kept."""
         self.names = names
         self._flags = flags
         self._owner = owner

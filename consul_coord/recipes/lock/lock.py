@@ -1,6 +1,6 @@
-"""What can be done with a lock: taking and giving it back, asking who has it, breaking and removing it.
+"""The calls of a lock: taking and giving it back, asking who has it, breaking and removing it.
 
-How it is taken is told in ``contend``, how it is given back in ``release``.
+``attempt`` takes it, ``hold.release`` gives it back.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _holder(pair: KVPair, *, node: str | None = None, lock_delay_active: bool = 
 
 
 async def _is_delayed(io: IO, client: Shared, key: str) -> bool:
-    """Return whether a lock-delay is in force for a key that nobody holds; False when that can't be told.
+    """Return whether a lock-delay is in force for a key that nobody holds; False when that can't be known.
 
     Asked by what can't succeed: locking it with a session that does not exist. Consul looks at the delay
     before it looks for the session.

@@ -6,8 +6,8 @@ Rules
   transaction, the same for all keys.
 - In this client nobody waits for one key's ticket while having another's, for the same reason: who finds one
   busy gives up the others, waits for that, and goes on from there.
-- Who is refused watches the key that was in the way, and tries again when it is free. There is no queue and
-  no promise of order: a taker of many keys may be passed by takers of one.
+- A taker that is refused watches the key that was in the way, and tries again when it is free. There is no
+  queue and no promise of order: a taker of many keys may be passed by takers of one.
 - A try without an answer may have locked everything, or will: each key's ticket goes to the reaper, who finds
   out, and who looks at the keys again for a while.
 """

@@ -1,4 +1,4 @@
-"""What is to be locked, and how."""
+"""The keys to be locked, and the options."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockPlan:
-    """What is to be locked, and how."""
+    """The keys to be locked, and the options."""
 
     keys: tuple[str, ...]
     """One, or several to be locked together, in their order."""
     value: bytes | None
-    """What the keys show; None for the client's name."""
+    """The value of the keys; None for the client's name."""
     flags: int
     accept_flags: frozenset[int]
     fair: bool

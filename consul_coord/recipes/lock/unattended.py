@@ -1,7 +1,7 @@
 """Attempts that a background program makes, for nobody's thread or task.
 
 Rules
-- What they get belongs to the program's object: so no thread or task has it already, or may release it.
+- Their holds belong to the program's object: so no thread or task has one already, or may release it.
 - Once the client closes no new session is made: such a program learns of the closing when it looks.
 """
 

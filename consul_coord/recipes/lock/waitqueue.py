@@ -1,14 +1,15 @@
-"""What a reading of a lock and its queue means for one of its waiters: pure rules.
+"""The meaning of a reading of a lock and its queue for one of its waiters: pure rules.
 
 Rules
 - The server alone decides who gets the key. The queue decides who asks, and when.
-- Whoever is first in the queue watches the key. Everybody else watches the contender right before.
+- The first waiter of the queue watches the key. Each other waiter watches the contender right before its own.
 - The index that a watch begins from is taken from the reading that was judged: whatever changed since then
   ends the watch at once.
-- A take deletes its contender in the transaction that locks the key. So if the contender right before ours
-  was deleted at the very index at which its session got the key, it took the key in its turn, and nobody is
-  before us any more: no reading of the queue, however long that is, would say anything else. Who leaves the
-  queue in any other way, or adopts a key that it had barged for, deletes its contender at another index.
+- A take deletes its contender in the transaction that locks the key. Suppose that the contender right before
+  ours was deleted at the very index at which its session got the key. Then it took the key in its turn, and
+  nobody is before us any more. No reading of the queue, however long that is, would say anything else. A
+  client that leaves the queue in any other way, or adopts a key that it had barged for, deletes its contender
+  at another index.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ leaving      ``on_released`` has returned, or had its time       waiting, or ove
 Rules
 - The lock decides who owns it, and nobody takes it for owned before. So views of the group that differ never
   make two owners.
-- Whoever hands over is told first, while it still holds the lock: it may finish what it does, and write that
-  down under the guard. Only then is the lock given up. A function that does not return in time cannot keep
-  the partition for ever: it is given up all the same, and its hold says so.
+- A member that hands over is notified first, while it still holds the lock. It may finish its work, and write
+  that down under the guard. Only then is the lock given up. A function that does not return in time cannot
+  keep the partition for ever: it is given up all the same, and its hold says so.
 - ``on_released`` is called once after each ``on_acquired``, also when the lock was lost; then at once, by
   whoever notices.
 - An ``on_acquired`` that is still being awaited when the partition has to go is cancelled.
@@ -62,7 +62,7 @@ class Calls(Protocol):
 
 
 class Told(Protocol):
-    """How an owner is told."""
+    """How an owner is notified."""
 
     handover: float
     """Seconds that it has to finish."""
@@ -92,7 +92,7 @@ class Ownership:
         self.finished = Signal()
         """Raised when ``on_released`` has ended."""
         self.told: Once[str] = Once()
-        """Settled by whoever tells of the end."""
+        """Settled by the one that reports the end."""
 
 
 class Part:

@@ -1,8 +1,8 @@
 """Sharing partitions among the members of a group: one process's part in it.
 
 Rules
-- Who is to own what follows from the members' names alone, so that nobody has to ask or to tell anybody. The
-  locks see to it that a partition has one owner while views differ.
+- The members' names alone decide the owner of each partition, so that no member has to ask another. While
+  views differ, the locks ensure that a partition has one owner.
 - After a change of the group it waits until nothing more has changed for a moment, or for some moments in
   all: members that come together cause one round of moves.
 - A process that is no member is to own nothing.
@@ -48,7 +48,7 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What is shared, and how."""
+    """The partitions to be shared, and the options."""
 
     group: GroupPlan
     partitions: tuple[str, ...]
@@ -108,7 +108,7 @@ class Partitioning:
         keeps: object,
     ) -> None:
         self.keeps = keeps
-        """What must live as long as this runs: a client that nobody refers to closes."""
+        """The object that must live as long as this runs: a client that nobody refers to closes."""
         self.client = client
         self.handover = plan.handover
         self.stopping = Signal()
@@ -122,7 +122,7 @@ class Partitioning:
         self._calls = calls
         self._rendezvous = Rendezvous(plan.partitions, bound=plan.bound)
         self._members: tuple[Member, ...] | None = None
-        """Who is there, as last seen."""
+        """The members, as last seen."""
         self._acted_on: tuple[Member, ...] | None = None
         """Those that the present owners follow from."""
 

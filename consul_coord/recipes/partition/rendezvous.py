@@ -31,7 +31,7 @@ class Rendezvous:
         self._partitions = partitions
         self._bound = bound
         self._drawn: dict[str, list[float]] = {}
-        """What each member has drawn, for all partitions."""
+        """The draws of each member, for all partitions."""
 
     def owners(self, weights: Mapping[str, float]) -> dict[str, str]:
         """Return the owner of each partition; none of them when nobody has a weight above 0."""

@@ -1,7 +1,6 @@
-"""What can be done with a lock for one writer or many readers; both sides of it.
+"""The calls of a lock for one writer or many readers, on both sides of it.
 
-How one gets in is told in ``rw_contend``, how a place is given back in ``rw_place``, who may enter in
-``rwqueue``.
+``attempt`` gets in, ``kind`` gives a place back, ``queue`` says who may enter.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class RwSide(Recipe["SessionPool"]):
     ) -> None:
         super().__init__(key, one="hold")
         self._inside = inside
-        """Who has holds, on both sides."""
+        """The holders, on both sides."""
         inside[mode] = self.owners
         self.base = check_name(rwqueue.base_of(key))
         self.mode: Mode = mode

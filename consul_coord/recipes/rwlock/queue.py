@@ -1,4 +1,4 @@
-"""Who may enter a read-write lock: pure rules over one reading of its queue.
+"""Admission to a read-write lock: pure rules over one reading of its queue.
 
 Readers and writers queue as the waiters of a lock do (see ``waitqueue``), under a key of their own, each with
 a mark in its contender's value. Place alone decides: a reader is in when no writer is before it, a writer
@@ -6,12 +6,12 @@ when nobody is.
 
 Rules
 - Those before a contender can only leave: nobody is ever put before it. So who is in stays in until its
-  contender ends, and being in needs no further write. Whoever comes after a waiting writer waits behind it:
-  writers do not starve.
+  contender ends, and being in needs no further write. A client that comes after a waiting writer waits behind
+  it, so writers do not starve.
 - A reader waits for the nearest writer before it, a writer for its nearest predecessor: one wake-up each.
 - A contender that lost its session is dead, and keeps its place if it was in: its client may still trust its
-  hold, for as long as the lock-delay lasts. Whoever waits for it locks and deletes its key in one
-  transaction, which Consul refuses until then. A dead contender that was not in stands for nothing: those
+  hold, for as long as the lock-delay lasts. A client that waits for it locks and deletes its key in
+  one transaction, which Consul refuses until then. A dead contender that was not in stands for nothing: those
   that kept it out were there all the time.
 - A contender with another CreateIndex than its join made is that of an earlier hold, as an old leader may
   show it.

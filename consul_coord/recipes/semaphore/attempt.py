@@ -2,7 +2,7 @@
 
 Rules, each with what happens without it
 - Each attempt has a session of its own, and its contender is made once. When the contender has gone, the
-  attempt starts over with another session: the record may still name this one, so a join would make a holder
+  attempt starts over with another session. The record may still name this one, so a join would make a holder
   of it, while another client that saw the contender missing gives the slot away.
 - Joining and listing are one transaction; repeated, it keeps the place.
 - A list counts only with the contender that this join made. Any other is read again from a leader that is
@@ -14,18 +14,18 @@ Rules, each with what happens without it
 - Giving up deletes the contender, and destroys the session unless every request was answered: late requests
   are refused then, and nothing needs to be looked for later.
 - A take that Consul refuses because of a dead holder's lock-delay is judged again at once, with the refused
-  ids counted as holders: the reply names all of them, so the next take, if there is one, names none. The
+  ids counted as holders. The reply names all of them, so the next take, if there is one, names none. The
   front then watches the prefix for a pause only, and tries the refused again: the end of a lock-delay is not
   an event. With the pause alone, without the watch, it would sleep while other slots get free.
 - An attempt for several slots queues with the first of its sessions. Its take enters all of them, and locks a
   contender for each, or nothing. So it never holds a part, and two such attempts can't wait for each other.
-  When any of the sessions has ended, it starts over with others; a part that it finds in the record is let go
-  of, as a take that it gave up for lost has brought that.
-- *Taking at once*: if the record has not changed since this client left it, with a slot free and nobody
-  waiting, then nobody has come or gone: one transaction takes the slot, without a place in the queue. It
-  fails on the record's index if anything happened. Each record is tried once, so that each waiter is passed
-  once in all. Without an answer the session is destroyed: the late take would come true for a client that
-  waits behind others, for whom it would be waited in ticket.
+  When any of the sessions has ended, it starts over with others. It lets go of a part that it finds in the
+  record, which a take without an answer has brought.
+- *Taking at once*: suppose that the record has not changed since this client left it, with a slot free and
+  nobody waiting. Then nobody has come or gone, and one transaction takes the slot, without a place in the
+  queue. It fails on the record's index if anything happened. Each record is tried once, so that each waiter
+  is passed once in all. Without an answer the session is destroyed: the late take would come true for a
+  client that waits behind others, and these would wait for it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PermitAttempt(PooledAttempt):
         self._limit_seen: int | None = None
         """The limit in force; None before the first list."""
         self.upcoming: Listing | None = None
-        """What a watch has brought, to be judged next."""
+        """The listing that a watch has brought, to be judged next."""
         self.refused: frozenset[str] = frozenset()
         """Dead holders whose lock-delay was in force when they were tried; forgotten after a pause."""
         self._pauses = 0

@@ -1,7 +1,7 @@
 """Whether something that may fail, at a price, is worth a try: decided by how the last tries went.
 
 After a failure 1 chance is left out, after the next one in a row 2, then 4, up to 16; a success starts
-afresh.
+again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ MOST_SKIPPED = 16
 
 
 class AdaptiveBackoff:
-    """What is known of one kind of try."""
+    """The record of one kind of try."""
 
     def __init__(self) -> None:
         self._to_skip = 0

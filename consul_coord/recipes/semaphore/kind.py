@@ -4,9 +4,9 @@ Rules, each with what happens without it
 - Lost when the record has gone or does not name the session any more, and when the contender has gone or is
   held by nobody. The contender vanishes with its session, so the session needs no watch of its own.
 - A holder never makes its contender again: somebody else may have the slot by then.
-- What frees the slot is the end of the contender. So it is given back by deleting that, in one transaction
+- The end of the contender frees the slot. So it is given back by deleting that, in one transaction
   which also tells whether the slot was ours until then. The record goes on naming the session until the next
-  take, which leaves it out; whoever shows holders looks at the contenders, too.
+  take, which leaves it out; a list of holders reads the contenders, too.
 - If nobody else was there at the take, and the record has not changed since, the session is taken out of it
   in the same transaction. Under contention that would fail, mostly, and cost a round trip before the slot is
   free. When nobody waits by then, the record as left is remembered: the next take may do without queueing.
@@ -55,7 +55,7 @@ _RELEASED = Ending(ReleaseOutcome.RELEASED)
 
 
 class Memory:
-    """What one semaphore object remembers from one attempt or hold to the next, with one coordinator."""
+    """A semaphore object's memory from one attempt or hold to the next, with one coordinator."""
 
     def __init__(self, pool: SessionPool, prefix: str, flags: int) -> None:
         self.prefix = prefix

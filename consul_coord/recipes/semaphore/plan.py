@@ -1,4 +1,4 @@
-"""What slots are of, and how they are to be held."""
+"""The slots of a semaphore, and the options of their holds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemaphorePlan:
-    """What slots are of, and how they are to be held."""
+    """The slots of a semaphore, and the options of their holds."""
 
     prefix: str
     value: bytes | None
-    """What the own key shows; None for the client's name."""
+    """The value of the own key; None for the client's name."""
     flags: int
     accept_flags: frozenset[int]
     fair: bool

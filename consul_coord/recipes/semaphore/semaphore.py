@@ -1,11 +1,11 @@
-"""What can be done with a semaphore: getting slots and giving them back, asking who has them, resizing.
+"""The calls of a semaphore: getting slots and giving them back, asking who has them, resizing.
 
-How a slot is got is told in ``slot_contend``, how it is given back in ``slot_hold``, the format in ``slots``.
+``attempt`` gets a slot, ``kind`` gives it back, and ``slots`` has the format.
 
 Rules
 - Its sessions are like the client's others, but their keys vanish with them.
-- The limit is changed on the record alone, by its index; holders stay as they are. Who holds when it shrinks
-  keeps the slot until leaving.
+- The limit is changed on the record alone, by its index; holders stay as they are. If it shrinks, a
+  holder keeps its slot until it leaves.
 - Nothing here removes a dead holder from the record without its lock-delay: not a resize, and not the
   deletion of the record, which needs a session for that.
 """
@@ -39,7 +39,7 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class SemaphoreObject(Recipe[Memory]):
-    """What one semaphore object has besides its plan: its limit, and its attempts and permits."""
+    """The state of a semaphore object besides its plan: its limit, and its attempts and permits."""
 
     def __init__(self, plan: SemaphorePlan, limit: int) -> None:
         super().__init__(plan.prefix, one="permit")

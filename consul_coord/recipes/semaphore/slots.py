@@ -1,13 +1,13 @@
 """A semaphore as it stands in Consul: pure rules over one reading of its prefix.
 
 Under the prefix ``P`` are the *record* ``P/.lock``, which names the limit and the holders, and one
-*contender* ``P/S`` for each session S that waits or holds, locked by S itself: so it vanishes when S ends.
-The format is that of Consul's own clients: ``{"Limit":3,"Holders":{"<session>":true}}``.
+*contender* ``P/S`` for each session S that waits or holds. S itself locks it, so it vanishes when S ends. The
+format is that of Consul's own clients: ``{"Limit":3,"Holders":{"<session>":true}}``.
 
 Rules, each with what happens without it
 - All that one judgement needs comes from one listing: a listing is a moment, not a mixture.
 - A contender is live while the session that it is named after holds it. A holder that the record names, but
-  whose contender is not live, is dead. What looks like a contender and is held by nobody is a leftover, to be
+  whose contender is not live, is dead. A key with a contender's name that nobody holds is a leftover, to be
   removed at the index it was read with.
 - The client of a dead holder may still trust its permit, for as long as the lock-delay lasts. So a take that
   removes a dead holder from the record also locks and deletes that holder's contender key, which Consul
@@ -26,7 +26,7 @@ Rules, each with what happens without it
   *first* of them queues, with a mark that says how many slots are wanted; one take enters all of them. A
   waiter takes when what it wants is free besides what all before it want: otherwise a stream of small ones
   passes a large one for ever. Nobody holds a part while waiting for the rest: so no two wait for each other.
-  Whoever wants more than the limit, as after a resize, leaves: otherwise all wait behind him for ever.
+  A waiter that wants more than the limit, as after a resize, leaves: otherwise all wait behind it for ever.
 - A take names the index of the record that was judged, so that nothing older can admit or remove anybody.
 - A record is written back in the form it was found in: its flags, a list where it had a list, and what is
   not known here. A record that can't be read is never written.
@@ -106,7 +106,7 @@ def session_of(contender: KVPair) -> str:
 def removal(prefix: str, removed: Iterable[str], *, by: str) -> tuple[TxnOp, ...]:
     """Return the operations that let a transaction fail while the lock-delay of a removed holder lasts.
 
-    Two for each, in turn. What is no session's id never had a session, nor a lock-delay.
+    Two for each, in turn. A text that is no session's id never had a session, nor a lock-delay.
     """
     keys = [contender_key(prefix, one) for one in removed if _SESSION_ID.fullmatch(one)]
     return tuple(op for key in keys for op in (TxnOp.lock(key, by), TxnOp.delete(key)))
@@ -145,7 +145,7 @@ def value_of(contender: KVPair) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a semaphore's record says, and how it was written."""
+    """The content of a semaphore's record, and how it was written."""
 
     limit: int
     holders: tuple[str, ...] = ()
@@ -178,8 +178,8 @@ class Record:
 def read_record(pair: KVPair | None, *, limit: int, flags: int) -> Record:
     """Read the record; without one, or with an empty one, it is that of an unused semaphore of ``limit``.
 
-    A missing limit is 0, missing holders are none, and the names of fields may be of any case: all as the Go
-    client has it. Raises DecodeError when it can't be read, and must not be written then.
+    A missing limit is 0, missing holders are an empty list, and the names of fields may be of any case: all
+    as the Go client has it. Raises DecodeError when it can't be read, and must not be written then.
     """
     if pair is None:
         return Record(limit, flags=flags)
@@ -225,7 +225,7 @@ def _holders(value: object) -> tuple[str, ...]:
 def check_limit(prefix: str, limit: object, *, value: bytes = b"", permits: int = 1) -> int:
     """Return a limit that can be worked with, for permits of so many slots.
 
-    Raises InvalidArgument when it is none, ValueTooLarge when the record could outgrow what Consul takes.
+    Raises InvalidArgument when it is no limit, ValueTooLarge when the record could outgrow what Consul takes.
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         message = f"limit must be an integer of 1 or more, not {limit!r}"
@@ -295,7 +295,7 @@ class Listing:
         return tuple(sorted(found, key=lambda pair: (pair.create_index, pair.key)))
 
     def wanted(self, *, but_by: str = "") -> bool:
-        """Return whether anybody, but for one session, is there without holding a slot; foreign ones too."""
+        """Return whether anybody, except one session, is there without holding a slot; foreign ones too."""
         return any(one != but_by and one not in self.record.holders for one in self.live)
 
 

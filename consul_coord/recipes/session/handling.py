@@ -30,7 +30,7 @@ _FORMAT = "consul-coord-session:1:"
 
 
 async def open_session(io: IO, sessions: Sessions, spec: SessionSpec, *, resume: str | None) -> KeptSession:
-    """Create a session, or go on with one that ``export`` told of, and keep it renewed.
+    """Create a session, or go on with one from ``export``, and keep it renewed.
 
     Raises SessionNotFound when the one to resume is gone, InvalidArgument when the text is not an export's.
     """

@@ -1,8 +1,8 @@
 """Sessions: made on first need, renewed until they end, replaced by a new one for the next need after a loss.
 
 Rules
-- A session's end is told once, to all its holds, with one reason. 404 on renew is that end; anything else is
-  tried again until the lease is over. Nothing that a renewal raises ends the renewing.
+- A session's end is reported once, to all its holds, with one reason. 404 on renew is that end; anything else
+  is tried again until the lease is over. Nothing that a renewal raises ends the renewing.
 - One 404 is not enough: a leader that was just elected, or restarted, gives it for living sessions while it
   still applies its log (seen on 1.8.7, for some milliseconds). It is asked again after a consistent read,
   which a leader answers only once it has caught up.
@@ -12,8 +12,8 @@ Rules
   and is then asked again. One that would begin just before a renewal has that made first, with those of the
   other sessions that are due before long. With many sessions some renewal is always due: they do without.
 - The connection of a renewal is kept while holds depend on the session, and closed at once otherwise.
-- The lease is what is believed in, never the server's 2 x TTL. What the server echoes of TTL and lock-delay
-  is adopted; until the first echo, a lock-delay that was left to the server is taken for its default.
+- A hold is valid for its lease, never for the server's 2 x TTL. The client adopts the TTL and lock-delay that
+  the server echoes; until the first echo, a lock-delay that was left to the server is taken for its default.
 - A horizon so short that renewals follow each other within a fraction of a second is warned of once.
 - Sessions are made, renewed and destroyed in the background. An interrupted caller leaves none half made, and
   several callers share one create.
@@ -86,7 +86,7 @@ TOGETHER = 8
 SOON = 0.1
 """A query does not begin when less than this part of the time between two renewals is left."""
 BEFORE_LONG = 0.5
-"""What is due within this part of it is renewed along with others."""
+"""A session that is due within this part of it is renewed along with others."""
 
 
 class Dependent(Protocol):
@@ -99,12 +99,12 @@ class Dependent(Protocol):
         ...
 
     def announce_end(self) -> object:
-        """Tell everybody of the loss."""
+        """Report the loss."""
         ...
 
 
 class Leftovers(Protocol):
-    """What becomes of sessions that nobody needs any more."""
+    """The fate of sessions that nobody needs any more."""
 
     def destroy(self, session: str, contender: str | None = None, /) -> object:
         """Have a session destroyed on the server, after this key of its has been deleted."""
@@ -208,7 +208,7 @@ class KeptSession:
         return not (self.outside or self.exported)
 
     def is_lost(self, now: float) -> bool:
-        """Return whether the session may not be believed in any more, though nobody here ended it."""
+        """Return whether the session is no longer valid, though nobody here ended it."""
         return not self.lease.is_valid(now) and self.lease.ended_by is not LossReason.CLIENT_CLOSED
 
 
@@ -231,7 +231,7 @@ class Sessions:
         self.coordination_nodes: set[str] = set()
         """Those that are known to have no agent."""
         self.spec = spec
-        """What the shared session is like."""
+        """The settings of the shared session."""
         self.timeout = timeout
         """Seconds that one request may take."""
         self.closing = closing
@@ -252,7 +252,7 @@ class Sessions:
 
     @property
     def members(self) -> SessionSource:
-        """What members of groups share: their keys vanish with it, and can be made again at once."""
+        """The session of members of groups: their keys vanish with it, and can be made again at once."""
         if self._members is None:
             spec = dataclasses.replace(self.spec, behavior="delete", lock_delay=0.0, allow_unbounded=True)
             self._members = SessionSource(self, spec)
@@ -409,7 +409,7 @@ class Creation:
         self.result: Once[KeptSession | Exception] = Once()
 
     def settle(self, result: KeptSession | Exception) -> None:
-        """Tell everybody who waits."""
+        """Wake everybody who waits."""
         self.result.settle(result)
         self.done.set()
 
@@ -454,7 +454,7 @@ class SessionSource:
         return discard
 
     async def live(self, io: IO, *, deadline: float) -> KeptSession:
-        """Return a session that may be believed in now; a new one is asked for once.
+        """Return a session that is valid now; a new one is asked for once.
 
         Raises what the server or the network says; RequestTimeout at the deadline.
         """

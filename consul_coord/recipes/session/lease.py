@@ -1,4 +1,4 @@
-"""How long a client may believe in a session: pure arithmetic.
+"""How long a client may treat a session as valid: pure arithmetic.
 
 Rules
 - ``valid_until = sent_at + (1 - drift) * horizon``: counted from just *before* the renewal was sent, since
@@ -9,10 +9,10 @@ Rules
   nobody can take its keys before the lock-delay has passed.
 - Drift covers the difference in rate between the two clocks; 5 % is far beyond any working machine.
 - A lease that has ended never comes back: the next acquire gets a new session.
-- What stands and falls with several sessions has the lease of all: the loss of one is the loss of all.
+- A hold of several sessions has the lease of all: the loss of one is the loss of all.
 
-Source: Gray and Cheriton, "Leases" (1989), section 2; Burrows, "The Chubby lock service" (2006), section 2.8;
-Consul's documentation of sessions, for the TTL as a lower bound.
+Sources: Gray and Cheriton, "Leases" (1989), section 2. Burrows, "The Chubby lock service" (2006), section
+2.8. For the TTL as a lower bound, Consul's documentation of sessions.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Lease:
         return self._end.value
 
     def is_valid(self, now: float) -> bool:
-        """Return whether the session may still be believed in."""
+        """Return whether the session is still valid."""
         return not self._end and now < self.valid_until
 
     def remaining(self, now: float) -> float:
@@ -97,7 +97,7 @@ class Lease:
 
 
 class LeaseView(Protocol):
-    """What is to be known of a lease, or of several together."""
+    """The readable state of a lease, or of several together."""
 
     @property
     def valid_until(self) -> float:
@@ -120,7 +120,7 @@ class LeaseView(Protocol):
         ...
 
     def is_valid(self, now: float) -> bool:
-        """Return whether it may still be believed in."""
+        """Return whether it is still valid."""
         ...
 
     def remaining(self, now: float) -> float:
@@ -157,7 +157,7 @@ class AllOf:
         return min(one.longest for one in self._leases)
 
     def is_valid(self, now: float) -> bool:
-        """Return whether all may still be believed in."""
+        """Return whether all are still valid."""
         return all(one.is_valid(now) for one in self._leases)
 
     def remaining(self, now: float) -> float:
@@ -166,7 +166,7 @@ class AllOf:
 
 
 class Losable(Protocol):
-    """What can be lost: a hold, or a session."""
+    """An object that can be lost: a hold, or a session."""
 
     @property
     def valid_until(self) -> float:

@@ -5,7 +5,7 @@
 Rules
 - A create whose reply is lost leaves a session whose id nobody knows. By its name, and by nothing else, it
   can be found, and told from those that others have made under the same name.
-- Who looks for sessions by a user's name finds them with and without a mark.
+- A search for sessions by a user's name finds them with and without a mark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from itertools import count
 
 UNNAMED = "consul-coord"
-"""What stands for a name where the user gave none."""
+"""The name where the user gave none."""
 _MARK = re.compile(r" #[0-9a-f]{12}-[0-9]+\Z")
 
 

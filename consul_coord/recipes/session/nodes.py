@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from consul_coord.models import SessionSpec
 
 ADDRESS: Final = "192.0.2.1"
-"""What a coordination node's name resolves to: an address for documentation, where nobody answers."""
+"""The address of a coordination node: one for documentation, where nobody answers."""
 META: Final = {"consul-coord": "a node without an agent for the sessions of locks: removing it ends them"}
 _CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class Nodes(Protocol):
-    """What a client knows of nodes."""
+    """A client's knowledge of nodes."""
 
     datacenter: str | None
     """Where its requests go, if not to the agent's own datacenter."""

@@ -2,20 +2,20 @@
 
 Rules, each with what happens without it
 - A session stands for one attempt or hold at a time, as its contender is named after it.
-- It may be used again on the same prefix only if (1) the deletion of its contender was answered, (2) it has
-  not taken a slot since the record was last seen without it, and (3) every request of it was answered. Else
-  it is destroyed, which settles everything at once.
+- It may be used again on the same prefix under three conditions. (1) The deletion of its contender was
+  answered. (2) It has not taken a slot since the record was last seen without it. (3) Each request of it was
+  answered. Otherwise it is destroyed, which settles everything at once.
   Without (1) and (3) a late request could bring its contender back, for nobody: the queue would stop behind
-  it. Without (2) a join would make a holder of it, as the record still names it, while another client that
-  saw its contender missing gives the slot away: one holder too many.
+  it. Without (2) a join would make a holder of it, because the record still names it. Meanwhile another
+  client that saw its contender missing gives the slot away: one holder too many.
 - A record says that a session is not named any more only if it is newer than the session's own take: an old
   leader may show the record from before.
 - One session is made ahead, off the caller's path, so that the next attempt need not wait for it.
 - A session that is idle for ``IDLE`` seconds is destroyed.
 - A session is the caller's from before it leaves the stock: the register knows who answers for it. One that
   is made for a caller goes into the stock first.
-- All objects of one client for one prefix share their sessions. Else each call that makes an object of its
-  own would leave two sessions behind for that time.
+- All objects of one client for one prefix share their sessions. Otherwise each call that makes its own
+  object would leave two sessions behind for that time.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Rules
 - A wait brings what the thing was at some moment; the caller acts by naming an index, or looks again. So a
   wait may end for nothing, and readings need not be consistent.
 - A hold is watched for as long as it lasts, a failing query included: after a failure its present state is
-  read consistently. What shared readings show of a hold is a suspicion only.
-- A reading that is refused ends the waits for its keys: the caller asks by itself then, and is told why.
+  read consistently. A shared reading of a hold is a suspicion only.
+- A reading that is refused ends the waits for its keys: the caller asks by itself then, and learns why.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Watched(Protocol):
 
 
 class Asking(Protocol[T]):
-    """A blocking query, but for how long it waits."""
+    """A blocking query, except how long it waits."""
 
     def __call__(self, *, wait: float) -> Call[Result[T]]:
         """Return the call."""
@@ -141,7 +141,7 @@ class _TreeWait(_Wait["tuple[KVPair, ...]"]):
 
 
 class Watches:
-    """What one client watches."""
+    """The watches of one client."""
 
     def __init__(self, host: Host, sessions: Sessions, *, timeout: float) -> None:
         self._host = host
@@ -149,7 +149,7 @@ class Watches:
         self._timeout = timeout
         self._mutex = host.mutex()
         self._queries: dict[Signal, bool] = {}
-        """What ends each blocking query, and whether it may go on when there are many."""
+        """The signal that ends each blocking query, and whether it may go on when there are many."""
         self._waits: dict[_Wait[Any], None] = {}
         self._held: dict[Watched, None] = {}
         """The keys of holds that share readings."""

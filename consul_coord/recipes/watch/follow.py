@@ -45,7 +45,7 @@ def wait_of(longest: float, *, most: float = WAIT) -> float:
 
 
 class Query(Protocol[T]):
-    """A blocking query, but for where to wait from and how long."""
+    """A blocking query, except its index and its time."""
 
     def __call__(self, *, index: int, wait: float) -> Call[Result[T]]:
         """Return the call that waits for something newer than ``index``; that answers at once for 0."""
@@ -80,9 +80,9 @@ class Follower(Generic[T]):
     """Reads one thing again and again, each time when it may have changed."""
 
     bound: Bound | None = None
-    """What counts its queries; None for one that is counted elsewhere."""
+    """The counter of its queries; None for one that is counted elsewhere."""
     longest: Longest | None = None
-    """What says how long a query may last, where its bound does not."""
+    """How long a query may last, where its bound does not say it."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Follower(Generic[T]):
     async def change(self, io: IO, *, until: Signal | None = None) -> Result[T] | None:
         """Return the present state at the first call, then each change once; None when ``until`` was raised.
 
-        Failures to serve are ridden out. Raises what the server refuses.
+        Failures to serve are retried. Raises the server's refusals.
         """
         while True:
             try:
