@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from consul_coord.config import Settings
-from consul_coord.errors import BrokenReply, ConnectFailed
+from consul_coord.errors import BrokenReply, ConnectFailed, TooManyConnections
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import dial
 from consul_coord.http.transport.base import SendCancelled
@@ -486,3 +486,29 @@ def test_a_child_that_forgets_nothing_still_gets_a_connection_of_its_own(serve: 
     )
     assert done.returncode == 0, done.stderr
     assert server.connections == 2
+
+
+@pytest.mark.parametrize("was_served", [True, False])
+def test_an_outage_that_ends_open_connections_is_not_put_down_to_the_limit(
+    own_engine: MakeEngine, serve: Serve, was_served: bool
+) -> None:
+    is_gone = threading.Event()
+
+    def handle(peer: Peer) -> None:
+        """Answer until the outage; then close without a byte, as some proxies do."""
+        while peer.request() is not None and not is_gone.is_set():
+            peer.send(OK)
+
+    sender = own_engine(serve(handle))
+    if was_served:
+        assert sender.send(GET).body == b"true"
+    is_gone.set()
+    with pytest.raises(BrokenReply):
+        sender.send(GET, timeout=0.5)
+    with pytest.raises(ConnectFailed) as raised:
+        sender.send(GET, timeout=0.5)
+    assert isinstance(raised.value, TooManyConnections) is not was_served
+    assert ("http_max_conns_per_client" in str(raised.value)) is not was_served
+    assert ("proxy" in str(raised.value)) is was_served
+    is_gone.clear()
+    assert sender.send(GET).body == b"true"

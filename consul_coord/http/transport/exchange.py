@@ -105,6 +105,8 @@ class Engine(ABC):
                     try:
                         return await self._use(link, attempt)
                     except LOST as error:
+                        if not (link.is_cut or attempt.cancelled or isinstance(error, TimeoutError)):
+                            pool.limit.ended(time.monotonic())
                         if not attempt.may_repeat(error) or attempt.began <= pool.cut_at:
                             raise
                         only_new = True  # the others may have ended as well
@@ -140,7 +142,7 @@ class Engine(ABC):
         now = time.monotonic()
         until = min(attempt.deadline, attempt.began + self.connect_within)
         if now + pause >= until and self.pool.limit.is_near(now):
-            raise attempt.too_many()
+            raise attempt.too_many(limit=self.pool.limit.is_blamed(now))
 
     async def _use_new(self, attempt: Attempt) -> Response | None:
         """Exchange over a new connection; None when that was refused, and another one may be tried.
@@ -158,7 +160,7 @@ class Engine(ABC):
             limit.refused(time.monotonic())
             if near and not self._tells_at_once(attempt):
                 return None
-            raise attempt.too_many() from error
+            raise attempt.too_many(limit=limit.is_blamed(time.monotonic())) from error
         opened = time.monotonic()
         response: Response | None = None
         try:
@@ -171,7 +173,7 @@ class Engine(ABC):
             limit.refused(time.monotonic())
             is_final = not near or self._tells_at_once(attempt)
             if is_final or (attempt.sent and attempt.request.retry is Retry.NEVER):
-                raise attempt.turned_away() from error
+                raise attempt.turned_away(limit=limit.is_blamed(time.monotonic())) from error
             return None
         if _is_refusal(response):
             limit.refused(time.monotonic())

@@ -5,8 +5,10 @@ Rules
   accepts one more and closes it at once; newer ones answer 429 first. A connection that ends so soon, before
   any byte of a reply, is taken for that; over TLS, one that ends amid the handshake. A lost reply looks the
   same: only a second refusal is reported.
-- An outage behind a proxy looks the same, too. A renewal whose client has no other connection is not held
-  back: it asks at its own pace, its hold learns of each failure, and contact that is back is noticed at once.
+- An outage behind a proxy looks the same, too, but ends the open connections as well, which the limit leaves
+  alone. Since an open one has ended, and until one is answered, a refusal is not put down to the limit.
+- A renewal whose client has no other connection is not held back: it asks at its own pace, its hold learns of
+  each failure, and contact that is back is noticed at once.
 - Open connections stay open, and requests take turns on them. New connections are tried again after pauses
   that grow to ``MOST`` seconds, with jitter, one try for all requests of a client.
 - Near the limit, and beside a blocking query of one's own, a new connection is tried with a reading first: a
@@ -41,6 +43,9 @@ TOO_MANY = (
 )
 
 
+HANGS_UP = "it ends the connections in use as well: it does not serve, or a proxy on the way to it"
+
+
 def nobody() -> None:
     """Take no note."""
 
@@ -54,6 +59,15 @@ class Limit:
         self._refusals = 0
         self._refused_at = -math.inf
         self._next_try = -math.inf
+        self._ended_at = -math.inf
+
+    def ended(self, now: float) -> None:
+        """Take note that the other side has ended a connection on which it had answered before."""
+        self._ended_at = now
+
+    def is_blamed(self, now: float) -> bool:
+        """Return whether a refusal is put down to the limit."""
+        return now >= self._ended_at + REMEMBERED
 
     def is_near(self, now: float) -> bool:
         """Return whether a connection was refused lately."""
@@ -64,12 +78,12 @@ class Limit:
         self._refusals += 1
         self._refused_at = now
         self._next_try = now + delay(self._refusals, random.random(), first=FIRST, most=MOST)  # noqa: S311 - spreads load, protects nothing
-        if self._refusals > 1:
+        if self._refusals > 1 and self.is_blamed(now):
             self.on_refusal()
 
     def admitted(self) -> None:
         """Take note of a new connection that was answered: there is room."""
-        self._refusals, self._refused_at = 0, -math.inf
+        self._refusals, self._refused_at, self._ended_at = 0, -math.inf, -math.inf
 
     def pause(self, now: float, *, others: bool) -> float:
         """Return the seconds until a request looks again, 0 when it may connect.

@@ -33,7 +33,7 @@ from consul_coord.errors import (
 )
 from consul_coord.http.messages import Retry
 from consul_coord.http.transport.base import SendCancelled
-from consul_coord.http.transport.limit import TOO_MANY
+from consul_coord.http.transport.limit import HANGS_UP, TOO_MANY
 
 if TYPE_CHECKING:
     from consul_coord.config import Settings
@@ -175,13 +175,18 @@ class Attempt:
         kind = CertificateRefused if _is_about_a_certificate(error) else ConnectFailed
         return self._error(kind, f"no connection to {self.address}: {_reason(error)}")
 
-    def too_many(self) -> TooManyConnections:
-        """Return the error for a connection that the agent did not take, though it was tried for long."""
-        return self._error(TooManyConnections, f"{self.address} takes no new connection: {TOO_MANY}")
+    def too_many(self, *, limit: bool) -> ConnectFailed:
+        """Return the error for a connection that the agent did not take, though it was tried for long.
 
-    def turned_away(self) -> BrokenReply:
-        """Return the error for a new connection that was closed without a reply."""
-        return self._error(BrokenReply, f"{self.address} closed a new connection without a reply: {TOO_MANY}")
+        ``limit``: whether it is put down to the limit.
+        """
+        kind, cause = (TooManyConnections, TOO_MANY) if limit else (ConnectFailed, HANGS_UP)
+        return self._error(kind, f"{self.address} takes no new connection: {cause}")
+
+    def turned_away(self, *, limit: bool) -> BrokenReply:
+        """Return the error for a new connection that was closed without a reply; see ``too_many``."""
+        cause = TOO_MANY if limit else HANGS_UP
+        return self._error(BrokenReply, f"{self.address} closed a new connection without a reply: {cause}")
 
     def failed(self, error: BaseException) -> TransportError | SendCancelled:
         """Return the error for an exchange that this one ended."""

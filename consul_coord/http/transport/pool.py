@@ -59,6 +59,7 @@ class Link:
         "has_input",
         "home",
         "in_use",
+        "is_cut",
         "is_query",
         "kept_until",
         "reader",
@@ -73,6 +74,8 @@ class Link:
         """Whether there is an exchange under way that somebody waits for."""
         self.back_by = 0.0
         """When its reply is due at the latest."""
+        self.is_cut = False
+        """Whether this side has ended it."""
         self.is_query = False
         """Whether it is a blocking query."""
         self.reader: ReplyReader | None = None
@@ -92,6 +95,7 @@ class Link:
 
     def cut_off(self) -> None:
         """End the present exchange; who waits for its reply is woken, which closing would not do."""
+        self.is_cut = True
         # A TLS socket's own shutdown() drops the TLS layer, which the waiting task is using.
         with suppress(OSError):
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
@@ -156,8 +160,10 @@ class Pool:
                 link = self.idle.pop()
             except IndexError:  # none, or another thread was quicker
                 return self._take_parked()
-            if now < link.kept_until and not link.has_input(0):
-                return link
+            if now < link.kept_until:
+                if not link.has_input(0):
+                    return link
+                self.limit.ended(now)
             link.close()
 
     def _take_parked(self) -> Link | None:
