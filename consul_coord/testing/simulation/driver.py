@@ -165,7 +165,7 @@ class SimIO(HostedIO):
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
         if (agents := self._process.agents) is not None:
-            return await agents.send(_Way(self), request, timeout=deadline - self.now())
+            return await agents.send(Way(self), request, timeout=deadline - self.now())
         return await self.exchange(request, self.suspend(), deadline)
 
     async def changed(
@@ -174,7 +174,7 @@ class SimIO(HostedIO):
         """Exchange one blocking query for its reply; None when ``until`` or ``deadline`` came first."""
         if (agents := self._process.agents) is not None:
             try:
-                way = _Way(self, until, deadline)
+                way = Way(self, until, deadline)
                 return await agents.send(way, request, timeout=read_timeout(request.hold_open))
             except _Stopped:
                 return None
@@ -236,7 +236,7 @@ def _stop() -> NoReturn:
     raise _Stopped
 
 
-class _Way:
+class Way:
     """How one call gets to an agent, where there are several."""
 
     def __init__(self, io: SimIO, until: Signal | None = None, deadline: float | None = None) -> None:

@@ -9,15 +9,16 @@ Rules
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from consul_coord.http.agents import Agents
+from consul_coord.http.agents import LOOK, Agents
 from consul_coord.io import Interrupt
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.client import ClientState
 from consul_coord.testing.simulation.clock import LocalClock
-from consul_coord.testing.simulation.driver import SimHost, SimIO
+from consul_coord.testing.simulation.driver import SimHost, SimIO, Way
 from consul_coord.testing.simulation.network import Link
 from consul_coord.testing.simulation.program import SimTask
 from consul_coord.testing.simulation.ways import settings_of
@@ -89,6 +90,7 @@ class Process:
         self.core = ClientState(self.host, spec=plan.spec, timeout=plan.timeout)
         if self.agents is not None:
             self.core.attach(self.agents)
+            self.spawn(partial(self._look_after, self.agents), name="look after the agents")
         self.reaper = WatchedReaper(self.core, judge)
         self.core.reaper = self.reaper
 
@@ -101,6 +103,14 @@ class Process:
             return lambda: agent.cut(self.link)
 
         return Agents(settings_of(network.agents), cutter=cutter)
+
+    async def _look_after(self, agents: Agents, io: SimIO) -> None:
+        """Look after the agents, as the background of a client does."""
+        way = Way(io)
+        while not (self.closed or self.core.closing.is_set()):
+            await io.sleep(LOOK)
+            await agents.look_for_life(way)
+            await agents.look_after(way)
 
     # -- events
 
