@@ -103,7 +103,7 @@ class LeaderExecutor(ThreadPoolExecutor):
         try:
             return None if pair is None else datetime.fromisoformat(pair.value.decode())
         except ValueError:
-            logger.warning("%s does not hold a time: begins anew", self._key(job))
+            logger.warning("%s does not hold a time: starting without one", self._key(job))
             return None
 
     def _elected(self, leadership: Leadership) -> None:  # noqa: ARG002 - each job is begun under the latest one

@@ -137,7 +137,7 @@ class ConsulScheduler(Scheduler):
         try:
             found = json.loads(pair.value)["entries"]
         except (KeyError, TypeError, ValueError):
-            logger.exception("beat: %s does not hold a state: begins anew", self._state_key)
+            logger.exception("beat: %s does not hold a state: starting without one", self._state_key)
             return {}
         return dict(found)
 

@@ -98,7 +98,7 @@ def describe(config: ServerConfig) -> Schema:
         "info": {
             "title": "consul_coord reference server",
             "version": config.version,
-            "description": "What the reference server serves of Consul's HTTP API.",
+            "description": "The part of Consul's HTTP API that the reference server serves.",
         },
         "paths": {_template(route): _path(route) for route in ROUTES},
     }

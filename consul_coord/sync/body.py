@@ -110,6 +110,6 @@ def misused(key: str) -> RuntimeError:
     """Return the error for a block that was left in another thread, when nobody knows which one."""
     return RuntimeError(
         f"a 'with' block on {key!r} was left in another thread than it was entered in, while several threads "
-        "are in one: it can't be told which of them ends. "
+        "are in one, so nobody knows which of them ends. "
         "Use 'hold = lock.acquire()' and 'hold.release()' instead"
     )

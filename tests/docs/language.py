@@ -20,6 +20,8 @@ MOST_WORDS = 35
 """How many words a sentence may have; about 20 is the aim."""
 MOST_BREAKS = 2
 """How many semicolons and colons a sentence may have."""
+FEWEST_GAPS = 3
+"""How many spaces make a message of a string in the code."""
 
 AVOIDED = {
     "retry": r"\b(?:ride|rides|rode|ridden|riding) out\b",
@@ -57,6 +59,10 @@ class Sentence(NamedTuple):
             yield f"{words} words, at most {MOST_WORDS}"
         if len(re.findall(r"[;:](?=\s)", self.text)) > MOST_BREAKS:
             yield f"more than {MOST_BREAKS} semicolons and colons"
+        yield from self.avoided()
+
+    def avoided(self) -> Iterator[str]:
+        """Give the words in it that plain English avoids."""
         for better, avoided in AVOIDED.items():
             if found := re.search(avoided, self.text):
                 yield f"{found[0][:30]!r}: say {better}"
@@ -104,6 +110,27 @@ def docstrings(text: str) -> Iterator[Sentence]:
                     yield Sentence(child.lineno + sentence.line - 1, sentence.text)
 
 
+def messages(text: str) -> Iterator[Sentence]:
+    """Give the texts in a module's code: errors, lines of the log, help; no docstring, and no short name."""
+    tree = ast.parse(text)
+    bodies = [body for node in ast.walk(tree) if isinstance(body := getattr(node, "body", None), list)]
+    left_out = {id(child.value) for body in bodies for child in body if isinstance(child, ast.Expr)}
+    left_out |= {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
+    }
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            said = node.value
+        elif isinstance(node, ast.JoinedStr):
+            said = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        else:
+            continue
+        if said.count(" ") >= FEWEST_GAPS:
+            yield Sentence(node.lineno, said)
+
+
 def _sentences(block: list[tuple[int, str]]) -> Iterator[Sentence]:
     if not block or block[0][1].startswith("==="):  # nothing, or a table of reStructuredText
         return
@@ -133,9 +160,10 @@ def _cleaned(sentence: str) -> str:
 
 def in_file(path: Path) -> list[str]:
     """Return what is wrong in a page or a module, each with its line."""
-    read = docstrings if path.suffix == ".py" else page
-    return [
-        f"{path}:{sentence.line}: {complaint}: {sentence.text[:160]}"
-        for sentence in read(path.read_text("utf-8"))
-        for complaint in sentence.complaints()
+    text = path.read_text("utf-8")
+    code = path.suffix == ".py"
+    complaints = [
+        *((one, which) for one in (docstrings if code else page)(text) for which in one.complaints()),
+        *((one, which) for one in (messages(text) if code else ()) for which in one.avoided()),
     ]
+    return [f"{path}:{one.line}: {which}: {one.text[:160]}" for one, which in complaints]

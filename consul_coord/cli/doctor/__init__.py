@@ -45,7 +45,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
 @click.option(
     "--kind",
     type=click.Choice(["lock", "semaphore"]),
-    help="What KEY is meant for (default: what it is, else a lock).",
+    help="The purpose of KEY (default: that of the existing key, or a lock).",
 )
 @options.connection
 def doctor(*, key: str | None, kind: Kind | None, agent: Agent, as_json: bool) -> int:

@@ -109,7 +109,7 @@ def _read_head(head: bytes, max_headers: int) -> Head:
     if event.status_code < _FINAL or event.status_code in _BODILESS:
         length = 0
     elif chunked and ("content-length" in headers or not modern):
-        raise Garbled("a reply whose end can't be told")
+        raise Garbled("a reply without a clear end")
     elif "content-length" in headers:
         length = int(headers["content-length"])
     refuse_compression(headers)

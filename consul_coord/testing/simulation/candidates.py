@@ -46,7 +46,7 @@ CALLED_WITHIN = 0.01
 
 
 class CandidateUser(Holder):
-    """Whoever has a candidate in one process."""
+    """The user of a candidate in one process."""
 
     def __init__(self, process: Process, key: str, plan: Plan, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, "candidate", healed=healed)
@@ -200,7 +200,7 @@ class CandidateUser(Holder):
 
 
 class Office:
-    """What one candidacy was told of its leaderships."""
+    """The reports to one candidacy about its leaderships."""
 
     def __init__(self, user: CandidateUser) -> None:
         self._user = user
@@ -215,7 +215,7 @@ class Office:
             user.judge.convict("callbacks", f"{process.name} was elected twice without a loss between")
         # What was handed over before is called within a moment, unless the process stands still.
         if process.clock.now() > self.stopped + CALLED_WITHIN and not process.awake_since:
-            user.judge.convict("callbacks", f"{process.name} was told of an election after it had stopped")
+            user.judge.convict("callbacks", f"{process.name} heard of an election after it had stopped")
         self._held = True
         user.elected()
 

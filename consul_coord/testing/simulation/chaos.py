@@ -2,7 +2,7 @@
 
 Rules
 - Every kind is one row: a name from the plan, and what happens then.
-- What an operator does by force is told to the judge: it ends some guarantees, and only those.
+- The judge is notified of each act of an operator: it ends some guarantees, and only those.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_PROCESSES = 8
 
 
 class Chaos:
-    """What goes wrong by itself."""
+    """The faults that come by themselves."""
 
     def __init__(self, world: World, rng: Dice) -> None:
         self._world = world
@@ -106,7 +106,7 @@ class Chaos:
         self._world.judge.promises.trouble(who, lasts=lasts)
 
     _kind = ""
-    """What is under way."""
+    """The faults under way."""
 
     def _later(self, least: float, most: float, action: Callable[[], object]) -> float:
         seconds = self._rng.uniform(least, most)

@@ -1,7 +1,7 @@
 """A hold as its user has got it, and what can be seen of it from outside.
 
 Rules
-- It is believed in by its own deadline on its process's own clock, whether the process runs or not.
+- It is relied on until its own deadline on its process's own clock, whether the process runs or not.
 - It refers to the hold weakly: one that was dropped without a release must be found.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Claim:
-    """What somebody was told that he holds."""
+    """A hold that was reported to a user."""
 
     __slots__ = (
         "actor",
@@ -55,13 +55,13 @@ class Claim:
         self.left = False
         """Whether its user is at work no more."""
         self.said_lost = False
-        """Whether its user has asked, and was told that it is lost."""
+        """Whether its user has asked, and learnt that it is lost."""
         self.session_ended: float | None = None
         """When its session was first seen to be gone on the server."""
         self.stands = True
         """Whether the server still has it, as of the last write."""
         self.others: tuple[Claim, ...] = ()
-        """What the same hold claims besides: the other keys of a lock of several."""
+        """The other claims of the same hold: the other keys of a lock of several."""
         self.gone_since: float | None = None
         """When the server was first seen not to have it any more."""
         self.found_lost: float | None = None
@@ -73,7 +73,7 @@ class Claim:
         return (self, *self.others)
 
     def believed(self) -> bool:
-        """Return whether its user would be told that it is held."""
+        """Return whether its user would see it as held."""
         hold = self.reference()
         return (
             hold is not None
@@ -85,7 +85,7 @@ class Claim:
 
     @property
     def until(self) -> float:
-        """The true time until which it is believed in, as things are."""
+        """The true time until which it is relied on, as things are."""
         hold = self.reference()
         return self.process.clock.true(self.lease.valid_until if hold is None else hold.valid_until)
 

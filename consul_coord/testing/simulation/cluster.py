@@ -1,10 +1,10 @@
 """The server side: one agent over the reference server's pure service, and what operators do to it.
 
 Rules
-- Its clock is the true time. What falls due by itself (a TTL, a blocking query's end) is an event like any
+- Its clock is the true time. A timer that is due (a TTL, a blocking query's end) is an event like any
   other.
 - While the agent is down, requests are refused, and those that wait have lost their connection.
-- An operator acts on the state directly, by a Raft command of its own; watchers are told as always.
+- An operator acts on the state directly, by a Raft command of its own; watchers are notified as always.
 """
 
 from __future__ import annotations

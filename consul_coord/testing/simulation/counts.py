@@ -97,7 +97,7 @@ SOMETIMES = (
     "change of leadership seen",
     "low priority elected",
 )
-"""What must have been seen at least once in a whole suite."""
+"""The branches that a whole suite must have seen at least once."""
 
 
 class Counts:

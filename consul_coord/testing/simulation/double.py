@@ -1,10 +1,10 @@
 """A fork: a second process with a copy of the first one's client, which must find that none of it is its own.
 
 Rules
-- What is copied is what a fork copies of memory: sessions with their leases, and holds of keys. Threads are
-  not: nothing of the copy runs, and no request of its may be sent.
-- The copy is told as the clients tell it, in the child, before anything else. From then on no inherited hold
-  is believed in, nothing is left to clean up, and the parent's go on undisturbed.
+- The copy has the memory that a fork copies: sessions with their leases, and holds of keys. It has no
+  threads: nothing of the copy runs, and it may send no request.
+- The copy is notified as the clients do it, in the child, before anything else. From then on it relies on no
+  inherited hold and has nothing to clean up, and the parent's holds go on undisturbed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def fork(parent: Process, child: Process, judge: Judge) -> None:
     for hold in holds:
         judge.see("double refused")
         if hold.is_held(now) or hold.loss(now) is not LossReason.FORKED:
-            judge.convict("fork", f"{child.name} believes in {parent.name}'s hold of {hold.key}")
+            judge.convict("fork", f"{child.name} relies on {parent.name}'s hold of {hold.key}")
     if inherited.reaper.pending or list(inherited.sessions):
         judge.convict("fork", f"{child.name} would clean up what is {parent.name}'s")
 

@@ -1,9 +1,9 @@
 """The third way to run recipes: over virtual time, a seeded network, and one process among several.
 
 Rules
-- ``SimIO`` does what the blocking and the async driver do, in their order: an interrupt is looked at before
-  and after each operation, unless shielded; a request whose time is over is not sent; a timer that went off
-  is believed only when the clock agrees.
+- ``SimIO`` does the work of the blocking and the async driver, in their order. It looks at an interrupt
+  before and after each operation, unless shielded. It does not send a request whose time is over. It trusts a
+  timer that went off only when the clock agrees.
 - All randomness of a process is its own, from the seed.
 - A bug in a background program or a callback is kept, and fails the run.
 """

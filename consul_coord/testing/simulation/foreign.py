@@ -2,10 +2,10 @@
 
 Rules
 - For a key: PUT ?acquire, and while that is refused a blocking query on the key.
-- For a slot: an own contender, a list of the prefix as it is given, without a slash; the holders that are no
-  session of any key listed are left out, and the record is written by its index, with what Go knows of it. A
-  slot is given back by writing the record again, then the contender is deleted.
-- Each renews its session by half its TTL, and lets go of everything it has when it is told that the world is
+- For a slot it makes a contender, and lists the prefix as it is given, without a slash. It leaves out the
+  holders that are no session of any listed key, and writes the record by its index, with the fields that Go
+  knows. It gives a slot back by writing the record again, then deletes the contender.
+- Each renews its session by half its TTL, and lets go of everything it has when it learns that the world is
   healed. It keeps no lease, and learns of a loss late: whether *it* overlaps with anybody is not looked at.
 """
 

@@ -1,4 +1,4 @@
-"""What users of any recipe do with what they hold: wait, work, write under their fence, release, and err.
+"""The acts of users of any recipe: wait, work, write under their fence, release, and err.
 
 Rules
 - A user does only what the public API allows, and all that it allows.

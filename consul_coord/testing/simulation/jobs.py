@@ -88,7 +88,7 @@ class JobRules:
         """Judge a call that reports its run as recorded."""
         if (slot, fence) not in self._ever:
             self._judge.convict(
-                "once", f"slot {slot} of {self._name} is told to be done, and was not recorded"
+                "once", f"slot {slot} of {self._name} is reported as done, and was not recorded"
             )
 
     def told_of(self, record: Record, asked: int) -> None:

@@ -1,7 +1,7 @@
-"""What must hold in every run, looked at after every event; and what has been seen on the way.
+"""The rules of each run, checked after each event; and the branches seen on the way.
 
-What is to be held has its own rules: ``key_rules`` for locks and leaderships, ``slot_rules`` for semaphores,
-``rules`` for what they share. Besides these:
+Each kind of hold has its own rules: ``key_rules`` for locks and leaderships, ``slot_rules`` for semaphores,
+``rules`` for all of them. Besides these:
 
 - Once all is healed, what is free with somebody waiting is taken soon.
 - No program fails by a bug.
@@ -61,7 +61,7 @@ Rule = Literal[
     "ways in",
     "no bugs",
 ]
-"""What a violation may be one of; for each there is a planted fault that breaks it."""
+"""The rules that can be broken; for each there is a planted fault that breaks it."""
 
 CLUMSY = "ClumsyUser"
 """The name of an error that users of the simulation make on purpose."""
@@ -100,7 +100,7 @@ class Judge:
         self.trace = Trace()
         self.violation: Violation | None = None
         self.duty = ""
-        """What a reaper is about."""
+        """The subject of a reaper's task."""
         self.healed_at: float | None = None
         self.promises = Promises(self, plan)
         self.quiet_at = float("inf")
@@ -352,7 +352,7 @@ class Judge:
     def _elected(self, process: Process, key: str, term: int) -> None:
         hold = next((one for one in process.core.holds.all() if one.key == key and one.fence == term), None)
         if hold is None:
-            self.convict("granted", f"{process.name} is told to lead {key} in term {term}, and has no hold")
+            self.convict("granted", f"{process.name} reports to lead {key} in term {term}, and has no hold")
             return
         claim = self.granted(process, hold, of=key, actor="candidate", kind="elected")
         # An election tells its user by callbacks of its own, which are looked at by its user.
@@ -378,17 +378,17 @@ class Judge:
         return claim
 
     def asked(self, claim: Claim, *, held: bool) -> None:
-        """Take note of what a user was told when he asked for his hold."""
+        """Take note of the answer to a user that asked about its hold."""
         for one in claim.whole:
             self.rules[one.of].asked(one, held=held)
 
     def told(self, claim: Claim) -> None:
-        """Take note that a user is told of a loss."""
+        """Take note that a loss is reported to a user."""
         for one in claim.whole:
             self.rules[one.of].told(one)
 
     def stuck(self, claim: Claim, *, lock_delay: float) -> None:
-        """Take note that a user was told that he has held for too long."""
+        """Take note that a user learnt that it has held for too long."""
         self.rules[claim.of].stuck(claim, lock_delay)
 
     def write(self, claim: Claim) -> None:

@@ -1,19 +1,19 @@
-"""What must hold of a key that one at a time may hold: a lock, or a leadership.
+"""The rules of a key that one client at a time may hold: a lock, or a leadership.
 
 Rules
-- At most one process believes in a hold at the same true time, and while it does, no other session has the
-  key; of a session that has ended, the key may be free until its lock-delay is over.
-- Fences rise in the order of the grants, and whoever believes in a hold is never refused by a resource that
-  has seen a later one. A leadership's fence is its term.
-- Among those who queue, the key goes to the first, or to the heir that a leader has named; nobody whose lock
-  is fair goes past them, as far as the token may read and write the queue.
+- At most one process relies on a hold at the same true time, and while it does, no other session has the key.
+  After the end of its session, the key may be free until its lock-delay is over.
+- Fences rise in the order of the grants, and a resource that has seen a later one never refuses a process
+  that relies on its hold. A leadership's fence is its term.
+- Among the waiters, the key goes to the first, or to the heir that a leader has named. No client with a fair
+  lock goes past them, as far as the token may read and write the queue.
 - An heir that queues is let go first while its note is young, and gets the key at once if it is able to.
 - A lock of several keys knows of no queue, so none of that is asked of it; of each of its keys all else is.
 - A candidate of low priority queues only for a key that nobody has held for its delay.
-- Exempt from all of these is a client that was refused the queue, and barges since: for it there is no queue,
-  and a contender that it had there may still stand, as it may not delete that either. No other request is.
-- At the end nobody holds the key, and its queue is empty, but for what nobody holds there (dead contenders, a
-  leader's notes) when a client may not see or write the queue any more.
+- Exempt from all of these is a client that was refused the queue, and barges since. For it there is no queue,
+  and its contender may still stand, because it may not delete that either. No other request is exempt.
+- At the end no client holds the key, and its queue is empty. Keys that no session holds there (dead
+  contenders, a leader's notes) may stay when a client may not see or write the queue any more.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Before:
 
 
 class KeyRules(Rules):
-    """What is seen of one key."""
+    """The view of one key."""
 
     def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
         super().__init__(judge, cluster, name)
@@ -131,7 +131,7 @@ class KeyRules(Rules):
         )
 
     def joined(self, who: str, session: str) -> None:
-        """Judge who queues."""
+        """Judge a client that queues."""
         process = self.judge.process(who)
         if process is None or self.name not in process.modest or not self.judge.gentle:
             return
@@ -159,7 +159,7 @@ class KeyRules(Rules):
         return self.cluster.holder(self.name) == claim.session
 
     def check_belief(self, believed: list[Claim]) -> None:
-        """Judge who believes in a hold at this moment."""
+        """Judge which processes rely on a hold at this moment."""
         if len(believed) > 1:
             self.judge.convict("exclusion", " and ".join(map(str, believed)))
         for claim in believed:
@@ -168,7 +168,7 @@ class KeyRules(Rules):
             delayed = not self.cluster.lives(claim.session) and self.cluster.in_lock_delay(self.name)
             if holder != claim.session and (holder or not delayed):
                 who = f"{short(holder)} has the key" if holder else "anybody could have the key"
-                self.judge.convict("exclusion", f"{claim} is believed in, and {who}")
+                self.judge.convict("exclusion", f"{claim} is relied on, and {who}")
 
     def check_queue(self) -> None:
         """See who queues, after something was written."""

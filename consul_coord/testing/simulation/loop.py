@@ -1,7 +1,7 @@
 """An asyncio event loop on virtual time: it never waits, the scheduler's next event is there at once.
 
 Rules
-- What the loop would wait for, a timer or a reply, is an event of the scheduler or comes of one. When neither
+- A timer or reply that the loop waits for is an event of the scheduler, or comes of one. When neither
   has anything planned, nothing can ever happen again: that is an error, not a wait.
 - Real sockets and threads have no place in it: nothing tells it of them.
 """

@@ -2,10 +2,10 @@
 
 Rules
 - Requests of one process may pass each other: each has a connection of its own.
-- Who hears nothing waits until his own time is over. A connection that breaks says so at once.
+- A client without a reply waits until its own time is over. A connection that breaks says so at once.
 - A request is applied up to ``Plan.latest`` seconds after it was sent, as seen with an agent that was stopped
   and went on. Nothing is applied later: that is where the clean-up of real clients ends, too.
-- What reaches a process that stands still waits for it; a timer that is due then, likewise.
+- A message for a process that stands still waits for it, and so does a timer that is due then.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _LEADER_GONE = (500, b"rpc error making call: EOF")
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What becomes of a request on its way, and of its reply."""
+    """The fate of a request on its way, and of its reply."""
 
     arrives: bool = True
     answer: Literal["reply", "nothing", "break", "refusal"] = "reply"
@@ -158,7 +158,7 @@ class Network:
 
 
 class Link:
-    """What one process has of the network."""
+    """One process's part of the network."""
 
     def __init__(self, network: Network, who: str, gate: Gate) -> None:
         self.network = network

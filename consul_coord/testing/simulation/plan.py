@@ -1,4 +1,4 @@
-"""What one seed stands for: who takes part, how the sessions are, and which faults there may be.
+"""The plan of one seed: the participants, their sessions, and the possible faults.
 
 Rules
 - Everything is drawn from the seed, and from nothing else.
@@ -39,14 +39,14 @@ FATES = {
     "failed after": "applied, and then 500: the leader went away",
     "index back": "answered with the index 1",
 }
-"""What may become of one request, but for being served."""
+"""The possible fates of one request, except being served."""
 
 CHAOS = {
     "pause": "a process stands still, and its clock goes on",
     "suspend": "a process stands still with its timers, as its machine sleeps; its clock goes on",
     "crash": "a process is gone at once, and after a while another one begins",
     "cut": "nothing passes between a process and the agent",
-    "leader change": "a moment without a leader; all TTLs start afresh",
+    "leader change": "a moment without a leader; all TTLs start again",
     "leaderless": "no leader for longer than requests wait for one",
     "agent restart": "connections break, and are refused for a while",
     "destroy session": "an operator destroys a session",
@@ -67,14 +67,14 @@ CHAOS = {
     "idle candidate": "a candidate queues, lives for a while, and never does anything",
     "double": "a process forks, and its child goes on with a copy of the client",
 }
-"""What may happen at any time, apart from requests."""
+"""The faults that may come at any time, apart from requests."""
 
 
 AGENT_CHAOS = {
     "agent death": "one of several agents is gone for a while",
     "agent silence": "one of several agents takes requests and answers nothing, and goes on after a while",
 }
-"""What may happen besides where there are several agents."""
+"""The further faults where there are several agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class Pool:
 
     @property
     def own_sessions(self) -> str:
-        """What its sessions are like, in words, where they are its own."""
+        """The kind of its sessions, in words, where they are its own."""
         return f", checks and a lock-delay of {self.lock_delay:g} s" if self.lock_delay else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was drawn."""
+    """The drawn plan."""
 
     seed: int
     processes: int
@@ -137,11 +137,11 @@ class Plan:
     jobs: tuple[str, ...] = ()
     """Keys of jobs that each process tries to run."""
     sharing: Sharing | None = None
-    """What the processes share as members of a group."""
+    """The partitions that the processes share as members of a group."""
     agents: int = 1
     """Ways to the servers, of which one at a time is gone or silent; with a stray one among several."""
     office: Literal["", "heirs", "short"] = ""
-    """What leaders are like: all hand over, or all lead for a moment, with many of low priority."""
+    """The kind of leaders: all hand over, or all lead for a moment, with many of low priority."""
 
     @property
     def all_keys(self) -> tuple[str, ...]:
@@ -202,14 +202,14 @@ _ON_THE_DELAY = SessionSpec(ttl=8.0, lock_delay=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a part of the runs is after: some faults that are sure to be there, on some requests."""
+    """The aim of a part of the runs: some faults that are sure to be there, on some requests."""
 
     fates: tuple[str, ...] = ()
     chaos: tuple[str, ...] = ()
     hot: tuple[str, ...] = ()
     """One of these kinds of requests is hit by them."""
     spec: SessionSpec | None = None
-    """What sessions are like; drawn without it."""
+    """The kind of sessions; drawn without it."""
     patience: float = 1.0
     """How much longer than others it takes: what comes late has to meet a later attempt."""
 
@@ -240,7 +240,7 @@ _OF_SLOTS = frozenset(
     {"delete record", "rewrite record", "damage record", "overwrite contender", "release contender"}
 )
 CHECKS_CHAOS = {"check flapping": 3.0, "cut": 4.0}
-"""What a lock-delay is for: sessions that end at once, and holders that do not hear of it."""
+"""The reason for lock-delays: sessions that end at once, and holders that do not hear of it."""
 MIXES = (
     *("locks",) * 6,
     *("semaphores",) * 3,
@@ -357,7 +357,7 @@ def draw_with_members(seed: int) -> Plan:
 
 
 def _watches_fail_once(rng: Dice, plan: Plan) -> dict[str, Any]:
-    """Let every watch fail once, at its beginning, and operators do what only a watch can tell of."""
+    """Let every watch fail once, at its beginning, and let operators act so that only a watch can notice."""
     broken = ("request cut off", "reply cut off", "no leader", "rate limited", "unavailable", "failed after")
     keys = {"release key": rng.uniform(2.0, 5.0), "delete key": rng.uniform(2.0, 5.0)}
     slots = {"delete record": rng.uniform(3.0, 8.0), "delete contender": rng.uniform(2.0, 5.0)}

@@ -1,7 +1,7 @@
 """Running programs in virtual time: each is resumed by events, and suspends until the next one.
 
 Rules
-- A program suspends at one ``Wakeup`` at a time. Whoever fires it first decides what comes of it; the program
+- A program suspends at one ``Wakeup`` at a time. The first one that fires it decides its result; the program
   goes on in an event of its own, never inside the other's.
 - A program is never closed, always thrown into: at a cancellation, at a Ctrl-C, at the crash of its process.
 - A cancellation waits for the end of a shield, as on an event loop. A Ctrl-C does not, as in blocking code.
@@ -32,7 +32,7 @@ class Crashed(BaseException):
 
 
 class Runner(Protocol):
-    """What runs programs: a process."""
+    """The runner of programs: a process."""
 
     @property
     def crashed(self) -> bool:
@@ -53,7 +53,7 @@ class Wakeup:
         self._task = task
         self._outcome: Callable[[], Any] | None = None
         self.undo: list[Callable[[], object]] = []
-        """What is to be called once the program goes on."""
+        """The function to be called once the program goes on."""
 
     def fire(self, outcome: Callable[[], object]) -> None:
         """End the suspension: ``outcome()`` gives what the program gets, or raises it."""

@@ -1,11 +1,10 @@
-"""What users were promised of leases, losses and calls, judged by what passes on the wire and by the clock.
+"""The promises to users about leases, losses and calls, judged by the traffic and the clock.
 
 Rules
 - Nobody believes longer than the TTL or the lock-delay, less the drift, counted from when the last answered
   create or renewal was *sent*, by the clock of the process that sent it.
-- What is over on the server is known to its holder soon, as long as that can ask: each request of its that
-  went wrong lets it pause for longer, and after one that was never answered it may not hear for as long as a
-  query lasts.
+- A holder knows soon that its hold is over on the server, as long as it can ask. Each failed request lets it
+  pause for longer, and after one that was never answered it may not hear for as long as a query lasts.
 - A call that has a time limit, or was cancelled, ends a moment later at most.
 - A client that has closed sends nothing and runs nothing.
 
@@ -47,7 +46,7 @@ _OK = 200
 
 @dataclass(slots=True)
 class Contact:
-    """What went wrong between one process and the agent."""
+    """The failures between one process and the agent."""
 
     troubled_until: float = 0.0
     failures: list[float] = field(default_factory=list[float])
@@ -82,7 +81,7 @@ class PendingCall:
 
 
 class Promises:
-    """The eyes for what is told by time and traffic."""
+    """The judge of time and traffic."""
 
     def __init__(self, judge: Judge, plan: Plan) -> None:
         self._judge = judge
@@ -141,7 +140,7 @@ class Promises:
         lease = (1 - DRIFT) * min(self._ttl, claim.covered)
         if claim.believed() and (confirmed is None or claim.lease.valid_until > confirmed + lease + 1e-6):
             seconds = math.inf if confirmed is None else claim.lease.valid_until - confirmed
-            judge.convict("lease", f"{claim} is believed in for {seconds:.3f} s after the sending")
+            judge.convict("lease", f"{claim} is relied on for {seconds:.3f} s after the sending")
         if stands:
             claim.gone_since = None
             return

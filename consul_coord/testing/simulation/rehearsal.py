@@ -3,15 +3,15 @@
 Rules
 - The program is the user's, on asyncio, over an ``AsyncClient`` as it ships. Each process has a client and a
   clock of its own; all run in one event loop on virtual time, so an hour takes seconds.
-- For ``seconds`` there are faults: requests and replies lost, cut off, slow or refused, a leader that goes,
-  an agent that restarts, a link that is cut, a process that crashes, a session that is destroyed. Then all is
-  healed, and the program must get to work again within ``CALM`` seconds.
+- For ``seconds`` there are faults. Requests and replies are lost, cut off, slow or refused, a leader goes, an
+  agent restarts, a link is cut, a process crashes, a session is destroyed. Then all is healed, and the
+  program must get to work again within ``CALM`` seconds.
 - ``Stage.working`` is where the program says that it does what only one at a time may do; two at once break
   the rule, and so does a write under a fence older than the last.
 - A program that returns, or raises what this package raises, is started again; any other error is a failure.
 - At the end the programs are cancelled and the clients closed: then no session is left, and no key locked.
 
-What is not shown: a process that is paused while the others go on, and code that blocks or runs in threads.
+Not shown are a process that is paused while the others go on, and code that blocks or runs in threads.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ FATES = (
     "no leader",
     "rate limited",
 )
-"""What may become of a request, besides being served."""
+"""The possible fates of a request, except being served."""
 CHAOS = ("leaderless", "agent restart", "cut", "crash", "destroy session")
-"""What may happen at any time."""
+"""The faults that may come at any time."""
 _AGAIN = 0.5
 """Seconds, at most, until a program that has ended is started again."""
 _ADDRESS = "http://127.0.0.1:8500"
 
 
 class Stage:
-    """What one process of the rehearsed program has at hand."""
+    """The tools of one process of the rehearsed program."""
 
     def __init__(self, rehearsal: Rehearsal, name: str, client: AsyncClient, link: Link) -> None:
         self.name = name

@@ -1,15 +1,16 @@
-"""What must hold of whatever can be held, however many may hold it at once: a lock, a leadership, a slot.
+"""The rules of each kind of hold, however many may have it at once: a lock, a leadership, a slot.
 
 Rules
-- What an acquire returns is held, at that moment; no two holds have the same fence, and it is one under which
-  the server gave it to that very session: so fences rise in the order of the grants, whatever clocks and
-  operators do.
-- Nobody believes in a hold for longer than the lock-delay after its session has ended, whatever has ended it;
-  without a lock-delay, for no longer than the TTL.
-- Who believes in what is compared with the server's state, and with who else believes, after every event.
-- Whoever has held for too long, and is still at work, keeps others out for the lock-delay after he was told.
-- The loss of a hold is told once, by its deadline or as soon as its process goes on, and never of one that
-  goes on; and a hold never comes back, neither for those who are told nor for those who ask.
+- A hold that an acquire returns is held, at that moment. No two holds have the same fence, and the server
+  gave the hold to that very session under its fence. So fences rise in the order of the grants, whatever
+  clocks and operators do.
+- No client relies on a hold for longer than the lock-delay after its session has ended, whatever has ended
+  it; without a lock-delay, for no longer than the TTL.
+- After each event, the holds that clients rely on are compared with the server's state, and with each other.
+- A client that has held for too long, and is still at work, keeps others out for the lock-delay after it
+  learnt of that.
+- The loss of a hold is reported once, by its deadline or as soon as its process goes on, and never for one
+  that goes on. A hold never comes back, neither in reports nor in answers.
 - A write guarded by a hold succeeds only while its session has, under its fence, what it is a hold of.
 - An operator's force exempts the holds that were granted before it from being counted. Their fences still
   are.
@@ -45,7 +46,7 @@ PAUSED_FOR = 2.0
 
 
 class Rules(ABC):
-    """What is seen of one thing that can be held."""
+    """The view of one object that can be held."""
 
     def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
         self.judge = judge
@@ -102,7 +103,7 @@ class Rules(ABC):
 
     @abstractmethod
     def check_belief(self, believed: list[Claim]) -> None:
-        """Judge who believes in a hold at this moment."""
+        """Judge which clients rely on a hold at this moment."""
 
     @abstractmethod
     def check_queue(self) -> None:
@@ -163,17 +164,17 @@ class Rules(ABC):
             self.judge.convict("fences", f"{claim} came after one with {self.latest}")
 
     def asked(self, claim: Claim, *, held: bool) -> None:
-        """Judge what the owner of a claim was told of it when he asked."""
+        """Judge the answer to the owner of a claim that asked about it."""
         if held and (claim.said_lost or claim.told):
             self.judge.convict("lost for good", f"{claim} was said to be lost, and then to be held")
         claim.said_lost = not held
 
     def told(self, claim: Claim) -> None:
-        """Judge that the owner of a claim is told of its loss."""
+        """Judge that a loss is reported to the owner of a claim."""
         if claim.told:
-            self.judge.convict("told", f"the loss of {claim} was told twice")
+            self.judge.convict("told", f"the loss of {claim} was reported twice")
         if claim.believed():
-            self.judge.convict("told", f"the loss of {claim} was told, and it is believed in")
+            self.judge.convict("told", f"the loss of {claim} was reported, and it is relied on")
         claim.told = True
 
     def stuck(self, claim: Claim, lock_delay: float) -> None:
@@ -207,7 +208,7 @@ class Rules(ABC):
             self.judge.see("stale fence refused")
             self.judge.tell(claim, "refused")
             if self._is_promised(claim):
-                self.judge.convict("fences", f"{claim} is believed in and was refused: {writer} wrote before")
+                self.judge.convict("fences", f"{claim} is relied on and was refused: {writer} wrote before")
         else:
             self._register = (claim.fence, claim)
             self.judge.tell(claim, "write")
@@ -247,11 +248,11 @@ class Rules(ABC):
                 self.judge.record("agent", "ended", key=self.name, session=claim.session)
         elif now > claim.session_ended + claim.covered and claim.believed():
             self.judge.convict(
-                "lease", f"{claim} is believed in, {now - claim.session_ended:.2f} s after its session"
+                "lease", f"{claim} is relied on, {now - claim.session_ended:.2f} s after its session"
             )
 
     def _is_over(self, claim: Claim) -> bool:
-        """Return whether nothing more is to be seen of a claim; a loss must have been told by then."""
+        """Return whether nothing more is to be seen of a claim; a loss must have been reported by then."""
         hold, process, now = claim.reference(), claim.process, self.judge.now
         if hold is None or process.crashed or claim.told:
             return True
@@ -269,7 +270,7 @@ class Rules(ABC):
             slack = self.judge.stretch * asleep if process.slept else TOLD_WITHIN
             if now > max(claim.until, process.awake_since) + slack:
                 self.judge.convict(
-                    "told", f"{claim} is over since {now - claim.until:.3f} s, and nobody was told"
+                    "told", f"{claim} is over since {now - claim.until:.3f} s, and it was not reported"
                 )
         return False
 

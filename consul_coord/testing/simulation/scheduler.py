@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Gate(Protocol):
-    """Whoever events belong to."""
+    """An owner of events."""
 
     def admit(self, event: Event) -> bool:
         """Return whether an event may happen now; if not, it is the gate's from here on."""

@@ -1,9 +1,9 @@
-"""What a request is for, told from its form alone: so that faults, checks and traces can name it.
+"""The purpose of a request, known from its form alone, so that faults, checks and traces can name it.
 
 Rules
 - A transaction is known by its verbs, any other request by method, path and parameters.
-- What no row names is ``locking`` if it locks anything, so that it is judged, else ``other``: nothing here
-  needs to know every request.
+- A request that no row names is ``locking`` if it locks anything, so that it is judged, and ``other``
+  otherwise. Nothing here needs to know each request.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SHAPES = (
     "read",
     "other",
 )
-"""What faults may be aimed at."""
+"""The targets of faults."""
 
 LOCKING = frozenset(
     {
@@ -94,7 +94,7 @@ LOCKING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a request is for, and which key or session it names first."""
+    """The purpose of a request, and the key or session that it names first."""
 
     name: str
     about: str

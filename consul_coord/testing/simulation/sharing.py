@@ -176,9 +176,9 @@ class Office:
         """Judge a call of ``on_acquired``."""
         user, process, judge = self._user, self._user.process, self._user.judge
         if partition in self._owned:
-            judge.convict("sharing", f"{process.name} was told twice that it owns {partition}")
+            judge.convict("sharing", f"{process.name} heard twice that it owns {partition}")
         if process.clock.now() > self.stopped + CALLED_WITHIN and not process.awake_since:
-            judge.convict("sharing", f"{process.name} was told of {partition} after it had stopped")
+            judge.convict("sharing", f"{process.name} heard of {partition} after it had stopped")
         judge.see("partition acquired")
         claim = judge.granted(process, hold, of=hold.key, actor=user.actor)
         process.core.holds.on_lost(hold, lambda _: judge.told(claim))
@@ -189,9 +189,7 @@ class Office:
         process, judge = self._user.process, self._user.judge
         owned, claim = self._owned.pop(partition, (None, None))
         if owned is not hold or claim is None:
-            judge.convict(
-                "sharing", f"{process.name} was told that it owns {partition} no more, and never did"
-            )
+            judge.convict("sharing", f"{process.name} heard that it owns {partition} no more, and never did")
             return
         judge.see("partition lost" if hold.ended else "partition handed over")
         if hold.released and not process.awake_since:

@@ -1,4 +1,4 @@
-"""What users of the simulator see: a seed in, an outcome out, or an error that shows the whole story."""
+"""The face of the simulator: a seed in, an outcome out, or an error that shows the whole story."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SimulationFailed(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one run."""
+    """The outcome of one run."""
 
     plan: Plan
     violation: Violation | None
@@ -105,7 +105,7 @@ def _collect_sometimes() -> None:
 def _without_collector() -> Generator[None]:
     """Let objects go when nobody refers to them, or where the run says so, but at no other time.
 
-    What the caller has frozen stays so: there is no way to freeze the same again.
+    Objects that the caller has frozen stay so: there is no way to freeze the same again.
     """
     enabled, frozen = gc.isenabled(), gc.get_freeze_count()
     gc.disable()

@@ -1,16 +1,16 @@
-"""What must hold of a semaphore.
+"""The rules of a semaphore.
 
 Rules
-- At the moment of each take, no more than the limit of that record have a slot; and at any time no more than
-  that believe in one that they got up to then, each by a session of its own. A lower limit expels nobody.
+- At the moment of each take, no more sessions than the limit of that record have a slot. At any time, no more
+  than that rely on a slot that they got up to then, each by a session of its own. A lower limit expels
+  nobody.
 - A slot that a foreign client takes from a dead holder counts no more: such clients ask for no lock-delay,
   and afterwards nobody can know whose it was.
-- While somebody believes in a slot, his contender is there and the record names him, or his session has
-  ended.
+- While a client relies on a slot, its contender is there and the record names it, or its session has ended.
 - The record stays one: it can be read, keeps its flags and the fields that this package does not know, and
   its limit changes by those who mean it alone.
-- Among those who queue, free slots go to the first as many. Who takes without queueing is not fair.
-- At the end the prefix is empty but for the record.
+- Among the waiters, free slots go to the first as many. A client that takes without queueing is not fair.
+- At the end the prefix is empty, except the record.
 
 The record is read here by means of its own: a fault in the recipe's reading must not blind the judge.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.shapes import Shape
 
 GARBAGE: Final = b"not a record"
-"""What an operator may write over a record, until he repairs it."""
+"""The text that an operator may write over a record, until the repair."""
 _WAITING: Final = b"consul-coord:wait"
 _THRICE: Final = 3
 
@@ -47,7 +47,7 @@ class Standing:
 
     record: Entry | None
     fields: Mapping[str, Any] | None
-    """What the record says; None when there is none that can be read."""
+    """The content of the record; None when it is missing or can't be read."""
     live: Mapping[str, Entry]
     """The contenders that stand, by session."""
 
@@ -63,12 +63,12 @@ class Standing:
 
     @property
     def held(self) -> frozenset[str]:
-        """Who has a slot."""
+        """The sessions that have a slot."""
         return frozenset(one for one in self.named if one in self.live)
 
     @property
     def queue(self) -> tuple[str, ...]:
-        """Who waits by the rules of the queue, the first one first."""
+        """The waiters by the rules of the queue, the first one first."""
         waiting = (
             (entry.create_index, session)
             for session, entry in self.live.items()
@@ -79,9 +79,9 @@ class Standing:
     def free_before(self, added: frozenset[str]) -> int:
         """Return how many slots the take of ``added``, which led here, found free.
 
-        Whom it left in the record kept a slot, a dead one too. Whom it left out had none, even if his
-        contender has come back since it was seen to be missing, by a request that arrived late: nobody
-        believes in that one.
+        A session that it left in the record kept a slot, a dead one too. A session that it left out had none,
+        even if its contender has come back since it was seen to be missing, by a request that arrived late:
+        no client relies on that one.
         """
         return self.limit - len(set(self.named) - added)
 
@@ -94,7 +94,7 @@ class Standing:
 
 
 class SlotRules(Rules):
-    """What is seen of one semaphore."""
+    """The view of one semaphore."""
 
     def __init__(self, judge: Judge, cluster: Cluster, pool: Pool) -> None:
         super().__init__(judge, cluster, pool.prefix)
@@ -235,7 +235,7 @@ class SlotRules(Rules):
         return claim.session in now.live and (now.fields is None or claim.session in now.named)
 
     def check_belief(self, believed: list[Claim]) -> None:
-        """Judge who believes in a slot at this moment."""
+        """Judge which clients rely on a slot at this moment."""
         believed.sort(key=lambda claim: claim.fence)
         for number, claim in enumerate(believed, start=1):
             limit = self._limit_at(claim.fence)
@@ -250,7 +250,7 @@ class SlotRules(Rules):
                 now.fields is not None and claim.session not in now.named
             )
             if gone and self.cluster.lives(claim.session):
-                self.judge.convict("limit", f"{claim} is believed in, and its slot is not there")
+                self.judge.convict("limit", f"{claim} is relied on, and its slot is not there")
 
     def _limit_at(self, fence: int) -> int:
         """Return the limit of the take that a fence stems from; an operator may have written since."""

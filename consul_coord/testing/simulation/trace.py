@@ -1,4 +1,4 @@
-"""What happened in a run: line by line for a person, and as records for programs; the same for the same seed.
+"""The story of a run: line by line for a person, and as records for programs; the same for the same seed.
 
 Rules
 - A line is kept as its parts, which must not change, and put together when it is read: most never are.
