@@ -113,6 +113,11 @@ class Mutation:
             setattr(self.home, self.function, was)
 
 
+def _taking_several(seed: int) -> Plan:
+    """Return a plan in which some take several slots at once, if it has a semaphore."""
+    return replace(draw(seed), permits=True)
+
+
 _NOBODY_TIMES_LEASES = Mutation(
     "nobody times leases", Promises, "look_at", 'judge.convict("lease", ', "str.format("
 )
@@ -280,10 +285,37 @@ MUTATIONS = (
     Mutation(
         "the limit is not compared",
         slots,
-        "judge",
-        "if rank < record.limit - len(kept):",
+        "_judge_place",
+        "if wanted_before + len(ours) <= record.limit - len(kept):",
         "if rank < 99:",
         breaks="limit",
+    ),
+    Mutation(
+        "a small take passes a large one",
+        slots,
+        "_judge_place",
+        "sum(map(wanted_by, waiters[:rank]))",
+        "rank",
+        breaks="order",
+        drawn=_taking_several,
+    ),
+    Mutation(
+        "a take of several slots locks one key",
+        PermitAttempt,
+        "_take_ops",
+        "for pooled in self.mine)",
+        "for pooled in self.mine[:1])",
+        breaks="all or none",
+        drawn=_taking_several,
+    ),
+    Mutation(
+        "several slots for as long as the first session lasts",
+        Grant,
+        "__init__",
+        "AllOf(each.lease for each in self.all_kept) if others else kept.lease",
+        "kept.lease",
+        breaks="lease",
+        drawn=_taking_several,
     ),
     Mutation(
         "a take does not name the record's index",
@@ -327,7 +359,7 @@ MUTATIONS = (
     Mutation(
         "dead holders count for ever",
         slots,
-        "judge",
+        "_judge_place",
         "for one in listing.dead if one not in refused",
         "for one in ()",
         breaks="progress",

@@ -39,12 +39,15 @@ class Claim:
         "told",
     )
 
-    def __init__(self, process: Process, hold: Grant, *, of: str, actor: str, covered: float) -> None:
+    def __init__(
+        self, process: Process, hold: Grant, *, of: str, session: str, actor: str, covered: float
+    ) -> None:
         self.process = process
         self.actor = actor
         self.of = of
         """The lock's or the election's key, or the semaphore's prefix."""
-        self.session = hold.session
+        self.session = session
+        """The one that holds it: a hold of several slots has as many claims, by as many sessions."""
         self.fence = hold.fence
         self.covered = covered
         """For how many seconds after the end of its session the server lets nobody else get it."""
@@ -61,7 +64,7 @@ class Claim:
         self.stands = True
         """Whether the server still has it, as of the last write."""
         self.others: tuple[Claim, ...] = ()
-        """The other claims of the same hold: the other keys of a lock of several."""
+        """The other claims of the same hold: the other keys of a lock of several, or the other slots."""
         self.gone_since: float | None = None
         """When the server was first seen not to have it any more."""
         self.found_lost: float | None = None

@@ -329,7 +329,9 @@ class User(Holder, ABC):
 
     def _claim(self, hold: Grant, of: str) -> Claim:
         claim, *others = (
-            self.judge.granted(self.process, hold, of=one, actor=self.actor) for one in self.claimed(of)
+            self.judge.granted(self.process, hold, of=one, actor=self.actor, session=kept.id)
+            for one in self.claimed(of)
+            for kept in hold.all_kept
         )
         claim.others = tuple(others)
         self.limit(hold)

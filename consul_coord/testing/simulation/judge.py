@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Rule = Literal[
     "exclusion",
     "limit",
+    "all or none",
     "lease",
     "noticed",
     "in time",
@@ -366,13 +367,22 @@ class Judge:
         """Take note of a program that raised what it must not."""
         self.convict("no bugs", f"{where} of {process.name}: {type(error).__name__}: {error}")
 
-    def granted(self, process: Process, hold: Grant, *, of: str, actor: str, kind: str = "acquired") -> Claim:
-        """Take note of a hold that a user has got."""
+    def granted(
+        self,
+        process: Process,
+        hold: Grant,
+        *,
+        of: str,
+        actor: str,
+        kind: str = "acquired",
+        session: str | None = None,
+    ) -> Claim:
+        """Take note of a hold that a user has got; ``session`` is the one meant, where it has several."""
+        session = hold.session if session is None else session
         # Without a lock-delay nothing covers a holder but the TTL, which must not have ended the session yet.
-        session = hold.session
         covered = (self.cluster.lock_delay(session) if self.cluster.lives(session) else 0.0) or self.ttl
-        claim = Claim(process, hold, of=of, actor=actor, covered=covered)
-        self.note(process.name, f"holds {of} by {short(hold.session)}, fence {hold.fence}")
+        claim = Claim(process, hold, of=of, session=session, actor=actor, covered=covered)
+        self.note(process.name, f"holds {of} by {short(session)}, fence {hold.fence}")
         self.tell(claim, kind, until=claim.until)
         self.rules[of].granted(claim)
         return claim

@@ -130,6 +130,8 @@ class Plan:
     """Whether each thing asked for in a hot way fails once, at its first request, and nothing else does."""
     several: bool = False
     """Whether some users of locks take all keys at once."""
+    permits: bool = False
+    """Whether some take several slots of a semaphore at once."""
     lingering: bool = False
     """Whether what is got is kept for long."""
     stuck: float = 0.0
@@ -167,6 +169,7 @@ class Plan:
     def describe(self) -> str:
         """Return it as a few lines of text."""
         pools = ", ".join(f"{p.prefix} ({p.limit} slots{p.own_sessions})" for p in self.pools)
+        pools += ", several at once" * self.permits
         spec, checks = self.spec, list(self.spec.node_checks)
         fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
@@ -298,6 +301,7 @@ def _mixed(seed: int, rng: Dice) -> Plan:
         users=rng.choice((1, 1, 1, 2, 2, 3)),
         keys=_TWO_KEYS if several else _keys(rng) if "locks" in mix else (),
         several=several,
+        permits="semaphores" in mix and Dice(seed, "permits").chance(PERMITS_SHARE),
         pools=pools,
         elections=("lead/a",) if "elections" in mix else (),
         # A foreign client asks for no lock-delay, and knows of no fields but its own.
@@ -436,6 +440,8 @@ SCENES: tuple[Callable[[Dice, Plan], dict[str, Any]], ...] = (
     _short_offices,
     _unanswered_withdrawals,
 )
+PERMITS_SHARE = 0.25
+"""The part of the runs with semaphores in which some take several slots at once."""
 SEVERAL_SHARE = 0.15
 """The part of the runs with locks in which some take several at once."""
 _TWO_KEYS = ("jobs/a", "jobs/b")

@@ -133,8 +133,11 @@ class Promises:
 
     # -- claims
 
-    def look_at(self, claim: Claim, *, stands: bool) -> None:
-        """Judge one claim that nobody has found to be over yet."""
+    def look_at(self, claim: Claim, *, stands: bool, seldom: float) -> None:
+        """Judge one claim that nobody has found to be over yet.
+
+        ``seldom``: for how many seconds its holder need not look at what it lacks.
+        """
         judge, process = self._judge, claim.process
         confirmed = self._confirmed.get((process.name, claim.session))
         lease = (1 - DRIFT) * min(self._ttl, claim.covered)
@@ -147,7 +150,7 @@ class Promises:
         claim.gone_since = judge.now if claim.gone_since is None else claim.gone_since
         contact = self.contact(process.name)
         began = max(claim.gone_since, contact.troubled_until, process.awake_since)
-        limit = began + contact.patience() * judge.stretch
+        limit = began + (seldom + contact.patience()) * judge.stretch
         if judge.now > limit and process.able and claim.fence > self._forgiven and claim.believed():
             text = f"{claim} is over for {judge.now - claim.gone_since:.2f} s, and its holder can ask"
             judge.convict("noticed", text)

@@ -101,6 +101,10 @@ class Rules(ABC):
     def stands(self, claim: Claim) -> bool:
         """Return whether the server has what a claim is about."""
 
+    def seldom(self, claim: Claim) -> float:  # noqa: ARG002 - for slots
+        """Return for how many seconds a holder need not look at what a claim lacks."""
+        return 0.0
+
     @abstractmethod
     def check_belief(self, believed: list[Claim]) -> None:
         """Judge which clients rely on a hold at this moment."""
@@ -148,7 +152,7 @@ class Rules(ABC):
     def granted(self, claim: Claim) -> None:
         """Judge a new claim."""
         judge = self.judge
-        if self._by_fence.setdefault(claim.fence, claim) is not claim:
+        if self._by_fence.setdefault(claim.fence, claim).reference is not claim.reference:
             judge.convict("fences", f"{claim} has the same fence as {self._by_fence[claim.fence]}")
         if not self.was_given(claim.session, claim.fence):
             judge.convict("fences", f"{claim}: the server gave nothing to that session under that fence")
@@ -233,7 +237,7 @@ class Rules(ABC):
             if written:
                 claim.stands = self.stands(claim)
             if claim.found_lost is None:
-                self.judge.promises.look_at(claim, stands=claim.stands)
+                self.judge.promises.look_at(claim, stands=claim.stands, seldom=self.seldom(claim))
         if not self.judge.bounded:
             return
         self.check_belief([claim for claim in self.claims if self.counts(claim) and claim.believed()])

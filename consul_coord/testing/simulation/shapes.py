@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.recipes.once.record import key_of
@@ -137,7 +138,8 @@ def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
     if is_record and fields[-1]["Verb"] == "get-tree":
         fields = fields[:-1]  # what a grant reads besides
     verbs = tuple(op["Verb"] for op in fields)
-    name = _BY_VERBS.get(verbs) or ("locking" if "lock" in verbs else "other")
+    name = _BY_VERBS.get(verbs) or _BY_VERBS.get(_of_one_slot(verbs))
+    name = name or ("locking" if "lock" in verbs else "other")
     session = next((op["Session"] for op in fields if op.get("Session")), "")
     if is_record and verbs[-1] == "set":
         return Shape(RECORD, last, session)
@@ -147,6 +149,12 @@ def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
     about = next((op["Key"] for op in fields if op["Verb"] in {"lock", "delete-cas"}), fields[0]["Key"])
     others = tuple(op["Key"] for op in fields[1:]) if name == "several" else ()
     return Shape(name, about, session, others)
+
+
+def _of_one_slot(verbs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the verbs would be if several slots that are taken or given back were one."""
+    at_once = {"cas", "delete-cas"} & set(verbs)
+    return tuple(verb for verb, _ in groupby(verbs)) if at_once else verbs
 
 
 def _without_removals(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@ Rules
 - The record stays one: it can be read, keeps its flags and the fields that this package does not know, and
   its limit changes by those who mean it alone.
 - Among the waiters, free slots go to the first as many. A client that takes without queueing is not fair.
+- A waiter that wants several slots gets all of them by one request, and only if there is enough besides for
+  all waiters before it.
 - At the end the prefix is empty, except the record.
 
 The record is read here by means of its own: a fault in the recipe's reading must not blind the judge.
@@ -22,6 +24,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from consul_coord.recipes.session.lease import RENEW_FRACTION, SPREAD_FRACTION
 from consul_coord.testing.simulation.rules import Rules
 from consul_coord.testing.simulation.trace import short
 
@@ -75,6 +78,11 @@ class Standing:
             if session not in self.named and entry.value.startswith(_WAITING)
         )
         return tuple(session for _, session in sorted(waiting))
+
+    def wanted(self, *sessions: str) -> int:
+        """Return how many slots some waiters want together."""
+        marks = (self.live[session].value.partition(b"\n")[0] for session in sessions)
+        return sum(int(mark[len(_WAITING) :] or 1) for mark in marks)
 
     def free_before(self, added: frozenset[str]) -> int:
         """Return how many slots the take of ``added``, which led here, found free.
@@ -201,8 +209,20 @@ class SlotRules(Rules):
             if process is not None and process.fair and before.queue:
                 text = f"{who}'s semaphore is fair, and went past {short(before.queue[0])} to {self.name}"
                 self.judge.convict("fairness", text)
-        elif session in before.queue and before.queue.index(session) >= free:
-            queue = ", ".join(map(short, before.queue))
+        elif session in before.queue:
+            self._check_order(who, session, before, now, free=free)
+
+    def _check_order(self, who: str, session: str, before: Standing, now: Standing, *, free: int) -> None:
+        """Judge a take of one who has queued."""
+        ahead, wanted = before.queue[: before.queue.index(session)], before.wanted(session)
+        got = now.held - before.held
+        if wanted > 1:
+            self.judge.see("several slots taken")
+        if len(got) != wanted:
+            text = f"{who} got {len(got)} slots of {self.name} by {short(session)}, and wanted {wanted}"
+            self.judge.convict("all or none", text)
+        if before.wanted(*ahead) + wanted > free:
+            queue = ", ".join(f"{short(one)} ({before.wanted(one)})" for one in before.queue)
             text = f"{who} got a slot of {self.name} by {short(session)}, {free} free, queue {queue}"
             self.judge.convict("order", text)
 
@@ -233,6 +253,16 @@ class SlotRules(Rules):
         """Return whether the contender is there and the record, if it can be read, names it."""
         now = self.standing()
         return claim.session in now.live and (now.fields is None or claim.session in now.named)
+
+    def seldom(self, claim: Claim) -> float:
+        """Return how long a query lasts, unless it is the hold's own contender that is gone.
+
+        The record, and further contenders, are looked at when a query for that one ends: at the next renewal.
+        """
+        hold = claim.reference()
+        if hold is None or hold.session not in self.standing().live:
+            return 0.0
+        return (RENEW_FRACTION + SPREAD_FRACTION) * min(self.judge.ttl, claim.covered)
 
     def check_belief(self, believed: list[Claim]) -> None:
         """Judge which clients rely on a slot at this moment."""
@@ -278,7 +308,7 @@ class SlotRules(Rules):
         closed = sum(self.cluster.in_lock_delay(self._directory + session) for session in dead)
         if closed:
             self.judge.see("slot in lock-delay")
-        free = now.record is None or len(now.held) + closed < now.limit
+        free = now.record is None or len(now.held) + closed + now.wanted(queue[0]) <= now.limit
         return queue[0] if free else ""
 
     def check_left(self) -> None:

@@ -13,6 +13,7 @@ from consul_coord.recipes.lock import lock
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.semaphore import semaphore
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
+from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import User
 
 if TYPE_CHECKING:
@@ -117,10 +118,12 @@ class SlotUser(User):
         actor: str,
         semaphores: dict[str, semaphore.SemaphoreObject],
         *,
+        several: bool,
         healed: Callable[[], bool],
     ) -> None:
         super().__init__(process, actor, healed=healed)
         self._semaphores = semaphores
+        self._permits = Dice(process.seed, f"{process.name} {actor} takes several slots") if several else None
 
     def choices(self) -> Sequence[str]:
         """Return the prefixes."""
@@ -132,8 +135,9 @@ class SlotUser(User):
         return semaphore.SemaphoreObject(shared.plan, shared.limit) if alone else shared
 
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - a SemaphoreObject
-        """Acquire a slot."""
-        return await acquire(io, self.process.core, what, timeout=timeout)
+        """Acquire a slot, or several."""
+        permits = 1 if self._permits is None else self._permits.randint(1, what.limit)
+        return await acquire(io, self.process.core, what.of(permits), timeout=timeout)
 
     async def prepare(self, io: SimIO, what: Any) -> None:  # noqa: ANN401 - as above
         """Change the limit, once in a while."""

@@ -114,7 +114,9 @@ class World:
         if several:
             kinds.append(lambda name: LockUser(process, name, several, healed=self._is_healed))
         if semaphores:
-            kinds.append(lambda name: SlotUser(process, name, semaphores, healed=self._is_healed))
+            kinds.append(
+                lambda name: SlotUser(process, name, semaphores, several=plan.permits, healed=self._is_healed)
+            )
         users = range(max(plan.users, len(kinds))) if kinds else ()
         self._run_users(process, [kinds[number % len(kinds)](f"user {number}") for number in users])
         candidates = [CandidateUser(process, key, plan, healed=self._is_healed) for key in plan.elections]
