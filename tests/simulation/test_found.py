@@ -24,6 +24,7 @@ from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from consul_coord.server.acl import Rule
+from consul_coord.testing import Simulation
 from consul_coord.testing.simulation import draw
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.world import World
@@ -314,3 +315,8 @@ def test_a_closed_client_does_not_wait_for_sessions_that_late_requests_may_make(
         assert scene.process.core.reaper.pending == 0
 
     scene.play(program, seconds=10.0)
+
+
+def test_a_leadership_that_begins_and_ends_after_a_modest_candidates_last_look_is_no_fault() -> None:
+    # The judge took the candidate for one that had not waited for its delay.
+    Simulation(seed=5012).run()

@@ -28,6 +28,23 @@ def test_links_of_the_readme_lead_somewhere_from_an_index_page() -> None:
     assert all(link.startswith(PROJECT["urls"]["Source"] + "/blob/main/") for link in links)
 
 
+def test_all_links_of_the_package_lead_to_one_repository() -> None:
+    urls = PROJECT["urls"]
+    assert set(urls) == {"Homepage", "Documentation", "Changelog", "Issues", "Source"}
+    assert all(url == urls["Source"] or url.startswith(urls["Source"] + "/") for url in urls.values())
+    for path in ("Documentation", "Changelog"):
+        assert (ROOT / urls[path].partition("/blob/main/")[2]).is_file()
+
+
+def test_a_release_is_not_built_while_its_links_lead_elsewhere() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text("utf-8"))
+    (check,) = [step["run"] for step in workflow["jobs"]["build"]["steps"] if "links" in step.get("name", "")]
+    server, _, name = PROJECT["urls"]["Source"].partition("//")[2].partition("/")
+    for repository, code in ((name, 0), ("somebody/else", 1)):
+        here = {"GITHUB_SERVER_URL": f"https://{server}", "GITHUB_REPOSITORY": repository}
+        assert subprocess.run(["sh", "-c", check], cwd=ROOT, env=here, check=False).returncode == code
+
+
 def test_the_workflow_publishes_without_a_token_and_only_when_switched_on() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text("utf-8"))
     publish = workflow["jobs"]["publish"]

@@ -64,8 +64,8 @@ class KeyRules(Rules):
         """The index of each change of hands, and the session that got the key."""
         self._queue: tuple[str, ...] = ()
         self._directory = waitqueue.directory(name)
-        self._vacant = (0.0, math.inf)
-        """Since when nobody has held it, and until when, the last time."""
+        self._vacant = [(0.0, math.inf)]
+        """Since when nobody has held it, and until when: the last two times."""
         self._heir: tuple[int, str] = (0, "")
         """The heir's note: its index, and whom it names."""
         self._named_since = 0.0
@@ -135,13 +135,16 @@ class KeyRules(Rules):
         process = self.judge.process(who)
         if process is None or self.name not in process.modest or not self.judge.gentle:
             return
-        since, until = self._vacant
-        now = self.judge.now
-        vacant = min(until, now) - since
-        # Another may have been faster since it looked.
-        early = vacant < PRIORITY_DELAY * _YOUNG / (1 + self.judge.skew) or now > until + _SINCE_ITS_LOOK
+        now, delay = self.judge.now, PRIORITY_DELAY * _YOUNG / (1 + self.judge.skew)
+        # Another may have been faster since it looked, and may even have resigned again.
+        in_time = any(
+            min(until, now) - since >= delay and now <= until + _SINCE_ITS_LOOK
+            for since, until in self._vacant
+        )
         # A key that is not there tells nobody that it was held meanwhile.
-        if early and self.cluster.entry(self.name) is not None and session not in self._queue:
+        if not in_time and self.cluster.entry(self.name) is not None and session not in self._queue:
+            since, until = self._vacant[-1]
+            vacant = min(until, now) - since
             text = f"{who} is of low priority, and queues for {self.name}, vacant for {vacant:.3f} s"
             self.judge.convict("order", text)
 
@@ -173,10 +176,11 @@ class KeyRules(Rules):
     def check_queue(self) -> None:
         """See who queues, after something was written."""
         now, held = self.judge.now, bool(self.cluster.holder(self.name))
-        if held and math.isinf(self._vacant[1]):
-            self._vacant = (self._vacant[0], now)
-        elif not held and math.isfinite(self._vacant[1]):
-            self._vacant = (now, math.inf)
+        since, until = self._vacant[-1]
+        if held and math.isinf(until):
+            self._vacant[-1] = (since, now)
+        elif not held and math.isfinite(until):
+            self._vacant = [self._vacant[-1], (now, math.inf)]
         note = self.cluster.entry(notes.heir_key(self.name))
         heir = (note.modify_index, note.value.decode()) if note is not None else (0, "")
         if heir != self._heir:
