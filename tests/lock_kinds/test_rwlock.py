@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -21,11 +21,12 @@ from consul_coord import (
     LossReason,
     ReadWriteLock,
     ReleaseOutcome,
+    Semaphore,
 )
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.rwlock import queue as rwqueue
 from tests.lock.conftest import spec
-from tests.support.proxy import FaultProxy
+from tests.support.proxy import Fault, FaultProxy, Lose
 from tests.support.sites import eventually
 from tests.support.stalls import lasting
 
@@ -250,6 +251,24 @@ def test_whose_place_was_given_back_keeps_nobody_out(site: Site, make_client: Ma
     gc.collect()
     with lasting(most=8.0), other.write.hold(timeout=20):
         pass
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+def test_a_join_that_arrives_after_the_release_keeps_nobody_out(
+    site: Site, make_client: MakeClient, proxy: FaultProxy, kind: str
+) -> None:
+    """Its session was used again, and had the late contender for ever."""
+
+    def taken(client: Client) -> Any:
+        return ReadWriteLock(client, site.key).write if kind == "lock" else Semaphore(client, site.key, 1)
+
+    late = proxy.add(Fault(lose=Lose.TIME, method="PUT", path="/v1/txn", containing=b'"lock"'))
+    own = taken(make_client(address=proxy.address, timeout=1.0))
+    own.acquire(timeout=20).release()
+    late.let_go()
+    assert late.passed_on.wait(10)
+    taken(make_client()).acquire(timeout=10).release()
+    own.acquire(timeout=10).release()
 
 
 def test_sessions_may_have_checks_but_come_from_no_outside(site: Site, make_client: MakeClient) -> None:

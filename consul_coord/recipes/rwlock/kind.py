@@ -56,7 +56,7 @@ class RwKind(KeyOfSession):
             except ConsulCoordError as error:
                 await failures.pause(error)
             else:
-                self._pooled.settled = not failures.doubt
+                self._pooled.settled = self._pooled.settled and not failures.doubt
                 self._pool.put_back(self._pooled)
                 return Ending(ReleaseOutcome.RELEASED)
 
