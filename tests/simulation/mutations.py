@@ -41,6 +41,9 @@ from consul_coord.recipes.lock.multi import MultiLockAttempt
 from consul_coord.recipes.once import once
 from consul_coord.recipes.partition.part import Part
 from consul_coord.recipes.partition.partitioning import Partitioning
+from consul_coord.recipes.rwlock import queue as rwqueue
+from consul_coord.recipes.rwlock.attempt import RwAttempt
+from consul_coord.recipes.rwlock.kind import RwKind
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.session import keeping as session
@@ -48,7 +51,7 @@ from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch.engine import Watches
-from consul_coord.testing.simulation.plan import draw, draw_with_agents, draw_with_members
+from consul_coord.testing.simulation.plan import draw, draw_with_agents, draw_with_members, draw_with_rwlocks
 from consul_coord.testing.simulation.promises import Promises
 
 if TYPE_CHECKING:
@@ -734,6 +737,56 @@ MUTATIONS = (
         breaks="sharing",
         within=20,
         drawn=draw_with_members,
+    ),
+    Mutation(
+        "a reader enters beside a writer",
+        rwqueue,
+        "judge",
+        'mode == "write" or mode_of(pair) == "write"',
+        'mode == "write"',
+        breaks="exclusion",
+        within=10,
+        drawn=draw_with_rwlocks,
+    ),
+    Mutation(
+        "the dead of a read-write lock count as gone",
+        rwqueue,
+        "judge",
+        "before = look.places[: look.places.index(own)]",
+        "before = look.live[: look.live.index(own)]",
+        breaks="exclusion",
+        within=50,
+        drawn=draw_with_rwlocks,
+    ),
+    Mutation(
+        "a read-write lock's fence is no index of its contender",
+        RwAttempt,
+        "_granted",
+        "fence=own.create_index",
+        "fence=own.create_index + 1",
+        breaks="fences",
+        within=10,
+        drawn=draw_with_rwlocks,
+    ),
+    Mutation(
+        "a session is used again although a join of it had no answer",
+        RwKind,
+        "give_back",
+        "self._pooled.settled and not failures.doubt",
+        "not failures.doubt",
+        breaks="progress",
+        within=200,
+        drawn=draw_with_rwlocks,
+    ),
+    Mutation(
+        "a dead writer is never removed",
+        RwAttempt,
+        "_move",
+        "await self._remove(blocker, pooled.id)",
+        "await self.io.sleep(1.0)",
+        breaks="progress",
+        within=20,
+        drawn=draw_with_rwlocks,
     ),
 )
 """All of them."""

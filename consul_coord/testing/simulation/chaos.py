@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation.network import FADED
 from consul_coord.testing.simulation.promises import UNANSWERED
@@ -74,6 +75,8 @@ class Chaos:
         self._agents_rest_until = 0.0
         self._keys = tuple(world.judge.keys)
         self._pools = world.plan.pools
+        self._rwlocks = {waitqueue.directory(rwqueue.base_of(name)): name for name in world.plan.rwlocks}
+        """Read-write locks by where their queues are."""
 
     def begin(self) -> None:
         """Start every kind that the plan has."""
@@ -216,7 +219,7 @@ class Chaos:
 
     def _revoke(self) -> None:
         """Refuse something that was permitted: writing, reading, the queue alone, or sessions."""
-        names = (*self._keys, *(pool.prefix for pool in self._pools))
+        names = (*self._keys, *(pool.prefix for pool in self._pools), *self._rwlocks.values())
         name = self._rng.choice(names)
         rule = self._rng.choice(
             (
@@ -271,6 +274,9 @@ class Chaos:
         for pool in self._pools:
             if world.cluster.entry(f"{pool.prefix}/{session.id}") is not None:
                 world.judge.rules[pool.prefix].forced(session.id)
+        for directory, name in self._rwlocks.items():
+            if world.cluster.entry(directory + session.id) is not None:
+                world.judge.rules[name].forced(session.id)
 
     def _key(self) -> str:
         """Return a key that has a leader to write it; empty if there is none."""
@@ -310,14 +316,17 @@ class Chaos:
 
     def _contender(self) -> Entry | None:
         """Choose a contender for a key or a slot; who has a slot by it is not counted any more."""
-        places = [*map(waitqueue.directory, self._keys), *(f"{pool.prefix}/" for pool in self._pools)]
+        pools = (f"{pool.prefix}/" for pool in self._pools)
+        places = [*map(waitqueue.directory, self._keys), *pools, *self._rwlocks]
         cluster = self._world.cluster
         directory = self._rng.choice(places)
         found = [entry for entry in cluster.under(directory) if entry.key == directory + entry.session]
         if not found or not cluster.state.leader:
             return None
         entry = self._rng.choice(found)
-        rules = self._world.judge.pools.get(directory.removesuffix("/"))
+        judge = self._world.judge
+        name = self._rwlocks.get(directory, directory.removesuffix("/"))
+        rules = judge.pools.get(name) or judge.rwlocks.get(name)
         if rules is not None:
             rules.forced(entry.session)
         return entry

@@ -19,6 +19,7 @@ from consul_coord.testing.simulation.counts import Counts
 from consul_coord.testing.simulation.jobs import JobRules
 from consul_coord.testing.simulation.key_rules import KeyRules
 from consul_coord.testing.simulation.promises import Promises
+from consul_coord.testing.simulation.rw_rules import RwRules
 from consul_coord.testing.simulation.shapes import GUARDED, LOCKING
 from consul_coord.testing.simulation.slot_rules import SlotRules
 from consul_coord.testing.simulation.trace import Trace, short
@@ -121,7 +122,8 @@ class Judge:
         self.keys = {key: KeyRules(self, cluster, key) for key in plan.all_keys}
         self.jobs = {key: JobRules(self, cluster, key) for key in plan.jobs}
         self.pools = {pool.prefix: SlotRules(self, cluster, pool) for pool in plan.pools}
-        self.rules: dict[str, Rules] = {**self.keys, **self.pools}
+        self.rwlocks = {name: RwRules(self, cluster, name) for name in plan.rwlocks}
+        self.rules: dict[str, Rules] = {**self.keys, **self.pools, **self.rwlocks}
         if not self.bounded:
             self.see("clocks beyond the bound")
         self._in_order = tuple(self.rules.values())
@@ -361,7 +363,11 @@ class Judge:
 
     def rules_of(self, key: str) -> Rules | None:
         """Return the rules for what a hold's key stands for."""
-        return self.rules.get(key) or self.pools.get(key.rpartition("/")[0])
+        return (
+            self.rules.get(key)
+            or self.pools.get(key.rpartition("/")[0])
+            or self.rwlocks.get(key.partition("/.rw/")[0])
+        )
 
     def failed(self, process: Process, where: str, error: BaseException) -> None:
         """Take note of a program that raised what it must not."""

@@ -138,6 +138,8 @@ class Plan:
     """Of so many holds the end is given in advance, by ``max_hold`` or a beat that does not come."""
     jobs: tuple[str, ...] = ()
     """Keys of jobs that each process tries to run."""
+    rwlocks: tuple[str, ...] = ()
+    """Read-write locks."""
     sharing: Sharing | None = None
     """The partitions that the processes share as members of a group."""
     agents: int = 1
@@ -173,13 +175,14 @@ class Plan:
         spec, checks = self.spec, list(self.spec.node_checks)
         fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
-        jobs = f"; jobs: {', '.join(self.jobs)}" if self.jobs else ""
-        shared = f"; partitions: {', '.join(self.sharing.keys)}" if self.sharing else ""
+        groups = () if self.sharing is None else self.sharing.keys
+        kinds = (("jobs", self.jobs), ("partitions", groups), ("read-write locks", self.rwlocks))
+        others = "".join(f"; {kind}: {', '.join(names)}" for kind, names in kinds if names)
         rows = (
             f"seed {self.seed}: {self.processes} processes with {self.users} users each",
             f"locks: {', '.join(self.keys) or 'none'}{', and all together' * self.several}",
             f"foreign clients of each kind: {self.foreign}",
-            f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}{jobs}{shared}",
+            f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}{others}",
             f"sessions: TTL {spec.ttl} s (ends after {self.ttl_factor:g} x), lock-delay {spec.lock_delay} s",
             f"sessions: {spec.behavior}, checks {checks}; clocks {self.skew:.1%} off at most",
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
@@ -353,6 +356,22 @@ def draw_with_members(seed: int) -> Plan:
         foreign=0,
         processes=rng.choice((2, 3, 3, 4)),
         chaos_seconds=rng.uniform(10.0, 30.0),
+        chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
+    )
+
+
+def draw_with_rwlocks(seed: int) -> Plan:
+    """Return a run with a read-write lock, and nothing else."""
+    plan = _mixed(seed, Dice(seed, "plan"))
+    return replace(
+        plan,
+        rwlocks=("jobs/rw",),
+        keys=(),
+        several=False,
+        pools=(),
+        elections=(),
+        foreign=0,
+        users=max(2, plan.users),
         chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
     )
 

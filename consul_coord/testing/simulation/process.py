@@ -211,6 +211,15 @@ class Process:
         if self.core.begin_close():
             await coordinator.close(io, self.core, deadline=io.now() + timeout)
 
+    def stop_background(self) -> None:
+        """End what is still under way, as the drivers do when a client closes."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def close_late(self, io: SimIO, *, timeout: float = 5.0) -> None:
+        """Do what closing does once the background has ended."""
+        await coordinator.close_late(io, self.core, deadline=io.now() + timeout)
+
     def end(self) -> None:
         """Let all be gone that is left, the run being over."""
         self.closed = True

@@ -1,4 +1,4 @@
-"""Users of locks, of locks of several keys, and of semaphores."""
+"""Users of locks, of locks of several keys, of read-write locks, and of semaphores."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from consul_coord.models.session import SERF_HEALTH
 from consul_coord.recipes.contend.recipe import acquire
 from consul_coord.recipes.lock import lock
 from consul_coord.recipes.lock.plan import LockPlan
+from consul_coord.recipes.rwlock import lock as rwlock
 from consul_coord.recipes.semaphore import semaphore
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.testing.simulation.dice import Dice
@@ -78,6 +79,16 @@ def _semaphore_plan(process: Process, plan: Plan, pool: Pool) -> SemaphorePlan:
     )
 
 
+def rwlocks_of(process: Process, plan: Plan) -> dict[str, rwlock.RwSide]:
+    """Return both sides of each read-write lock, shared by the users of a process."""
+    return {of: side for name in plan.rwlocks for of, side in _sides_of(process, name).items()}
+
+
+def _sides_of(process: Process, name: str) -> dict[str, rwlock.RwSide]:
+    sides = rwlock.sides(name, value=process.name.encode(), flags=LOCK_FLAGS, session=None)
+    return {f"{name} to {side.mode}": side for side in sides}
+
+
 class LockUser(User):
     """A user of locks."""
 
@@ -106,6 +117,41 @@ class LockUser(User):
 
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:  # noqa: ARG002
         """Be surprised: a lock has no limit."""
+        raise error
+
+
+class RwUser(User):
+    """A user of read-write locks, now to read, now to write."""
+
+    def __init__(
+        self,
+        process: Process,
+        actor: str,
+        sides: dict[str, rwlock.RwSide],
+        *,
+        healed: Callable[[], bool],
+    ) -> None:
+        super().__init__(process, actor, healed=healed)
+        self._sides = sides
+
+    def choices(self) -> Sequence[str]:
+        """Return the sides of the locks."""
+        return list(self._sides)
+
+    def claimed(self, of: str) -> Sequence[str]:
+        """Return the lock of a side."""
+        return (self._sides[of].name,)
+
+    def object_for(self, of: str, *, alone: bool) -> rwlock.RwSide:
+        """Return a side of a lock."""
+        return _sides_of(self.process, self._sides[of].name)[of] if alone else self._sides[of]
+
+    async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - an RwSide
+        """Acquire a side of a lock."""
+        return await acquire(io, self.process.core, what, timeout=timeout)
+
+    async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:  # noqa: ARG002
+        """Be surprised: there is no limit."""
         raise error
 
 

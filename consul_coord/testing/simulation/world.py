@@ -32,7 +32,15 @@ from consul_coord.testing.simulation.scheduler import Scheduler
 from consul_coord.testing.simulation.sharing import MemberUser
 from consul_coord.testing.simulation.trace import short
 from consul_coord.testing.simulation.ways import SimAgent
-from consul_coord.testing.simulation.workload import LockUser, SlotUser, locks_of, semaphores_of, several_of
+from consul_coord.testing.simulation.workload import (
+    LockUser,
+    RwUser,
+    SlotUser,
+    locks_of,
+    rwlocks_of,
+    semaphores_of,
+    several_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -72,7 +80,7 @@ class World:
         if plan.agents > 1:
             self.network.agents = self._make_agents(plan)
         self.processes: list[Process] = []
-        self._users: list[LockUser | SlotUser | CandidateUser | JobUser | MemberUser] = []
+        self._users: list[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser] = []
         self._running: dict[SimTask, str] = {}
         self._healed = False
         self._idle_since = 0.0
@@ -108,11 +116,13 @@ class World:
         plan = self.plan
         locks, semaphores = locks_of(process, plan), semaphores_of(process, plan)
         several = several_of(process, plan)
-        kinds: list[Callable[[str], LockUser | SlotUser]] = []
+        kinds: list[Callable[[str], LockUser | RwUser | SlotUser]] = []
         if locks:
             kinds.append(lambda name: LockUser(process, name, locks, healed=self._is_healed))
         if several:
             kinds.append(lambda name: LockUser(process, name, several, healed=self._is_healed))
+        if rwlocks := rwlocks_of(process, plan):
+            kinds.append(lambda name: RwUser(process, name, rwlocks, healed=self._is_healed))
         if semaphores:
             kinds.append(
                 lambda name: SlotUser(process, name, semaphores, several=plan.permits, healed=self._is_healed)
@@ -126,7 +136,9 @@ class World:
             self._run_users(process, [MemberUser(process, plan.sharing, healed=self._is_healed)])
 
     def _run_users(
-        self, process: Process, users: Sequence[LockUser | SlotUser | CandidateUser | JobUser | MemberUser]
+        self,
+        process: Process,
+        users: Sequence[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser],
     ) -> None:
         for user in users:
             self._users.append(user)
@@ -235,7 +247,7 @@ class World:
     def _round(self) -> float:
         """How many seconds everybody's turns take at most, one after the other."""
         plan = self.plan
-        things = len(plan.all_keys) + len(plan.pools)
+        things = len(plan.all_keys) + len(plan.pools) + 2 * len(plan.rwlocks)
         longest = CALM_HOLD + _TURN + (2 * (PRIORITY_DELAY + REST[1]) if plan.elections else 0.0)
         return plan.stretch * len(self._users) * things * longest
 
@@ -325,8 +337,12 @@ class World:
         alive = {session.id for session in self.cluster.sessions()}
         for outlived in filter(alive.__contains__, kept):
             self.judge.convict("nothing left", f"{short(outlived)} has outlived its client")
-        # The drivers stop what is still under way; here it ends by itself, in a moment.
+        for process in self._alive():
+            process.stop_background()
         self.advance(self.scheduler.now + _STOPPING)
+        for process in self._alive():
+            self.start(process, process.close_late, "close")
+        self.advance(self.scheduler.now + 5.0, unless=lambda: not self._running)
         for process in self._alive():
             process.left = True
         self.advance(self.scheduler.now + 1.0)
