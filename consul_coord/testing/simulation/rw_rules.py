@@ -1,11 +1,11 @@
-"""What must hold of a read-write lock: one writer alone, or many readers.
+"""The rules of a read-write lock: one writer alone, or many readers.
 
 Rules
-- Nobody believes in a place beside a writer who believes in another one.
-- Whoever believes in a place has its contender on the server or, if its session has ended, one behind its
-  lock-delay; and no contender that excludes it comes before.
+- While a writer relies on its hold, no other client relies on one.
+- A hold that a client relies on has its contender on the server, and no live contender that excludes it comes
+  before.
 - A fence is the CreateIndex of the contender, which only that session's join can have made.
-- Who is first, with nobody in the way, notices that.
+- A contender without another one in its way becomes a hold soon.
 - At the end no contender is left.
 """
 
@@ -40,7 +40,7 @@ class Place:
 
 
 class RwRules(Rules):
-    """What is seen of one read-write lock."""
+    """The state of one read-write lock, as the server has it."""
 
     def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
         super().__init__(judge, cluster, name)
@@ -52,17 +52,17 @@ class RwRules(Rules):
 
     @property
     def has_register(self) -> bool:
-        """Whether writes under its fences are ordered by them: readers write in any order."""
+        """Return False: readers write in any order."""
         return False
 
     def before(self, shape: Shape) -> None:
-        """Return nothing: requests are not judged, only what they come to."""
+        """Return nothing: the rules look at the state, not at requests."""
 
     def after(self, who: str, shape: Shape, before: None) -> None:
         """Do nothing: see ``before``."""
 
     def was_given(self, session: str, fence: int) -> bool:
-        """Return whether the session has made the contender with this index."""
+        """Return whether this session made the contender with this index."""
         return fence in self._made and self._made[fence].name == session
 
     def has_now(self, session: str, fence: int) -> bool:
@@ -82,7 +82,7 @@ class RwRules(Rules):
         return claim.fence in self._made and self._made[claim.fence].writes
 
     def check_belief(self, believed: list[Claim]) -> None:
-        """Judge who believes in a place at this moment."""
+        """Judge the holds that clients rely on at this moment."""
         if len(believed) > 1:
             self.judge.see("several in")
             if any(map(self._writes, believed)):
@@ -90,16 +90,16 @@ class RwRules(Rules):
         for claim in believed:
             place = next((one for one in self._places if one.index == claim.fence), None)
             if place is None:
-                self.judge.convict("exclusion", f"{claim} is believed in, and its contender is gone")
+                self.judge.convict("exclusion", f"{claim} counts as held, and its contender is gone")
                 continue
             before = [one for one in self._places if one.index < claim.fence and one.lives]
             if any(one.writes or self._writes(claim) for one in before):
                 self.judge.convict(
-                    "exclusion", f"{claim} is believed in, and {short(before[0].name)} comes first"
+                    "exclusion", f"{claim} counts as held, and {short(before[0].name)} comes first"
                 )
 
     def check_queue(self) -> None:
-        """See who has joined, after something was written."""
+        """Look for new contenders after each write."""
         before, self._places = self._places, self._read()
         for place in self._places:
             self._made.setdefault(place.index, place)
@@ -124,7 +124,7 @@ class RwRules(Rules):
         return tuple(sorted(places, key=lambda place: place.index))
 
     def waited_for(self) -> str:
-        """Return who could be in, and does not know it."""
+        """Return a session that could be in, and whose client has no hold yet."""
         waiter = next((place.name for place in self._places if self._could_be_in(place)), "")
         if waiter != self._waiter:
             self._waiter, self._free_since = waiter, None
@@ -134,7 +134,7 @@ class RwRules(Rules):
         if not place.lives or self.claim(place.index) is not None or not self.judge.in_care(place.name):
             return False
         before = (one for one in self._places if one.index < place.index)
-        # A dead one that is not behind its lock-delay is only to be removed.
+        # A dead one without a lock-delay is only to be removed.
         closed = (
             one for one in before if one.lives or self.cluster.in_lock_delay(self._directory + one.name)
         )
