@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from consul_coord.models import HoldState, LossReason, ReleaseOutcome
+    from consul_coord.models import HoldState, LeaderInfo, LossReason, ReleaseOutcome
 
 __all__ = [
     "AsyncElectionLike",
@@ -215,6 +215,21 @@ class ElectionLike(Protocol):
         """The present leadership, or None."""
         ...
 
+    @property
+    def leader(self) -> LeaderInfo | None:
+        """The leader that it saw last, or None; no I/O."""
+        ...
+
+    @property
+    def leader_age(self) -> float | None:
+        """Seconds since it last saw whether there is a leader; None before its first look."""
+        ...
+
+    @property
+    def problem(self) -> Exception | None:
+        """The reason why it can't lead at present, or None."""
+        ...
+
     def start(self) -> None:
         """Begin to be a candidate."""
         ...
@@ -368,6 +383,21 @@ class AsyncElectionLike(Protocol):
     @property
     def leadership(self) -> AsyncHoldLike | None:
         """The present leadership, or None."""
+        ...
+
+    @property
+    def leader(self) -> LeaderInfo | None:
+        """The leader that it saw last, or None; no I/O."""
+        ...
+
+    @property
+    def leader_age(self) -> float | None:
+        """Seconds since it last saw whether there is a leader; None before its first look."""
+        ...
+
+    @property
+    def problem(self) -> Exception | None:
+        """The reason why it can't lead at present, or None."""
         ...
 
     async def start(self) -> None:

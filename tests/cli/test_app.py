@@ -70,14 +70,15 @@ def test_bad_configuration_is_78(
     assert names in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", [("lock", "k"), ("once", "k", "--slot", "1")], ids=["lock", "once"])
 def test_a_bug_is_70_and_asks_for_a_report(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(options.Agent, "client", broken)
-    assert main(["lock", "k", "--", "true"]) == 70
+    assert main([*verb, "--", "true"]) == 70
     told = capsys.readouterr().err
     assert "bug" in told
     assert "ZeroDivisionError" in told

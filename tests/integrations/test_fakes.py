@@ -18,16 +18,19 @@ from consul_coord import (
     AsyncClient,
     AsyncLeaderElection,
     AsyncLock,
+    AsyncPermit,
     Client,
     HoldState,
     InvalidArgument,
     LeaderElection,
+    LeaderInfo,
     LeadershipLost,
     Lock,
     LockLost,
     LossReason,
     NotHeld,
     ReleaseOutcome,
+    RequestTimeout,
     Semaphore,
 )
 from consul_coord.protocols import (
@@ -43,6 +46,7 @@ from consul_coord.protocols import (
 from consul_coord.server import ReferenceServer
 from consul_coord.testing.fakes import (
     AsyncFakeElection,
+    AsyncFakeHold,
     AsyncFakeLock,
     AsyncFakeSemaphore,
     FakeElection,
@@ -309,6 +313,60 @@ def test_a_semaphore_has_its_limit() -> None:
         FakeSemaphore("s", 0)
 
 
+@pytest.mark.parametrize("kind", ["fake", "embedded server"])
+def test_several_slots_at_once(kind: str) -> None:
+    with ReferenceServer() as server, Client(address=server.address) as client:
+        slots = FakeSemaphore("s", 3) if kind == "fake" else Semaphore(client, "s", 3)
+        with slots.hold(permits=2, timeout=PATIENCE) as two:
+            assert two.permits == 2
+            assert slots.try_acquire(permits=2) is None
+            with slots.hold(timeout=PATIENCE) as one:
+                assert one.permits == 1
+        assert slots.run(lambda hold: hold.permits, permits=3, timeout=PATIENCE) == 3
+        assert slots.wrap(permits=3, timeout=PATIENCE)(lambda: 1)() == 1
+        all_three = slots.acquire(permits=3, timeout=PATIENCE)
+        with pytest.raises(AcquireTimeout):
+            slots.acquire(permits=2, timeout=0)
+        assert slots.release() is ReleaseOutcome.RELEASED
+        assert all_three.state is HoldState.RELEASED
+        for permits in (0, 4):
+            with pytest.raises(InvalidArgument, match="from 1 to 3"):
+                slots.acquire(permits=permits)
+
+
+def test_who_leads_and_what_is_wrong(case: Case) -> None:
+    election = case.election
+    assert (election.leader, election.leader_age, election.problem) == (None, None, None)
+    with election:
+        me = election.wait_for_leadership(timeout=PATIENCE)
+        leader = election.leader
+        assert leader is not None
+        assert (leader.session, leader.term) == (me.session, me.fence)
+        assert (election.leader_age, election.problem) == (0.0, None)
+    assert (election.leader, election.leader_age, election.problem) == (None, None, None)
+
+
+def test_what_a_follower_sees_is_for_the_test_to_say() -> None:
+    election = FakeElection("e", leads=False)
+    other = LeaderInfo(b"10.0.0.5", "their session", term=7)
+    trouble = RequestTimeout("no answer", method="GET", path="/", outcome_unknown=False)
+
+    def told() -> tuple[object, object]:
+        return election.leader, election.problem
+
+    election.see(other, problem=trouble)
+    assert told() == (None, None)
+    with election:
+        assert told() == (other, trouble)
+        assert election.leader_age == 0.0
+        me = election.elect()
+        assert told() == (LeaderInfo(b"", me.session, term=me.term), None)
+        election.lose()
+        assert told() == (other, trouble)
+        election.see(None)
+        assert told() == (None, None)
+
+
 # -- event loops
 
 
@@ -498,6 +556,29 @@ async def test_an_async_semaphore_has_its_limit() -> None:
     assert [*slots.holds] == []
     async with slots as third:
         assert third.fence > second.fence
+
+
+async def permits_of(hold: AsyncFakeHold | AsyncPermit) -> int:
+    return hold.permits
+
+
+@pytest.mark.anyio
+async def test_several_slots_at_once_for_tasks() -> None:
+    slots = AsyncFakeSemaphore("s", 3)
+    async with slots.hold(permits=2, timeout=PATIENCE) as two:
+        assert two.permits == 2
+        assert await slots.try_acquire(permits=2) is None
+    assert await slots.run(permits_of, permits=3) == 3
+
+    @slots.wrap(permits=3, timeout=PATIENCE)
+    async def work() -> bool:
+        return await slots.try_acquire() is None
+
+    assert await work()
+    await slots.acquire(permits=3, timeout=PATIENCE)
+    assert await slots.release() is ReleaseOutcome.RELEASED
+    with pytest.raises(InvalidArgument, match="from 1 to 3"):
+        await slots.acquire(permits=4)
 
 
 # -- the protocols

@@ -104,6 +104,9 @@ class FakeLock(BaseLock[FakeHold]):
         ``max_hold`` ends nothing: a test does, by ``lose(LossReason.MAX_HOLD)``. Raises AcquireTimeout,
         AcquireCancelled, and AlreadyHeld when this thread has it.
         """
+        return self._acquire(1, timeout, cancel)
+
+    def _acquire(self, permits: int, timeout: float | None, cancel: Flag | None) -> FakeHold:
         self._refuse_second()
         if cancel is not None and cancel.is_set():
             raise self._slots.stopped()
@@ -111,7 +114,7 @@ class FakeLock(BaseLock[FakeHold]):
         taken: list[FakeHold] = []
 
         def over() -> bool:
-            hold = self.try_acquire()
+            hold = self._try(permits)
             taken.extend([] if hold is None else [hold])
             return hold is not None or stopped()
 
@@ -131,9 +134,14 @@ class FakeLock(BaseLock[FakeHold]):
 
     def try_acquire(self, *, max_hold: float | None = None) -> FakeHold | None:  # noqa: ARG002 - no time passes in a fake
         """Take it if it is free, else return None. Raises AlreadyHeld when this thread has it."""
+        return self._try(1)
+
+    def _try(self, permits: int) -> FakeHold | None:
         self._refuse_second()
         owner = threading.current_thread()
-        return self._slots.take(lambda fence: FakeHold(self._slots, fence, owner, changed=self._changed))
+        return self._slots.take(
+            lambda fence: FakeHold(self._slots, fence, owner, changed=self._changed), permits=permits
+        )
 
     def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling thread. Raises NotHeld."""
@@ -148,7 +156,7 @@ class FakeLock(BaseLock[FakeHold]):
         cancel: Flag | None = None,
     ) -> FakeHeld:
         """Return a context manager that takes it and releases it."""
-        return FakeHeld(self, timeout, cancel)
+        return FakeHeld(functools.partial(self._acquire, 1, timeout, cancel))
 
     def run(
         self,
@@ -172,16 +180,7 @@ class FakeLock(BaseLock[FakeHold]):
         cancel: Flag | None = None,
     ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Return a decorator that makes a function hold it while it runs."""
-
-        def decorate(function: Callable[P, T]) -> Callable[P, T]:
-            @functools.wraps(function)
-            def locked(*args: P.args, **kwargs: P.kwargs) -> T:
-                with self.hold(timeout=timeout, cancel=cancel):
-                    return function(*args, **kwargs)
-
-            return locked
-
-        return decorate
+        return _wrapping(lambda: self.hold(timeout=timeout, cancel=cancel))
 
     def __enter__(self) -> FakeHold:
         hold = self.acquire()
@@ -204,21 +203,88 @@ class FakeSemaphore(FakeLock):
     def __init__(self, prefix: str = "fake", limit: int = 1) -> None:
         super().__init__(prefix, limit=limit)
 
+    def acquire(
+        self,
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        cancel: Flag | None = None,
+    ) -> FakeHold:
+        """Take a slot, or ``permits`` slots at once, as ``FakeLock.acquire`` takes a lock.
+
+        A fake keeps no queue: smaller calls may pass one that waits for many. Raises InvalidArgument for more
+        permits than the limit.
+        """
+        return self._acquire(permits, timeout, cancel)
+
+    def try_acquire(self, *, permits: int = 1, max_hold: float | None = None) -> FakeHold | None:  # noqa: ARG002 - no time passes in a fake
+        """Take them if they are free, else return None. Raises InvalidArgument."""
+        return self._try(permits)
+
+    def hold(
+        self,
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> FakeHeld:
+        """Return a context manager that takes them and releases them."""
+        return FakeHeld(functools.partial(self._acquire, permits, timeout, cancel))
+
+    def run(
+        self,
+        fn: Callable[[FakeHold], T],
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> T:
+        """Call ``fn(permit)`` while holding them, and return what it returns."""
+        with self.hold(permits=permits, timeout=timeout, cancel=cancel) as hold:
+            return fn(hold)
+
+    def wrap(
+        self,
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Return a decorator that makes a function hold them while it runs."""
+        return _wrapping(lambda: self.hold(permits=permits, timeout=timeout, cancel=cancel))
+
     def _refuse_second(self) -> None:
         """Refuse nothing."""
+
+
+def _wrapping(hold: Callable[[], FakeHeld]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+            with hold():
+                return function(*args, **kwargs)
+
+        return locked
+
+    return decorate
 
 
 class FakeHeld:
     """The result of ``FakeLock.hold``: a context manager for one block at a time."""
 
-    def __init__(self, lock: FakeLock, timeout: float | None, cancel: Flag | None) -> None:
-        self._lock = lock
-        self._timeout = timeout
-        self._cancel = cancel
+    def __init__(self, take: Callable[[], FakeHold]) -> None:
+        self._take = take
         self._held: list[FakeHold] = []
 
     def __enter__(self) -> FakeHold:
-        self._held.append(self._lock.acquire(timeout=self._timeout, cancel=self._cancel))
+        self._held.append(self._take())
         return self._held[-1]
 
     def __exit__(

@@ -155,6 +155,9 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         ``max_hold`` ends nothing: a test does, by ``lose(LossReason.MAX_HOLD)``. Raises AcquireTimeout,
         AcquireCancelled, and AlreadyHeld when this task has it.
         """
+        return await self._acquire(1, timeout, cancel)
+
+    async def _acquire(self, permits: int, timeout: float | None, cancel: Flag | None) -> AsyncFakeHold:
         self._refuse_second()
         if cancel is not None and cancel.is_set():
             raise self._slots.stopped()
@@ -162,7 +165,7 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         taken: list[AsyncFakeHold] = []
 
         def over() -> bool:
-            hold = self._take()
+            hold = self._take(permits)
             taken.extend([] if hold is None else [hold])
             return hold is not None or stopped()
 
@@ -179,14 +182,16 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
     def _refuse_second(self) -> None:
         self._slots.refuse_second(get_current_task().id)
 
-    def _take(self) -> AsyncFakeHold | None:
+    def _take(self, permits: int) -> AsyncFakeHold | None:
         owner = get_current_task().id
-        return self._slots.take(lambda fence: AsyncFakeHold(self._slots, fence, owner, news=self._news))
+        return self._slots.take(
+            lambda fence: AsyncFakeHold(self._slots, fence, owner, news=self._news), permits=permits
+        )
 
     async def try_acquire(self, *, max_hold: float | None = None) -> AsyncFakeHold | None:  # noqa: ARG002 - no time passes in a fake
         """Take it if it is free, else return None. Raises AlreadyHeld when this task has it."""
         self._refuse_second()
-        return self._take()
+        return self._take(1)
 
     async def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling task. Raises NotHeld."""
@@ -201,7 +206,7 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         cancel: Flag | None = None,
     ) -> AsyncFakeHeld:
         """Return a context manager that takes it, cancels its block at a loss, and releases it."""
-        return AsyncFakeHeld(self, timeout, cancel)
+        return AsyncFakeHeld(functools.partial(self._acquire, 1, timeout, cancel))
 
     async def run(
         self,
@@ -225,16 +230,7 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         cancel: Flag | None = None,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
         """Return a decorator that makes a coroutine function hold it while it runs."""
-
-        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-            @functools.wraps(function)
-            async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
-                async with self.hold(timeout=timeout, cancel=cancel):
-                    return await function(*args, **kwargs)
-
-            return locked
-
-        return decorate
+        return _wrapping(lambda: self.hold(timeout=timeout, cancel=cancel))
 
     async def __aenter__(self) -> AsyncFakeHold:
         hold = await self.acquire()
@@ -257,21 +253,95 @@ class AsyncFakeSemaphore(AsyncFakeLock):
     def __init__(self, prefix: str = "fake", limit: int = 1) -> None:
         super().__init__(prefix, limit=limit)
 
+    async def acquire(
+        self,
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        cancel: Flag | None = None,
+    ) -> AsyncFakeHold:
+        """Take a slot, or ``permits`` slots at once, as ``AsyncFakeLock.acquire`` takes a lock.
+
+        A fake keeps no queue: smaller calls may pass one that waits for many. Raises InvalidArgument for more
+        permits than the limit.
+        """
+        return await self._acquire(permits, timeout, cancel)
+
+    async def try_acquire(
+        self,
+        *,
+        permits: int = 1,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+    ) -> AsyncFakeHold | None:
+        """Take them if they are free, else return None. Raises InvalidArgument."""
+        return self._take(permits)
+
+    def hold(
+        self,
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> AsyncFakeHeld:
+        """Return a context manager that takes them, cancels its block at a loss, and releases them."""
+        return AsyncFakeHeld(functools.partial(self._acquire, permits, timeout, cancel))
+
+    async def run(
+        self,
+        fn: Callable[[AsyncFakeHold], Awaitable[T]],
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> T:
+        """Await ``fn(permit)`` while holding them, and return what it returns."""
+        async with self.hold(permits=permits, timeout=timeout, cancel=cancel) as hold:
+            return await fn(hold)
+
+    def wrap(
+        self,
+        *,
+        permits: int = 1,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        cancel: Flag | None = None,
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Return a decorator that makes a coroutine function hold them while it runs."""
+        return _wrapping(lambda: self.hold(permits=permits, timeout=timeout, cancel=cancel))
+
     def _refuse_second(self) -> None:
         """Refuse nothing."""
+
+
+def _wrapping(
+    hold: Callable[[], AsyncFakeHeld],
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        @functools.wraps(function)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with hold():
+                return await function(*args, **kwargs)
+
+        return locked
+
+    return decorate
 
 
 class AsyncFakeHeld:
     """The result of ``AsyncFakeLock.hold``: a context manager for one block at a time."""
 
-    def __init__(self, lock: AsyncFakeLock, timeout: float | None, cancel: Flag | None) -> None:
-        self._lock = lock
-        self._timeout = timeout
-        self._cancel = cancel
+    def __init__(self, take: Callable[[], Awaitable[AsyncFakeHold]]) -> None:
+        self._take = take
         self._blocks: list[Block] = []
 
     async def __aenter__(self) -> AsyncFakeHold:
-        hold = await self._lock.acquire(timeout=self._timeout, cancel=self._cancel)
+        hold = await self._take()
         self._blocks.append(Block(hold))
         return hold
 

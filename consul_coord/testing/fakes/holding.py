@@ -23,7 +23,7 @@ from consul_coord.errors import (
     LockLost,
     NotHeld,
 )
-from consul_coord.models import Blocker, HoldState, LossReason, ReleaseOutcome
+from consul_coord.models import Blocker, HoldState, LeaderInfo, LossReason, ReleaseOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,6 +67,9 @@ class BaseHold:
     """A hold's facts, and how it ends."""
 
     _kind: type[LockLost] = LockLost
+
+    permits = 1
+    """How many slots it holds; more than one only of a semaphore's."""
 
     def __init__(self, slots: Place, fence: int, owner: object) -> None:
         self._slots = slots
@@ -210,13 +213,17 @@ class Slots(Generic[H]):
         """Return what is held, the latest last."""
         return list(self._holds)
 
-    def take(self, make: Callable[[int], H]) -> H | None:
-        """Make and return a hold if there is room."""
+    def take(self, make: Callable[[int], H], *, permits: int = 1) -> H | None:
+        """Make and return a hold if there is room. Raises InvalidArgument if there never is."""
+        if type(permits) is not int or not 1 <= permits <= self._limit:
+            message = f"permits must be an integer from 1 to {self._limit}, not {permits!r}"
+            raise InvalidArgument(message)
         with self.mutex:
-            if len(self._holds) >= self._limit:
+            if sum(hold.permits for hold in self._holds) + permits > self._limit:
                 return None
             self._fence += 1
             hold = make(self._fence)
+            hold.permits = permits
             self._holds.append(hold)
             return hold
 
@@ -292,6 +299,8 @@ class BaseElection(ABC, Generic[L]):
         self._leads = leads
         self._started = False
         self._latest: L | None = None
+        self._seen: LeaderInfo | None = None
+        self._problem: Exception | None = None
 
     @abstractmethod
     def _made(self, fence: int) -> L:
@@ -317,6 +326,28 @@ class BaseElection(ABC, Generic[L]):
         """Let the present leadership be lost; nothing if there is none."""
         for leadership in self._slots.holds():
             leadership.lose(reason)
+
+    def see(self, leader: LeaderInfo | None, *, problem: Exception | None = None) -> None:
+        """Let it see another leader, or none, and have a ``problem``, or none, while it does not lead."""
+        self._seen, self._problem = leader, problem
+
+    @property
+    def leader(self) -> LeaderInfo | None:
+        """Itself while it leads, else what a test let it see; None when it was not started."""
+        leadership = self.leadership
+        if leadership is not None:
+            return LeaderInfo(b"", leadership.session, term=leadership.fence)
+        return self._seen if self._started else None
+
+    @property
+    def leader_age(self) -> float | None:
+        """0 while it is a candidate, else None: no time passes in a fake."""
+        return 0.0 if self._started else None
+
+    @property
+    def problem(self) -> Exception | None:
+        """The one that a test gave; None while it leads, and when it was not started."""
+        return self._problem if self._started and not self.is_leader else None
 
     @property
     def leadership(self) -> L | None:
