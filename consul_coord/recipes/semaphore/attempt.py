@@ -262,7 +262,7 @@ class PermitAttempt(PooledAttempt):
 
     def _locked_by(self, take: TxnResult) -> tuple[KVPair, ...]:
         """Return our contenders, as a take has locked them."""
-        return tuple(take[at][0] for at in range(-len(self.mine), 0))
+        return tuple(locked[0] for locked in take.entries[-len(self.mine) :])
 
     def _write_record(self, record: Record) -> TxnOp:
         key = slots.record_key(self.plan.prefix)

@@ -170,7 +170,7 @@ class PermitKind(KeyOfSession):
         )
         result = await send_once(io, txn.txn(*ops), deadline=deadline)
         self._memory.tidy_leave.succeeded()
-        self._memory.left(self._memory.read(result[len(ops) - 1], result.index))
+        self._memory.left(self._memory.read(result.entries[-1], result.index))
         self._put_back(taken_at=0)
         return _RELEASED
 

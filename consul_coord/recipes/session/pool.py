@@ -41,11 +41,12 @@ IDLE = 60.0
 class PooledSession:
     """A session with what matters of its past on the prefix."""
 
-    __slots__ = ("_sessions", "contender", "idle_since", "kept", "settled", "taken_at")
+    __slots__ = ("_sessions", "contender", "id", "idle_since", "kept", "settled", "taken_at")
 
     def __init__(self, sessions: Sessions, kept: KeptSession) -> None:
         self._sessions = sessions
         self.kept = kept
+        self.id = kept.id
         self.settled = True
         """Whether every request of it was answered."""
         self.taken_at = 0
@@ -56,11 +57,6 @@ class PooledSession:
         Otherwise the lock-delay would keep what that key stands for from others.
         """
         self.idle_since = 0.0
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self.kept.id
 
     def abandon(self) -> None:
         """Have it destroyed: that ends whatever it has left."""
