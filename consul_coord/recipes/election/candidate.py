@@ -4,8 +4,8 @@ Rules
 - The head lets an heir go first while the heir's note counts, and no longer than ``HONOURED`` seconds after
   it saw the note. The take itself names the note it knows of, or none: so a note written in between is never
   passed over unseen, and is deleted by the very transaction that elects.
-- A blocking query that ends without a change is asked again, without a look at the queue: waiting costs two
-  requests a minute.
+- A blocking query that ends without a change is asked again, without a look at the queue: waiting costs one
+  request between two renewals.
 """
 
 from __future__ import annotations
