@@ -320,7 +320,7 @@ class SessionDiffers(Event):
 
 @dataclass(frozen=True, slots=True)
 class ShortHorizon(Event):
-    """A session's TTL or lock-delay is below 1 s: renewals come after two fifths of these ``horizon`` seconds.
+    """A session's TTL or lock-delay is under 1 s: it is renewed at two fifths of these ``horizon`` seconds.
 
     Each client reports each such time once.
     """
