@@ -191,6 +191,49 @@ def test_they_wait_for_our_slots_and_are_woken(client: Client, peers: Peers, jou
     assert journal.entries("they") == 1
 
 
+def test_several_slots_of_one_permit_count_for_them_as_many(
+    client: Client, peers: Peers, journal: Journal
+) -> None:
+    semaphore = Semaphore(client, peers.place.prefix, 2)
+    permit = semaphore.acquire(permits=2, timeout=5)
+    with ThreadPoolExecutor(2) as pool:
+        call = pool.submit(peers.run, "they", seconds=0.5, limit=2)
+        eventually(lambda: len(peers.place.contenders()) == 3)
+        assert journal.entries() == 0
+        permit.release()
+        eventually(lambda: journal.entries("they"))
+        # One slot is free, and not taken: the other one is theirs.
+        with semaphore.hold(permits=2, timeout=20) as permit:
+            assert permit.verify()
+            assert journal.lines()[-1] == ["they", "out"]
+        call.result(20)
+
+
+def test_both_keep_to_the_limit_where_some_take_several(
+    client: Client, peers: Peers, journal: Journal
+) -> None:
+    def we(number: int) -> None:
+        semaphore = Semaphore(client, peers.place.prefix, LIMIT)
+        for time in range(8):
+            names = [f"we-{number}-{time}-{slot}" for slot in range(1 + time % LIMIT)]
+            with semaphore.hold(permits=len(names), timeout=50):
+                for what in ("in", "out"):
+                    for name in names:
+                        journal.note(name, what)
+                    threading.Event().wait(0.01)
+
+    def they(number: int) -> None:
+        for time in range(4):
+            peers.run(f"they-{number}-{time}")
+
+    with ThreadPoolExecutor(6) as pool:
+        for call in [pool.submit(work, number) for number in range(3) for work in (we, they)]:
+            call.result(100)
+    assert journal.entries("they") == 12
+    assert journal.most_inside() <= LIMIT
+    eventually(lambda: peers.place.contenders() == [])
+
+
 def test_a_go_client_takes_a_dead_holders_slot_at_once(peers: Peers, site: Site) -> None:
     with FaultProxy(site.address) as proxy, Client(address=proxy.address, session=spec(site)) as cut_off:
         semaphore = Semaphore(cut_off, peers.place.prefix, 2)
