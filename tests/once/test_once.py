@@ -196,6 +196,38 @@ def test_a_waiting_caller_takes_over_when_the_runners_session_ends(
     assert (found["by"], found["fence"]) == ("second", job.fences[0])
 
 
+@pytest.mark.parametrize("survivors", [1, 0])
+def test_a_slot_is_done_unless_all_its_callers_have_died(
+    site: Site, make_client: MakeClient, survivors: int
+) -> None:
+    callers, over = 4, threading.Event()
+    began: list[str] = []
+
+    def work(run: OnceRun) -> None:
+        began.append(run.session)
+        if len(began) <= callers - survivors:
+            assert over.wait(PATIENCE)  # it is as good as dead: its session ends in the midst of the work
+
+    with ThreadPoolExecutor(callers) as pool:
+        jobs = [Once(make_client(lock_delay=0.2), site.key, value=f"host {n}") for n in range(callers)]
+        calls = [pool.submit(each.run, work, slot="1", timeout=PATIENCE) for each in jobs]
+        for dead in range(callers - survivors):
+            eventually(lambda dead=dead: len(began) > dead)  # type: ignore[misc]
+            assert recorded(site) is None
+            site.operator.destroy(began[dead])
+        if survivors:
+            eventually(lambda: recorded(site))
+        over.set()
+        errors = [type(call.exception(PATIENCE)) for call in calls]
+    assert errors.count(LockLost) == callers - survivors
+    assert sum(call.result().ran for call in calls if call.exception() is None) == survivors
+    found = recorded(site)
+    assert (found is not None) == bool(survivors)
+    assert len(began) == callers
+    with Lock(make_client(), site.key).hold(timeout=PATIENCE):
+        pass  # nobody is left in the way of the next slot
+
+
 def test_a_run_that_is_stuck_is_ended_and_the_next_caller_runs(
     site: Site, make_client: MakeClient, job: Job
 ) -> None:
