@@ -20,6 +20,7 @@ from bench.measures import (
     capacity,
     counts,
     election,
+    fleet,
     handoff,
     held,
     imports,
@@ -310,6 +311,16 @@ AIMS: tuple[Aim, ...] = (
         unit="ms",
     ),
     *_capacity(),
+    _counted("fleet", "ours", fleet.CONNECTIONS, 1),
+    _counted("fleet", "ours", fleet.NOT_SERVED, 0),
+    _counted("fleet", "ours", fleet.LOST, 0),
+    Aim(
+        measure="fleet",
+        what=f"ours: {fleet.ABOVE}",
+        reading=median("ours", fleet.ABOVE),
+        most=8_192,
+        unit="KiB",
+    ),
 )
 
 

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,15 +25,21 @@ from consul_coord import Client, Lock
 from consul_coord.testing.binary import find_consul
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from bench.bed import Bed
 
 HOLDERS = 5
 SETTLING = 8.0
-"""Seconds until what comes with a start is over."""
+"""Seconds until what comes with the start of the last process is over."""
 PATIENCE = 120.0
+BARE = "Python with asyncio, json and ssl"
+CONNECTIONS = "connections of each"
+MEMORY = "resident memory of each"
+ABOVE = f"{MEMORY}, above that of {BARE}"
+NOT_SERVED = "not served"
+LOST = "holds lost"
 ESTABLISHED = "01"
 OURS = """
 import sys
@@ -62,9 +68,10 @@ def run(bed: Bed) -> Outcome:
         ]
         key = bed.key()
         keeper = stack.enter_context(Client(address=bed.address))
-        wanted = Lock(keeper, key).acquire()
+        lock = Lock(keeper, key)
+        wanted = lock.acquire()
         ours = [stack.enter_context(_ours(bed, key)) for _ in range(size)]
-        pids = {"ours": [process.pid for process in ours]}
+        pids = {"ours": [process.pid for process in ours], BARE: [stack.enter_context(_bare())]}
         kinds: dict[str, Callable[[Bed, str], AbstractContextManager[int]]] = {
             "Go api.Lock": _go,
             "consul lock": _cli,
@@ -76,16 +83,21 @@ def run(bed: Bed) -> Outcome:
                 pids[name] = [stack.enter_context(start(bed, other)) for _ in range(others)]
             except Unavailable as error:
                 skipped.append(Skipped(name, str(error)))
+        until = time.monotonic() + PATIENCE
+        while len(lock.contenders()) < size and time.monotonic() < until:
+            time.sleep(1.0)
         time.sleep(SETTLING)
-        figures += [figure for name, some in pids.items() for figure in _look(bed, name, some, window)]
+        figures += _look(bed, pids, window)
+        memory = {figure.contender: figure.value.median for figure in figures if figure.what == MEMORY}
+        figures.append(_figure("ours", ABOVE, "KiB", memory["ours"] - memory[BARE]))
         began = time.monotonic()
         wanted.release()
         told = [process.communicate(timeout=PATIENCE)[0].split() for process in ours]
         served = [int(words[1]) for words in told if words[:1] == ["served"]]
         figures += [
             _figure("ours", "until all have had it", "s", time.monotonic() - began),
-            _figure("ours", "not served", "", size - len(served)),
-            _figure("ours", "holds lost", "", sum(served) + sum(not hold.is_held for hold in holds)),
+            _figure("ours", NOT_SERVED, "", size - len(served)),
+            _figure("ours", LOST, "", sum(served) + sum(not hold.is_held for hold in holds)),
         ]
     return Outcome(
         measure="fleet",
@@ -105,6 +117,18 @@ def _ours(bed: Bed, key: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own
         try:
             yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _bare() -> Iterator[int]:
+    command = [sys.executable, "-c", "import asyncio, json, ssl; print(); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own
+        if process.stdout is not None:
+            process.stdout.readline()  # until it has imported them
+        try:
+            yield process.pid
         finally:
             process.kill()
 
@@ -130,20 +154,25 @@ def _cli(bed: Bed, key: str) -> Iterator[int]:
             process.kill()
 
 
-def _look(bed: Bed, name: str, pids: list[int], window: float) -> Iterator[Figure]:
-    """Look at processes for a while."""
-    before = [_cpu(pid) for pid in pids]
-    counted: list[float] = []
+def _look(bed: Bed, pids: Mapping[str, Sequence[int]], window: float) -> Iterator[Figure]:
+    """Look at the processes of each kind for a while."""
+    before = {pid: _cpu(pid) for some in pids.values() for pid in some}
+    counted: dict[str, list[float]] = {name: [] for name in pids}
     began = time.monotonic()
     while time.monotonic() < began + window:
-        counted.append(_connections(bed.port, pids) / len(pids))
+        for name, some in pids.items():
+            counted[name].append(_connections(bed.port, some) / len(some))
         time.sleep(window / 20)
     minutes = (time.monotonic() - began) / 60
-    used = [after - each for after, each in zip((_cpu(pid) for pid in pids), before, strict=True)]
-    yield Figure(contender=name, what="connections of each", unit="", value=Spread.of(counted))
-    yield Figure(contender=name, what="CPU a minute", unit="ms", value=Spread.of(used, scale=1000 / minutes))
-    memory = [_memory(pid) for pid in pids]
-    yield Figure(contender=name, what="resident memory of each", unit="KiB", value=Spread.of(memory))
+    for name, some in pids.items():
+        used = [_cpu(pid) - before[pid] for pid in some]
+        memory = [kib for pid in some if (kib := _memory(pid))]
+        yield _figure(name, "ended before their turn", "", len(some) - len(memory))
+        yield Figure(contender=name, what=CONNECTIONS, unit="", value=Spread.of(counted[name]))
+        yield Figure(
+            contender=name, what="CPU a minute", unit="ms", value=Spread.of(used, scale=1000 / minutes)
+        )
+        yield Figure(contender=name, what=MEMORY, unit="KiB", value=Spread.of(memory))
 
 
 def _figure(name: str, what: str, unit: str, value: float) -> Figure:
@@ -156,19 +185,22 @@ def _cpu(pid: int) -> float:
 
 
 def _memory(pid: int) -> float:
+    """Return its resident memory, 0 when it has ended."""
     rows = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
-    return next(float(row.split()[1]) for row in rows if row.startswith("VmRSS"))
+    return next((float(row.split()[1]) for row in rows if row.startswith("VmRSS")), 0.0)
 
 
-def _connections(port: int, pids: list[int]) -> int:
+def _connections(port: int, pids: Iterable[int]) -> int:
     """Return how many connections these processes have open to a port."""
     own: set[str] = set()
     for pid in pids:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            try:
+        try:
+            entries = list(Path(f"/proc/{pid}/fd").iterdir())
+        except OSError:  # ended
+            continue
+        for entry in entries:
+            with suppress(OSError):  # closed meanwhile
                 own.add(str(entry.readlink()))
-            except OSError:  # closed meanwhile
-                continue
     rows = [line.split() for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
     return sum(
         row[3] == ESTABLISHED and int(row[2].partition(":")[2], 16) == port and f"socket:[{row[9]}]" in own

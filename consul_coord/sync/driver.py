@@ -50,7 +50,8 @@ SIGNAL_SLICE = 0.2
 
 One that arrives just before the system call blocks interrupts nothing: Ctrl-C would have to wait with it.
 """
-START_TIMEOUT = 10.0
+START_TIMEOUT = 60.0
+"""Seconds that starting the background may take: where a host starts hundreds of processes at once, many."""
 start_delay = 0.0
 """Seconds for which the first renewals and watches of each client may wait. For the command line."""
 

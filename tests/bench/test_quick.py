@@ -30,4 +30,12 @@ def test_the_quick_form_runs_and_its_counts_are_within_the_aims(measure: Measure
 def test_aims_are_of_measures_that_exist_and_each_is_there_once() -> None:
     assert len({(aim.measure, aim.what) for aim in AIMS}) == len(AIMS)
     assert {aim.measure for aim in AIMS} <= {measure.name for measure in MEASURES}
-    assert {"counts", "semaphore_counts", "handoff", "semaphore_crowd", "held", "capacity"} == COUNTED
+    assert {
+        "counts",
+        "semaphore_counts",
+        "handoff",
+        "semaphore_crowd",
+        "held",
+        "capacity",
+        "fleet",
+    } == COUNTED
