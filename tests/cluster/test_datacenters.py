@@ -134,7 +134,7 @@ def test_the_pages_program_locks_in_the_other_datacenter(
     (code,) = (text for text in pages.blocks("coordination-node", "python") if THERE in text)
     pages.run(code, folder=tmp_path, address=datacenters[HERE].address)
     held_at = {
-        name: Site.at(name, agent.address).operator.entry("jobs/nightly")
+        name: Site.at(name, agent.address).operator.entry("jobs/export")
         for name, agent in datacenters.items()
     }
     assert held_at[HERE] is None

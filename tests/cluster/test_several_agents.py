@@ -226,7 +226,7 @@ def test_the_pages_program_locks_though_its_first_agent_is_dead(cluster: RealClu
     cluster.clients[0].kill()
     pages.run(code, folder=tmp_path, address="http://127.0.0.1:1")  # it goes by its own addresses
     cluster.heal()
-    left = Site.at("second", second).operator.entry("jobs/nightly")
+    left = Site.at("second", second).operator.entry("jobs/replicate")
     assert left is not None, "it was held"
     assert "Session" not in left, "it is free"
 

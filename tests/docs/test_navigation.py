@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -40,3 +41,16 @@ def test_every_page_is_mentioned_once() -> None:
     nav = yaml.safe_load(text)["nav"]
     complete(nav, PAGES)
     assert Counter(mentioned(nav)) == Counter(PAGES)
+
+
+def test_no_two_pages_of_how_to_act_on_one_key() -> None:
+    # A page may leave a key with flags that another page's lock refuses.
+    users: dict[str, set[str]] = {}
+    for page in sorted((ROOT / "docs" / "howto").glob("*.md")):
+        for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+            for key in re.findall(
+                r"(?:Lock|LeaderElection|Semaphore|Once|Group)\(\s*[\w.]+,\s*\"([^\"]+)\"", block
+            ):
+                users.setdefault(key, set()).add(page.stem)
+    assert len(users) > 20
+    assert {key: pages for key, pages in users.items() if len(pages) > 1} == {}

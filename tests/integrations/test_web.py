@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = "service/shop/leader"
+ORDERS = "service/orders/leader"
 
 
 def page_into(folder: Path, page: str, *names: str) -> None:
@@ -77,12 +78,12 @@ def test_of_two_uvicorn_workers_one_leads(address: str, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "uvicorn", "shop:app", "--port", "0", "--workers", "2"]
         with serving(command, folder=tmp_path, address=address) as server:
             settled = eventually(lambda: accepted(server.ask("/settle", method="POST")))
-            now = leader(client, KEY)
+            now = leader(client, ORDERS)
             assert now is not None
             assert settled == {"term": now.term}
             assert server.ask("/healthz") == (200, {"healthy": True})
             server.end()
-        assert leader(client, KEY) is None
+        assert leader(client, ORDERS) is None
         assert {session.id for session in client.session.list().value} <= before
 
 
@@ -108,11 +109,11 @@ def test_fastapi_leads_locks_and_resigns(address: str, tmp_path: Path) -> None:
             )
         settled = eventually(lambda: accepted(server.ask("/settle", method="POST")))
         # Somebody else takes the leadership by force: what the application writes then is refused.
-        now = leader(client, KEY)
+        now = leader(client, ORDERS)
         assert now is not None
         assert now.term == settled["term"]
-        Lock(client, KEY).break_lock(now.session)
-        with Lock(client, KEY).hold(timeout=PATIENCE):
+        Lock(client, ORDERS).break_lock(now.session)
+        with Lock(client, ORDERS).hold(timeout=PATIENCE):
             assert server.ask("/settle", method="POST")[0] == 421
         assert server.end() in (0, -signal.SIGTERM), "".join(server.said)
-        assert leader(client, KEY) is None
+        assert leader(client, ORDERS) is None
