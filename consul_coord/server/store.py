@@ -38,6 +38,8 @@ SERVICES = "services"
 CHECKS = "checks"
 QUERIES = "prepared-queries"
 EXTINCT = "service_last_extinction"
+INDEX = "index"
+"""The first part of the mark of an index that has moved."""
 
 
 def fold(text: str) -> str:
@@ -115,6 +117,7 @@ class Store:
         self.checks: Table[CheckRecord] = Table(journal, _check_marks)
         self.queries: Table[QueryRecord] = Table(journal, lambda _key, _row: ((QUERIES,),))
         self._news: dict[Mark, None] = {}
+        self._moved: dict[Mark, None] = {}
 
     def index_of(self, *tables: str) -> int:
         """Return the highest index of the named tables; 0 when none was ever written."""
@@ -123,10 +126,12 @@ class Store:
     def changed(self, table: str, index: int) -> None:
         """Note that ``table`` was changed by the command at ``index``."""
         self.indexes[table] = index
+        self._moved[INDEX, table] = None
 
     def forgotten(self, name: str) -> None:
         """Forget the index of something that there is no more."""
         self.indexes.pop(name, None)
+        self._moved[INDEX, name] = None
 
     @contextmanager
     def command(self) -> Generator[int, None, None]:
@@ -134,6 +139,7 @@ class Store:
         self.raft_index += 1
         indexes = self.indexes.copy()
         self._journal.clear()
+        self._moved.clear()
         try:
             yield self.raft_index
         except BaseException:
@@ -146,6 +152,7 @@ class Store:
             for row in (old, new):
                 if row is not None:
                     self._news.update(dict.fromkeys(table.marks(key, row)))
+        self._news.update(self._moved)
         self._journal.clear()
 
     def take_news(self) -> tuple[Mark, ...]:

@@ -146,6 +146,26 @@ def test_no_wait_is_the_usual_wait(target: Target, pool: ThreadPoolExecutor, wai
     assert watch.result(DEADLINE).json[0]["Value"] == "dw=="
 
 
+def test_the_last_instance_of_a_service_that_is_renamed(target: Target, pool: ThreadPoolExecutor) -> None:
+    """The catalog tells its watchers; those of its health wait on."""
+    node, name = f"node-{target.unique}", f"web-{target.unique}"
+    register = {"Node": node, "Address": "10.0.0.9"}
+    target.put("/v1/catalog/register", {**register, "Service": {"ID": "w", "Service": name}})
+    gone = {**register, "Service": {"ID": "gone", "Service": f"gone-{target.unique}"}}
+    target.put("/v1/catalog/register", gone)
+    target.put("/v1/catalog/deregister", {"Node": node, "ServiceID": "gone"})
+    try:
+        listed = blocked(pool, target, f"/v1/catalog/service/{name}")
+        began = time.monotonic()
+        healthy = blocked(pool, target, f"/v1/health/service/{name}", wait="2s")
+        target.put("/v1/catalog/register", {**register, "Service": {"ID": "w", "Service": f"other-{name}"}})
+        assert listed.result(DEADLINE).json == []
+        assert healthy.result(DEADLINE).status == 200
+        assert time.monotonic() - began >= 2.0
+    finally:
+        target.put("/v1/catalog/deregister", {"Node": node})
+
+
 def test_sessions_share_one_index(target: Target) -> None:
     session = target.session()
     target.session()

@@ -14,7 +14,7 @@ from consul_coord.server import catalog
 from consul_coord.server.failures import Refusal
 from consul_coord.server.filters import compiled
 from consul_coord.server.services import destination
-from consul_coord.server.store import CHECKS, NODES, SERVICES, fold
+from consul_coord.server.store import CHECKS, INDEX, NODES, SERVICES, fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -96,14 +96,17 @@ def nearest_to(call: Call, near: str, rows: Sequence[R], node: Callable[[R], str
 
 
 def marks_of(name: str, found: Sequence[Instance], *, connect: bool, checks: bool) -> tuple[Mark, ...]:
-    """Return what is news about a service's instances; of one that there is not, only that it comes."""
+    """Return what is news about a service's instances; of one that there is not, only that it comes.
+
+    With their checks, instances are watched by the service's own index: so nobody is told when the last one is
+    given another name.
+    """
     if connect:
         return ((SERVICES,), (NODES,), (CHECKS,)) if checks else ((SERVICES,), (NODES,))
-    comes = ((SERVICES, "name", name),)
+    comes = (SERVICES, "name", name)
     if not found:
-        return comes
-    own_or_node = ((CHECKS, "service", name), (CHECKS, "service", "")) if checks else ()
-    return (*comes, (NODES,), *own_or_node)
+        return (comes,)
+    return ((INDEX, catalog.index_name(name)),) if checks else (comes, (NODES,))
 
 
 def index_of(store: Store, name: str, found: Iterable[Instance], *tables: str, connect: bool) -> int:
