@@ -7,17 +7,22 @@ Rules
   failed CAS).
 - The error that comes out never claims less doubt than any try has left: when an earlier one may have been
   applied, a last one that could not even connect says so too.
+- A request may wait in vain because the servers have no leader: newer versions of Consul refuse it only after
+  7 to 17 s. So the last moment of a long try is kept for asking the agent for the leader, and the error says
+  that there is none.
 - The first try runs without tenacity, which would cost more than the try itself; the repeats use its loop
   with this package's clock, randomness and sleep. This is the only module that imports it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from consul_coord.errors import (
     ConsulCoordError,
     DecodeError,
+    RequestTimeout,
     ResponseError,
     SessionCheckFailed,
     TransportError,
@@ -25,6 +30,7 @@ from consul_coord.errors import (
 )
 from consul_coord.events import Retried
 from consul_coord.http.backoff import delay
+from consul_coord.http.endpoints import status
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.messages import Retry
 
@@ -33,6 +39,13 @@ if TYPE_CHECKING:
     from consul_coord.io import IO, Signal
 
 T = TypeVar("T")
+
+LONG_TRY: Final = 5.0
+"""Seconds from which on a try that is not answered asks for the reason. Consul 1.8 names it after 7 s."""
+LAST_MOMENT: Final = 0.25
+"""Seconds of such a try that are kept for asking."""
+
+_LEADER: Final = status.leader()
 
 
 def may_repeat(request: Request, error: BaseException) -> bool:
@@ -70,9 +83,12 @@ async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
     """Send a call once and decode its reply. Raises whatever comes of it."""
     io.count("requests")
     io.contact.asked()
+    kept = LAST_MOMENT if deadline - io.now() >= LONG_TRY else 0.0
     try:
-        answer = call.decode(await io.send(call.request, deadline=deadline))
+        answer = call.decode(await io.send(call.request, deadline=deadline - kept))
     except ConsulCoordError as error:
+        if kept and isinstance(error, RequestTimeout):
+            await _name_missing_leader(io, error, deadline)
         _note(io, error)
         raise
     io.contact.heard()
@@ -93,6 +109,20 @@ async def wait_once(
         io.count("wakeups")
         io.contact.heard()
     return answer
+
+
+async def _name_missing_leader(io: IO, error: RequestTimeout, deadline: float) -> None:
+    """Say in an error that there is no leader, if the agent says so before ``deadline``. Returns then."""
+    request = replace(_LEADER.request, urgent=True, keep=0.0)
+    io.count("requests")
+    try:
+        leader = _LEADER.decode(await io.send(request, deadline=deadline))
+    except ConsulCoordError:
+        pass
+    else:
+        if leader is None:
+            error.args = (f"{error}. Consul's servers have no leader: it passes when they have elected one",)
+    await io.sleep(deadline - io.now())  # another try in what is left would tell less
 
 
 def _note(io: IO, error: ConsulCoordError) -> None:

@@ -149,3 +149,28 @@ def test_delays() -> None:
     assert delay(10_000, 1.0) == MOST
     assert delay(10_000, 0.0, most=15.0) == 7.5
     assert all(0 < delay(n, r / 10) <= MOST for n in range(1, 60) for r in range(10))
+
+
+@pytest.mark.parametrize(
+    ("leader", "named"),
+    [(ok(""), True), (ok("10.0.0.1:8300"), False), (refusal(500), False), (lost(), False)],
+)
+def test_a_long_try_without_an_answer_names_a_missing_leader(leader: Response, *, named: bool) -> None:
+    io = FakeIO()
+    began = io.time
+    io.expect("PUT", "/v1/kv/k", ok(value=True), takes=17.0)
+    io.expect("GET", "/v1/status/leader", leader)
+    with pytest.raises(RequestTimeout) as caught:
+        io.run(perform(io, kv.put("k", b""), deadline=began + 10.0, attempt=10.0))
+    assert ("servers have no leader" in str(caught.value)) is named
+    assert ("servers have no leader" in str(io.contact._error)) is named
+    assert io.time == began + 10.0
+    assert io.paths == ["/v1/kv/k", "/v1/status/leader"]
+
+
+def test_a_short_try_has_no_time_to_ask() -> None:
+    io = FakeIO()
+    io.expect("PUT", "/v1/kv/k", ok(value=True), takes=17.0)
+    with pytest.raises(RequestTimeout):
+        io.run(perform(io, kv.put("k", b"", cas=1), deadline=io.time + 4.0, attempt=4.0))
+    assert io.paths == ["/v1/kv/k"]

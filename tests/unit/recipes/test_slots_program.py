@@ -255,7 +255,7 @@ class TestTaking:
         bench.makes(US)
         bench.joins(contender(US, at=10))
         own = contender(US, at=20, created=10, held=True)
-        bench.io.expect("PUT", "/v1/txn", txn_done(own, record(US, at=20), own), takes=9.9)
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, record(US, at=20), own), takes=9.7)
         bench.io.at(
             bench.io.now() + 1,
             lambda: bench.core.sessions.end(next(iter(bench.core.sessions)), LossReason.EXPIRED),
@@ -709,6 +709,7 @@ class TestLeaving:
         bench.io.expect("PUT", "/v1/txn", lost())
         bench.io.expect("DELETE", f"/v1/kv/{P}/{US}", lost())
         bench.io.expect("PUT", "/v1/session/destroy", lost(), takes=BUDGET)
+        bench.io.expect("GET", "/v1/status/leader", lost())
         assert bench.release(hold) is ReleaseOutcome.UNKNOWN
         assert bench.destroyed()[-1] == US
         assert bench.core.reaper.pending == 0
