@@ -98,8 +98,8 @@ def nearest_to(call: Call, near: str, rows: Sequence[R], node: Callable[[R], str
 def marks_of(name: str, found: Sequence[Instance], *, connect: bool, checks: bool) -> tuple[Mark, ...]:
     """Return what is news about a service's instances; of one that there is not, only that it comes.
 
-    With their checks, instances are watched by the service's own index: so nobody is told when the last one
-    is given another name.
+    With their checks, instances are watched by the service's own index, which stays when the last one gets
+    another name.
     """
     if connect:
         return ((SERVICES,), (NODES,), (CHECKS,)) if checks else ((SERVICES,), (NODES,))
