@@ -19,20 +19,26 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, runtime_checkabl
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from datetime import timedelta
     from types import TracebackType
     from typing import Any, Self
 
     from consul_coord.models import HoldState, LeaderInfo, LossReason, ReleaseOutcome
+    from consul_coord.models.once import OnceResult
 
 __all__ = [
     "AsyncElectionLike",
     "AsyncHoldLike",
     "AsyncLockLike",
     "AsyncLossEventLike",
+    "AsyncOnceLike",
+    "AsyncOnceRunLike",
     "ElectionLike",
     "HoldLike",
     "LockLike",
     "LossEventLike",
+    "OnceLike",
+    "OnceRunLike",
 ]
 
 T = TypeVar("T")
@@ -268,6 +274,56 @@ class ElectionLike(Protocol):
 
 
 @runtime_checkable
+class OnceRunLike(HoldLike, Protocol):
+    """The right to run one slot of a job: ``OnceRun``."""
+
+    @property
+    def slot(self) -> str:
+        """The slot to run."""
+        ...
+
+    def record(self, *, failed: bool = False) -> OnceResult[Any]:
+        """Record that the run has succeeded, or ``failed``. Raises LockLost, NotHeld."""
+        ...
+
+
+@runtime_checkable
+class OnceLike(Protocol):
+    """A job that runs once in each slot: ``Once``."""
+
+    @property
+    def key(self) -> str:
+        """The key of the job."""
+        ...
+
+    def run(
+        self,
+        fn: Callable[[OnceRunLike], T],
+        *,
+        slot: str | None = None,
+        period: float | timedelta | None = None,
+        align: bool = True,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+    ) -> OnceResult[T]:
+        """Call ``fn(run)`` if no run of this slot, or of a later one, has succeeded yet."""
+        ...
+
+    def last(self) -> OnceResult[Any] | None:
+        """Return what is recorded of the last run, or None before the first."""
+        ...
+
+    def forget(self) -> bool:
+        """Delete the record; return whether there was one."""
+        ...
+
+    def cancel(self) -> None:
+        """End all calls that wait, with AcquireCancelled."""
+        ...
+
+
+@runtime_checkable
 class AsyncLossEventLike(Protocol):
     """Tells of a loss: ``AsyncHold.lost``."""
 
@@ -435,3 +491,53 @@ class AsyncElectionLike(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
+
+
+@runtime_checkable
+class AsyncOnceRunLike(AsyncHoldLike, Protocol):
+    """The right to run one slot of a job: ``AsyncOnceRun``."""
+
+    @property
+    def slot(self) -> str:
+        """The slot to run."""
+        ...
+
+    async def record(self, *, failed: bool = False) -> OnceResult[Any]:
+        """Record that the run has succeeded, or ``failed``. Raises LockLost, NotHeld."""
+        ...
+
+
+@runtime_checkable
+class AsyncOnceLike(Protocol):
+    """A job that runs once in each slot: ``AsyncOnce``."""
+
+    @property
+    def key(self) -> str:
+        """The key of the job."""
+        ...
+
+    async def run(
+        self,
+        fn: Callable[[AsyncOnceRunLike], Awaitable[T]],
+        *,
+        slot: str | None = None,
+        period: float | timedelta | None = None,
+        align: bool = True,
+        timeout: float | None = None,
+        max_hold: float | None = None,
+        interrupt: bool = False,
+    ) -> OnceResult[T]:
+        """Await ``fn(run)`` if no run of this slot, or of a later one, has succeeded yet."""
+        ...
+
+    async def last(self) -> OnceResult[Any] | None:
+        """Return what is recorded of the last run, or None before the first."""
+        ...
+
+    async def forget(self) -> bool:
+        """Delete the record; return whether there was one."""
+        ...
+
+    def cancel(self) -> None:
+        """End all calls that wait, with AcquireCancelled."""
+        ...

@@ -18,6 +18,7 @@ from consul_coord import (
     AsyncClient,
     AsyncLeaderElection,
     AsyncLock,
+    AsyncOnce,
     AsyncPermit,
     Client,
     HoldState,
@@ -29,6 +30,7 @@ from consul_coord import (
     LockLost,
     LossReason,
     NotHeld,
+    Once,
     ReleaseOutcome,
     RequestTimeout,
     Semaphore,
@@ -38,19 +40,27 @@ from consul_coord.protocols import (
     AsyncHoldLike,
     AsyncLockLike,
     AsyncLossEventLike,
+    AsyncOnceLike,
+    AsyncOnceRunLike,
     ElectionLike,
     HoldLike,
     LockLike,
     LossEventLike,
+    OnceLike,
+    OnceRunLike,
 )
 from consul_coord.server import ReferenceServer
 from consul_coord.testing.fakes import (
     AsyncFakeElection,
     AsyncFakeHold,
     AsyncFakeLock,
+    AsyncFakeOnce,
+    AsyncFakeOnceRun,
     AsyncFakeSemaphore,
     FakeElection,
     FakeLock,
+    FakeOnce,
+    FakeOnceRun,
     FakeSemaphore,
 )
 
@@ -581,6 +591,126 @@ async def test_several_slots_at_once_for_tasks() -> None:
         await slots.acquire(permits=4)
 
 
+# -- jobs
+
+
+@pytest.fixture(params=["fake", "embedded server"])
+def job(request: pytest.FixtureRequest) -> Iterator[OnceLike]:
+    if request.param == "fake":
+        yield FakeOnce(KEY)
+        return
+    with ReferenceServer() as server, Client(address=server.address) as client:
+        yield Once(client, KEY)
+
+
+def test_a_job_runs_once_in_each_slot(job: OnceLike) -> None:
+    assert job.last() is None
+    first = job.run(lambda run: (run.slot, run.is_held), slot="1", timeout=PATIENCE)
+    assert (first.ran, first.slot, first.failed, first.value) == (True, "1", False, ("1", True))
+    again = job.run(lambda run: run.slot, slot="1", timeout=PATIENCE)
+    assert (again.ran, again.slot, again.fence, again.value) == (False, "1", first.fence, None)
+    later = job.run(lambda run: run.fence, slot="2", timeout=PATIENCE)
+    assert later.value == later.fence
+    assert later.fence > first.fence
+    assert not job.run(lambda run: run.slot, slot="1", timeout=PATIENCE).ran
+    last = job.last()
+    assert last is not None
+    assert (last.slot, last.fence) == ("2", later.fence)
+    assert (job.forget(), job.forget(), job.last()) == (True, False, None)
+    assert job.run(lambda run: run.slot, period=3600, timeout=PATIENCE).ran
+    with pytest.raises(InvalidArgument):
+        job.run(lambda run: run.slot)
+
+
+def test_a_failed_run_is_recorded_and_run_again(job: OnceLike) -> None:
+    def fail(_: OnceRunLike) -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        job.run(fail, slot="1", timeout=PATIENCE)
+    last = job.last()
+    assert last is not None
+    assert last.failed
+    assert job.run(lambda run: run.slot, slot="1", timeout=PATIENCE).ran
+
+
+def test_what_other_hosts_did_is_for_the_test_to_say() -> None:
+    once = FakeOnce("k", wall=lambda: 7.0, retry_failed=False)
+    once.ran_elsewhere("2", by="host b")
+    found = once.run(lambda run: run.slot, slot="2")
+    assert (found.ran, found.by, found.at) == (False, "host b", 7.0)
+    once.ran_elsewhere("3", failed=True)
+    assert once.run(lambda run: run.slot, slot="3").failed, "left alone, as was asked for"
+
+    def work(run: FakeOnceRun) -> None:
+        once.lose()
+        run.check()
+
+    with pytest.raises(LockLost):
+        once.run(work, slot="4")
+    last = once.last()
+    assert last is not None
+    assert last.slot == "3"
+    begun = once.begin(slot="4")
+    assert isinstance(begun, FakeOnceRun)
+    assert begun.record().ran
+    begun.release()
+    with pytest.raises(NotHeld):
+        begun.record()
+
+
+def test_waiting_runs_are_cancelled_and_see_the_record() -> None:
+    once = FakeOnce("k")
+    begun = once.begin(slot="1")
+    assert isinstance(begun, FakeOnceRun)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(once.run, lambda run: run.slot, slot="1", timeout=PATIENCE)
+        begun.record()
+        begun.release()
+        assert not waiting.result(PATIENCE).ran
+        begun = once.begin(slot="2")
+        assert isinstance(begun, FakeOnceRun)
+        waiting = pool.submit(once.run, lambda run: run.slot, slot="2", timeout=PATIENCE)
+        while not waiting.done():
+            once.cancel()
+        with pytest.raises(AcquireCancelled):
+            waiting.result()
+
+
+@pytest.mark.anyio
+async def test_async_jobs() -> None:
+    once = AsyncFakeOnce("k")
+
+    async def work(run: AsyncOnceRunLike) -> str:
+        return run.slot
+
+    async def fail(_: AsyncOnceRunLike) -> None:
+        raise KeyError("a bug")
+
+    async def lose(_: AsyncOnceRunLike) -> None:
+        once.lose()
+        await anyio.sleep(PATIENCE)
+
+    assert await once.last() is None
+    assert (await once.run(work, slot="1")).value == "1"
+    assert not (await once.run(work, slot="1")).ran
+    with pytest.raises(KeyError):
+        await once.run(fail, slot="2")
+    with pytest.raises(LockLost):
+        await once.run(lose, slot="3")
+    last = await once.last()
+    assert last is not None
+    assert (last.slot, last.failed) == ("2", True)
+    once.ran_elsewhere("4")
+    assert not (await once.run(work, slot="3")).ran
+    assert await once.forget()
+    once.cancel()
+    begun = await once.begin(period=60)
+    assert isinstance(begun, AsyncFakeOnceRun)
+    assert (await begun.record()).ran
+    await begun.release()
+
+
 # -- the protocols
 
 
@@ -596,11 +726,16 @@ def test_everything_is_what_its_protocol_says() -> None:
             assert isinstance(election, ElectionLike)
             with election:
                 assert isinstance(election.wait_for_leadership(timeout=PATIENCE), HoldLike)
+        for once in (Once(client, "o"), FakeOnce()):
+            assert isinstance(once, OnceLike)
+            assert once.run(lambda run: isinstance(run, OnceRunLike), slot="1").value
     unused = AsyncClient()
     for async_lock in (AsyncLock(unused, "a"), AsyncFakeLock()):
         assert isinstance(async_lock, AsyncLockLike)
     for async_election in (AsyncLeaderElection(unused, "e"), AsyncFakeElection()):
         assert isinstance(async_election, AsyncElectionLike)
+    for async_once in (AsyncOnce(unused, "a"), AsyncFakeOnce()):
+        assert isinstance(async_once, AsyncOnceLike)
     assert not isinstance(threading.Lock(), LockLike)
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins for locks and elections, in memory, for unit tests of code that takes ``consul_coord.protocols``.
+"""Fakes of locks, elections and jobs, in memory, for tests of code that takes ``consul_coord.protocols``.
 
 They need no server, no client and no clock, and the test says what happens: ``lose()``, ``elect()``.
 They keep these promises: one holder at a time within the process (for a semaphore, as many as its limit), and
@@ -24,14 +24,19 @@ from consul_coord.testing.fakes.coroutine import (
     AsyncFakeLock,
     AsyncFakeSemaphore,
 )
+from consul_coord.testing.fakes.jobs import AsyncFakeOnce, AsyncFakeOnceRun, FakeOnce, FakeOnceRun
 
 __all__ = [
     "AsyncFakeElection",
     "AsyncFakeHold",
     "AsyncFakeLock",
+    "AsyncFakeOnce",
+    "AsyncFakeOnceRun",
     "AsyncFakeSemaphore",
     "FakeElection",
     "FakeHold",
     "FakeLock",
+    "FakeOnce",
+    "FakeOnceRun",
     "FakeSemaphore",
 ]

@@ -139,9 +139,10 @@ class FakeLock(BaseLock[FakeHold]):
     def _try(self, permits: int) -> FakeHold | None:
         self._refuse_second()
         owner = threading.current_thread()
-        return self._slots.take(
-            lambda fence: FakeHold(self._slots, fence, owner, changed=self._changed), permits=permits
-        )
+        return self._slots.take(lambda fence: self._made(fence, owner), permits=permits)
+
+    def _made(self, fence: int, owner: object) -> FakeHold:
+        return FakeHold(self._slots, fence, owner, changed=self._changed)
 
     def release(self) -> ReleaseOutcome:
         """Give up the hold of the calling thread. Raises NotHeld."""

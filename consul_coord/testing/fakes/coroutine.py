@@ -184,9 +184,10 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
 
     def _take(self, permits: int) -> AsyncFakeHold | None:
         owner = get_current_task().id
-        return self._slots.take(
-            lambda fence: AsyncFakeHold(self._slots, fence, owner, news=self._news), permits=permits
-        )
+        return self._slots.take(lambda fence: self._made(fence, owner), permits=permits)
+
+    def _made(self, fence: int, owner: object) -> AsyncFakeHold:
+        return AsyncFakeHold(self._slots, fence, owner, news=self._news)
 
     async def try_acquire(self, *, max_hold: float | None = None) -> AsyncFakeHold | None:  # noqa: ARG002 - no time passes in a fake
         """Take it if it is free, else return None. Raises AlreadyHeld when this task has it."""
