@@ -99,25 +99,27 @@ _CONNECTION = (
         "--address",
         metavar="ADDRESS",
         multiple=True,
-        help="host:port, http(s)://host:port or unix:///path (else CONSUL_HTTP_ADDR or 127.0.0.1:8500); "
+        help="host:port, http(s)://host:port or unix:///path (otherwise CONSUL_HTTP_ADDR or 127.0.0.1:8500); "
         "once for each agent of the cluster that may be used.",
     ),
     click.option(
         "--token-file",
         metavar="FILE",
-        help="File with the ACL token (else CONSUL_HTTP_TOKEN_FILE or CONSUL_HTTP_TOKEN).",
+        help="File with the ACL token (otherwise CONSUL_HTTP_TOKEN_FILE or CONSUL_HTTP_TOKEN).",
     ),
     click.option(
         "--ca-cert",
         metavar="FILE",
-        help="File with the certificates to trust, for https (else CONSUL_CACERT).",
+        help="File with the certificates to trust, for https (otherwise CONSUL_CACERT).",
     ),
     click.option("--datacenter", metavar="NAME", help="Datacenter to use (default: the agent's own)."),
     click.option(
-        "--namespace", metavar="NAME", help="Namespace, in Consul Enterprise (else CONSUL_NAMESPACE)."
+        "--namespace", metavar="NAME", help="Namespace, in Consul Enterprise (otherwise CONSUL_NAMESPACE)."
     ),
     click.option(
-        "--partition", metavar="NAME", help="Admin partition, in Consul Enterprise (else CONSUL_PARTITION)."
+        "--partition",
+        metavar="NAME",
+        help="Partition, in Consul Enterprise (otherwise CONSUL_PARTITION).",
     ),
     as_json,
 )

@@ -26,7 +26,7 @@ Examples:
   consul-coord sessions --name 'consul-coord lock *' --json
   consul-coord sessions --name 'consul-coord lock jobs/nightly' --destroy
 
-To destroy a session ends all its holds; their keys stay locked for its lock-delay. At a terminal it asks for
+Destroying a session ends all its holds; their keys stay locked for its lock-delay. At a terminal it asks for
 confirmation, unless there is --yes. Without permission to read sessions the list is empty.
 """
 
