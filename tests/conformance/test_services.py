@@ -357,6 +357,7 @@ def test_the_agent_tells_the_health_of_its_services(target: Target, own: str) ->
         assert answer.headers["X-Consul-Reason"] == status
         text = target.get(f"/v1/agent/health/service/name/{own}?format=text")
         assert (text.status, text.text) == (code, status)
+        assert text.headers["Content-Type"].startswith("text/plain")
     assert target.get("/v1/agent/health/service/name/none").status == 404
     assert target.get("/v1/agent/health/service/id/none").json["Service"] is None
 
@@ -366,6 +367,10 @@ def test_the_agent_tells_its_members(target: Target) -> None:
     assert (member["Name"], member["Status"], member["Tags"]["role"]) == (target.node, 1, "consul")
     (wide,) = target.get("/v1/agent/members?wan=1").json
     assert wide["Name"] == f"{target.node}.dc1"
+    assert member["Tags"].keys() - wide["Tags"].keys() == {"wan_join_port"}
+    assert {"build", "dc", "ft_fs", "id", "port", "raft_vsn", "vsn", "vsn_max", "vsn_min"} <= wide[
+        "Tags"
+    ].keys()
 
 
 def test_a_check_that_is_carried_out(target: Target, own: str) -> None:

@@ -110,10 +110,16 @@ def _member(state: ConsulState, *, wan: bool = False) -> dict[str, object]:
             "acls": "0" if state.config.acl is None else "1",
             "build": f"{state.config.version}:",
             "dc": state.datacenter,
+            "ft_fs": "1",
             "id": state.node_id,
             "port": state.server_address.rpartition(":")[2],
+            "raft_vsn": "3",
             "role": "consul",
             "segment": "",
+            "vsn": "2",
+            "vsn_max": "3",
+            "vsn_min": "2",
+            **({} if wan else {"wan_join_port": str(_WAN_PORT)}),
         },
         "Status": _ALIVE,
         "ProtocolMin": 1,
@@ -377,7 +383,7 @@ def _may_see(call: Call, check: CheckRecord) -> bool:
 
 UPDATE: dict[str, gojson.Reader] = {"Status": gojson.text, "Output": gojson.text}
 
-_PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
+_PLAIN = (("Content-Type", "text/plain"),)
 _NO_DEFINITION: dict[str, object] = {
     **dict.fromkeys(("Interval", "Timeout", "DeregisterCriticalServiceAfter"), "0s"),
     "HTTP": "",
