@@ -79,6 +79,7 @@ SOMETIMES = (
     "slot-take refused",
     "slot-take refused thrice",
     "slot session used again",
+    "several slots taken",
     "dead holder pruned",
     "slot in lock-delay",
     "holder of a slot died",
