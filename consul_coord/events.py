@@ -7,6 +7,8 @@ Rules
 - The log has a loss or a failing agent as a warning, a bug as an error, and everything else for debugging.
 - An outage is two lines for each client: ``OutageBegan`` as a warning, ``OutageEnded`` as information. The
   events of each session, ``Jeopardy`` and ``Renewed``, are for debugging.
+- All kinds share one ``repr`` and one comparison: to have them generated for each would cost every start of a
+  process a tenth of a millisecond a kind.
 """
 
 from __future__ import annotations
@@ -24,12 +26,22 @@ MOST_NAMED = 3
 """How many keys a sentence names."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Event:
     """Base of all events."""
 
     level: ClassVar[int] = logging.DEBUG
     """How the log ranks events of this kind."""
+
+    def __repr__(self) -> str:
+        parts = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and _values(self) == _values(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *_values(self)))
 
     @property
     def rank(self) -> int:
@@ -42,7 +54,11 @@ class Event:
         return f"{type(self).__name__} " + " ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
+def _values(event: Event) -> tuple[object, ...]:
+    return tuple(getattr(event, f.name) for f in fields(event))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Waiting(Event):
     """An acquire did not succeed at once."""
 
@@ -54,7 +70,7 @@ class Waiting(Event):
         return f"waiting for {self.key}: {self.blocker.describe()}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Acquired(Event):
     """A hold was granted."""
 
@@ -68,7 +84,7 @@ class Acquired(Event):
         return f"acquired {self.key} after {self.waited:.2f} s (fence {self.fence}, session {self.session})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TimedOut(Event):
     """An acquire or a single try gave up: its time was over, and this stood in the way."""
 
@@ -81,7 +97,7 @@ class TimedOut(Event):
         return f"gave up waiting for {self.key} after {self.waited:.2f} s: {self.blocker.describe()}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OutageBegan(Event):
     """A renewal failed, the first one of an outage: the client retries until contact is back."""
 
@@ -101,7 +117,7 @@ class OutageBegan(Event):
         return f"no contact with Consul for {self.silent:.1f} s ({self.error}): {held}{then}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OutageEnded(Event):
     """Consul renews the client's sessions again; the holds that were lost meanwhile have been reported."""
 
@@ -118,7 +134,7 @@ class OutageEnded(Event):
         return f"contact with Consul is back after {self.seconds:.1f} s: {_held(self.keys, self.remaining)}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Renewed(Event):
     """A session's lease was extended; ``remaining`` seconds are left now.
 
@@ -137,7 +153,7 @@ class Renewed(Event):
         return f"renewed session {self.session}{again}: its lease lasts another {self.remaining:.1f} s"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Jeopardy(Event):
     """A renewal failed; the lease still has ``remaining`` seconds.
 
@@ -161,7 +177,7 @@ class Jeopardy(Event):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lost(Event):
     """A hold ended without being released."""
 
@@ -177,7 +193,7 @@ class Lost(Event):
         return f"lost {self.key} (fence {self.fence}, session {self.session}): {reason}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Released(Event):
     """A hold was given up."""
 
@@ -196,7 +212,7 @@ class Released(Event):
         return f"{outcome} {self.key} (fence {self.fence}, session {self.session})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HandedOver(Event):
     """A hold goes on without this client, for whoever resumes its exported session."""
 
@@ -209,7 +225,7 @@ class HandedOver(Event):
         return f"left {self.key} (fence {self.fence}) to the client that resumes session {self.session}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FencesRestarted(Event):
     """A hold got a lower fence than an earlier one: the servers' data were restored or rebuilt."""
 
@@ -226,7 +242,7 @@ class FencesRestarted(Event):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Elected(Event):
     """A candidate of this client leads now."""
 
@@ -239,7 +255,7 @@ class Elected(Event):
         return f"elected leader of {self.key} (term {self.term}, session {self.session})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Resigned(Event):
     """A leader of this client gives its leadership up."""
 
@@ -252,7 +268,7 @@ class Resigned(Event):
         return f"resigned as leader of {self.key} (term {self.term}, session {self.session})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Joined(Event):
     """This client is a member of a group now; ``again``: it had been one, and had lost that."""
 
@@ -272,7 +288,7 @@ class Joined(Event):
         return f"{verb} {self.key} (session {self.session})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Forgotten(Event):
     """A hold was dropped without being released; it is given back in the background."""
 
@@ -289,7 +305,7 @@ class Forgotten(Event):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Overwritten(Event):
     """Somebody else wrote the value of a held key; the hold itself goes on."""
 
@@ -303,7 +319,7 @@ class Overwritten(Event):
         return f"another client wrote the value of {self.key}, which is still held here"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SessionDiffers(Event):
     """The server keeps a session with other settings than were asked for."""
 
@@ -318,7 +334,7 @@ class SessionDiffers(Event):
         return f"Consul gave session {self.session} the {self.setting} {self.got} instead of {self.asked}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ShortHorizon(Event):
     """A session's TTL or lock-delay is under 1 s: it is renewed at two fifths of these ``horizon`` seconds.
 
@@ -337,7 +353,7 @@ class ShortHorizon(Event):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SlotAhead(Event):
     """A job did not run because its record names a slot in the future: a clock is wrong, here or there."""
 
@@ -359,7 +375,7 @@ class SlotAhead(Event):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FailedOver(Event):
     """Requests go to another agent from now on: the address of the one that served, and the new one's."""
 
@@ -372,7 +388,7 @@ class FailedOver(Event):
         return f"the agent at {self.old} does not serve: requests go to {self.new} from now on"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ConnectionsRefused(Event):
     """The agent takes no more connections from this address, by ``limits.http_max_conns_per_client``.
 
@@ -391,7 +407,7 @@ class ConnectionsRefused(Event):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AgentRefused(Event):
     """One of several addresses leads to another cluster or datacenter: it is not used."""
 
@@ -404,7 +420,7 @@ class AgentRefused(Event):
         return f"{self.reason}. It is not used: correct the list of addresses"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Retried(Event):
     """A request is sent again."""
 
@@ -417,7 +433,7 @@ class Retried(Event):
         return f"retrying {self.method} {self.path}: {self.error}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cleaned(Event):
     """The client looked for leftovers of an ended attempt, and removed them.
 
@@ -434,7 +450,7 @@ class Cleaned(Event):
         return f"cleaned up {what}" if self.found else f"found nothing to clean up at {what}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Failed(Event):
     """A background program or a user's callback raised: a bug there, which ended nothing else."""
 
