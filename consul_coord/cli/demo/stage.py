@@ -123,8 +123,8 @@ class Stage:
         self._told: queue.SimpleQueue[tuple[_Actor, bytes]] = queue.SimpleQueue()
         self._due: list[tuple[float, Callable[[], object]]] = []
         self._actors: list[_Actor] = []
-        self._holders: dict[str, str] = {}
-        """The workers by the session that each has reported."""
+        self._granted = 0
+        """How many workers have had the lock."""
         self._holding: _Actor | None = None
         self._early: list[tuple[_Actor, dict[str, Any]]] = []
         """Reports of holds that came before the report of the end of the hold before."""
@@ -202,14 +202,16 @@ class Stage:
                 self._early.append((actor, news))
                 return
             self._holding = actor
-            self._holders[news["session"]] = actor.name
+            self._granted += 1
             detail = f"fence {news['fence']}"
-            second = len(self._holders) == VICTIM
+            second = self._granted == VICTIM
             self._due.append(
                 (time.monotonic() + WORK, lambda: self._kill(actor) if second else actor.go_on())
             )
         elif what == "waiting":
-            detail = self._blocked(news["blocker"])
+            if news["blocker"]["kind"] == "held" and not news["holders"]:
+                return  # a refused try, which names no holder: the next look does
+            detail = self._blocked(news)
         elif what in {"jeopardy", "lost"}:
             detail = str(news.get("error") or news.get("reason"))
         elif what == "started":
@@ -224,9 +226,10 @@ class Stage:
         for actor, news in early:
             self._hear(actor, news)
 
-    def _blocked(self, blocker: dict[str, Any]) -> str:
+    def _blocked(self, news: dict[str, Any]) -> str:
+        blocker = news["blocker"]
         if blocker["kind"] == "held":
-            return f"held by {self._holders.get(blocker['session'], 'another worker')}"
+            return f"held by {news['holders'][0]}"
         if blocker["kind"] == "queued":
             return f"place {blocker['position'] or 1} in the queue"
         return _BLOCKED.get(blocker["kind"], str(blocker["kind"]))

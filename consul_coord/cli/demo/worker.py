@@ -18,6 +18,7 @@ import threading
 import time
 
 from consul_coord import Client, Event, Lock, SessionSpec
+from consul_coord.events import Waiting
 
 GIVE_UP = 120.0
 """Seconds that a worker waits for the lock at most."""
@@ -65,7 +66,10 @@ class _Teller:
 
     def on_event(self, event: Event) -> None:
         name = type(event).__name__.lower()
-        if name in {"waiting", "jeopardy", "lost"}:
+        if isinstance(event, Waiting):
+            holders = [holder.value.decode() for holder in event.blocker.holders]
+            _tell(name, **dataclasses.asdict(event), holders=holders)
+        elif name in {"jeopardy", "lost"}:
             _tell(name, **dataclasses.asdict(event))
 
 
