@@ -45,6 +45,7 @@ NEVER_FOR_A_LOCK = (
     "consul_coord.server",
     "consul_coord.testing",
     "decimal",
+    "encodings.idna",
     "fractions",
     "httpcore",
     "httpx",

@@ -69,7 +69,8 @@ def places_of(settings: Settings) -> list[Place]:
     """Return where the agent is. Looking up a name may take long."""
     if settings.uds is not None:
         return [(socket.AF_UNIX, settings.uds)]
-    found = socket.getaddrinfo(settings.dial or settings.host, settings.port, type=socket.SOCK_STREAM)
+    host = (settings.dial or settings.host).encode("ascii")  # text would load the codec of other names
+    found = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)
     return [(family, address) for family, _, _, _, address in found]
 
 
