@@ -179,7 +179,7 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         """
         what = self._semaphore.of(permits)
         take = functools.partial(self._taken, what, timeout, max_hold=max_hold, cancel=cancel)
-        return AsyncHeld(self.prefix, take, interrupt=interrupt, owners=self._semaphore.owners)
+        return AsyncHeld(self._semaphore.name, take, interrupt=interrupt, owners=self._semaphore.owners)
 
     async def run(
         self,

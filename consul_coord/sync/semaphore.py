@@ -180,7 +180,7 @@ class Semaphore(Holdable[Permit]):
         """
         what = self._semaphore.of(permits)
         take = functools.partial(self._taken, what, timeout, max_hold=max_hold, cancel=cancel)
-        return Held(self.prefix, take, interrupt=interrupt, owners=self._semaphore.owners)
+        return Held(self._semaphore.name, take, interrupt=interrupt, owners=self._semaphore.owners)
 
     def run(
         self,

@@ -432,9 +432,9 @@ BROKEN = (
         Mutation(
             "a release gives one back after the other",
             PermitKind,
-            "_deletes",
-            "for pair in self._further",
-            "for pair in ()",
+            "_leave_tidily",
+            "*self._further_deletes,",
+            "",
         ),
         SEVERAL.test_one_transaction_gives_all_back,
     ),

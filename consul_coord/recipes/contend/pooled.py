@@ -71,7 +71,7 @@ class PooledAttempt(Attempt):
     def _all_valid(self) -> bool:
         """Return whether all present sessions may be relied on."""
         now = self.io.now()
-        return all(pooled.kept.lease.is_valid(now) for pooled in self.mine)
+        return not [pooled for pooled in self.mine if not pooled.kept.lease.is_valid(now)]
 
     def _claim(self, pooled: PooledSession) -> None:
         self.client.attend()  # not long before: making a session may have taken its time

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from consul_coord.recipes.semaphore.kind import Memory
     from consul_coord.recipes.semaphore.plan import SemaphorePlan
     from consul_coord.recipes.semaphore.slots import Listing, Record, Take, Verdict
+    from consul_coord.recipes.session.keeping import KeptSession
+    from consul_coord.recipes.session.pool import PooledSession
 
 _CONSISTENT = ReadOptions(consistency="consistent")
 
@@ -241,7 +243,7 @@ class PermitAttempt(PooledAttempt):
         left = None if self.plan.fair or not self.session else self.memory.recall(self.permits)
         if left is None or self._limit_seen is not None or left.limit != self._own_limit:
             return None
-        record = left.with_holders((*left.holders, *(pooled.id for pooled in self.mine)))
+        record = left.with_holders((*left.holders, *[pooled.id for pooled in self.mine]))
         try:
             result = await self._ask(*self._take_ops(record))
         except TxnFailed as error:
@@ -258,11 +260,11 @@ class PermitAttempt(PooledAttempt):
     def _take_ops(self, record: Record) -> tuple[TxnOp, ...]:
         """Return the operations that enter us in the record and lock our contenders, which come last."""
         value = slots.holding(self.value)
-        return self._write_record(record), *(self._lock(pooled.id, value) for pooled in self.mine)
+        return self._write_record(record), *[self._lock(pooled.id, value) for pooled in self.mine]
 
     def _locked_by(self, take: TxnResult) -> tuple[KVPair, ...]:
         """Return our contenders, as a take has locked them."""
-        return tuple(locked[0] for locked in take.entries[-len(self.mine) :])
+        return tuple([locked[0] for locked in take.entries[-len(self.mine) :]])
 
     def _write_record(self, record: Record) -> TxnOp:
         key = slots.record_key(self.plan.prefix)
@@ -286,7 +288,7 @@ class PermitAttempt(PooledAttempt):
             value=slots.holding(self.value),
             flags=self.plan.flags,
             kind=self.kind,
-            others=tuple(pooled.kept for pooled in others),
+            others=tuple(map(_kept_of, others)),
         )
         for pooled in self.mine:
             self.client.holds.register.remove(pooled)
@@ -325,3 +327,7 @@ class PermitAttempt(PooledAttempt):
             pause = delay(self._pauses, self.io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
             self._pause_over = self.io.now() + pause
         self.refused = self.refused.union(dead)
+
+
+def _kept_of(pooled: PooledSession) -> KeptSession:
+    return pooled.kept

@@ -97,9 +97,11 @@ class PermitKind(KeyOfSession):
         self._memory = memory
         self._sessions = sessions
         """Those that hold a slot each, the hold's own first."""
-        self._ids = frozenset(session.id for session in sessions)
+        self._ids = frozenset([session.id for session in sessions])
         self._further = further
         """The contenders of the others, as the take made them."""
+        self._further_checks = tuple(map(_check_of, further))
+        self._further_deletes = tuple(map(_delete_of, further))
         self._record = record
         """The record as of the take."""
         self._alone = alone
@@ -115,7 +117,7 @@ class PermitKind(KeyOfSession):
 
     def guard(self, hold: Grant) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a HoldKind's
         """Return the checks of the further contenders."""
-        return tuple(TxnOp.check_session(pair.key, slots.session_of(pair)) for pair in self._further)
+        return self._further_checks
 
     def _record_loss(self, pair: KVPair | None) -> LossReason | None:
         if pair is None:
@@ -163,9 +165,11 @@ class PermitKind(KeyOfSession):
         """Take the sessions out of the record, too."""
         prefix, record = self._memory.prefix, self._record.without(self._ids)
         ops = (
-            *self._checks(hold),
+            TxnOp.check_session(hold.key, hold.session),
+            *self._further_checks,
             TxnOp.cas(slots.record_key(prefix), record.encode(), record.index, flags=record.flags),
-            *self._deletes(hold),
+            TxnOp.delete_cas(hold.key, hold.last_index),
+            *self._further_deletes,
             TxnOp.get_tree(slots.directory(prefix)),
         )
         result = await send_once(io, txn.txn(*ops), deadline=deadline)
@@ -174,13 +178,6 @@ class PermitKind(KeyOfSession):
         self._put_back(taken_at=0)
         return _RELEASED
 
-    def _checks(self, hold: Grant) -> tuple[TxnOp, ...]:
-        return TxnOp.check_session(hold.key, hold.session), *self.guard(hold)
-
-    def _deletes(self, hold: Grant) -> tuple[TxnOp, ...]:
-        others = (TxnOp.delete_cas(pair.key, pair.modify_index) for pair in self._further)
-        return TxnOp.delete_cas(hold.key, hold.last_index), *others
-
     def _put_back(self, *, taken_at: int) -> None:
         for session in self._sessions:
             session.taken_at = taken_at
@@ -188,8 +185,13 @@ class PermitKind(KeyOfSession):
 
     async def _withdraw(self, io: IO, hold: Grant, deadline: float) -> Ending:
         """Delete the contenders alone, and look whether they stood for slots until then."""
-        checks = self._checks(hold)
-        ops = (*checks, TxnOp.get(slots.record_key(self._memory.prefix)), *self._deletes(hold))
+        ops = (
+            TxnOp.check_session(hold.key, hold.session),
+            *self._further_checks,
+            TxnOp.get(slots.record_key(self._memory.prefix)),
+            TxnOp.delete_cas(hold.key, hold.last_index),
+            *self._further_deletes,
+        )
         try:
             result = await send_once(io, txn.txn(*ops), deadline=deadline)
         except TxnFailed as error:
@@ -199,7 +201,7 @@ class PermitKind(KeyOfSession):
             self.lost(hold)
             return Ending(ReleaseOutcome.ALREADY_LOST, loss)
         self._put_back(taken_at=hold.fence)
-        record = result[len(checks)]
+        record = result[len(self._sessions)]
         loss = self._record_loss(record[0] if record else None)
         return _RELEASED if loss is None else Ending(ReleaseOutcome.ALREADY_LOST, loss)
 
@@ -232,6 +234,14 @@ class PermitKind(KeyOfSession):
         for session in self._sessions:
             session.contender = None
         self.abandon(hold)
+
+
+def _check_of(contender: KVPair) -> TxnOp:
+    return TxnOp.check_session(contender.key, slots.session_of(contender))
+
+
+def _delete_of(contender: KVPair) -> TxnOp:
+    return TxnOp.delete_cas(contender.key, contender.modify_index)
 
 
 def _watch_further(contender: KVPair, kept: KeptSession) -> KeyWatch:
