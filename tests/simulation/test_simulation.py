@@ -94,6 +94,10 @@ def test_a_broken_rule_is_told_with_its_seed_and_its_story() -> None:
     assert Simulation(seed=seed).run().violation is None
 
 
+def test_a_record_that_a_restore_brought_back_counts() -> None:
+    assert Simulation(seed=3052).run().violation is None
+
+
 def test_a_contender_that_came_back_too_late_has_no_slot() -> None:
     holders = {"Limit": 2, "Holders": ["stays", "new"]}
     entry = Entry("pool/.lock")

@@ -81,8 +81,9 @@ class JobRules:
 
     def went_back(self) -> None:
         """Take note that the state is an earlier one."""
-        self.slot = 0
+        self.slot = self._index = 0
         self._fences.clear()
+        self.look()  # the earlier state may have a record, too
 
     def told_done(self, slot: int, fence: int) -> None:
         """Judge a call that reports its run as recorded."""
