@@ -171,7 +171,7 @@ class Plan:
     def describe(self) -> str:
         """Return it as a few lines of text."""
         pools = ", ".join(f"{p.prefix} ({p.limit} slots{p.own_sessions})" for p in self.pools)
-        pools += ", several at once" * self.permits
+        pools += ", several at once" * (self.permits and bool(pools))
         spec, checks = self.spec, list(self.spec.node_checks)
         fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
