@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from consul_coord.testing.agent import RealAgent, find_consul
+from tests.support.portions import is_in, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,20 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # tests interrupt themselves
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--portion",
+        type=parse,
+        metavar="K/N",
+        help="run the K-th of N portions of what is selected; a K beyond N begins again",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (portion := config.getoption("--portion")) is not None:
+        left_out = [item for item in items if not is_in(item.nodeid, portion)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_in(item.nodeid, portion)]
     for item in items:
         if isinstance(item, pytest.Function) and not _AGENT_FIXTURES.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.agent)
