@@ -2,7 +2,7 @@
 
 Rules
 - A client is fetched from its registry, pinned. Where its runtime is missing, the tour says which and skips.
-  In CI a client that can't be fetched fails.
+  In CI a client that npm can't fetch fails; of the other registries a build may know nothing.
 - The clients that have to be built are toured in CI's own step (``long``): their building takes a minute.
 """
 
@@ -43,7 +43,7 @@ def need(*programs: str) -> None:
 def fetch(*command: str, folder: Path, timeout: float = TIMEOUT) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
     said = f"{command[0]} can't get the client: {(done.stderr or done.stdout)[-300:]}"
-    if done.returncode and not os.environ.get("CI"):
+    if done.returncode and not (command[0] == "npm" and os.environ.get("CI")):
         pytest.skip(said)
     assert done.returncode == 0, said
 
