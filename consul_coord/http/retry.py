@@ -87,7 +87,7 @@ async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
     try:
         answer = call.decode(await io.send(call.request, deadline=deadline - kept))
     except ConsulCoordError as error:
-        if kept and isinstance(error, RequestTimeout):
+        if isinstance(error, RequestTimeout) and deadline - io.now() < 2 * kept:
             await _name_missing_leader(io, error, deadline)
         _note(io, error)
         raise
