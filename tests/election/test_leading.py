@@ -87,6 +87,23 @@ def test_who_resigns_is_a_candidate_again(stand: Stand) -> None:
     assert election.wait_for_leadership(timeout=PATIENCE).term > term
 
 
+def test_a_note_that_an_earlier_leadership_left_goes_with_the_next_one(
+    stand: Stand, client: Client, key: str
+) -> None:
+    """Of the same session it has the same value, and Consul takes a write of that for no change."""
+    election, note = stand(), term_key(key)
+    election.wait_for_leadership(timeout=PATIENCE)
+    left = client.kv.get(note).value
+    assert left is not None
+    election.stop()
+    until(lambda: client.kv.get(note).value is None, "the note is gone")
+    client.kv.put(note, left.value)
+    election.start()
+    election.wait_for_leadership(timeout=PATIENCE)
+    election.stop()
+    until(lambda: client.kv.get(note).value is None, "the note is gone again")
+
+
 def test_resigning_without_leading_changes_nothing_but_with_a_pause_one_leaves_the_queue(
     stand: Stand,
 ) -> None:

@@ -320,3 +320,15 @@ def test_a_closed_client_does_not_wait_for_sessions_that_late_requests_may_make(
 def test_a_leadership_that_begins_and_ends_after_a_modest_candidates_last_look_is_no_fault() -> None:
     # The judge took the candidate for one that had not waited for its delay.
     Simulation(seed=5012).run()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(407, id="a note that the same session had written before stayed for ever"),
+        pytest.param(683, id="the judge forgot that each head of the queue honours an heir for as long"),
+        pytest.param(983, id="the judge forgot that a fast clock honours an heir for less"),
+    ],
+)
+def test_heirs_and_notes(seed: int) -> None:
+    Simulation(seed=seed).run()

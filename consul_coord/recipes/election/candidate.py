@@ -89,14 +89,15 @@ class Candidate(UnattendedAttempt):
         await self._watch(own.key, own.modify_index, first=True, deadline=self._heir_until)
 
     def _taking(self, contender: KVPair) -> tuple[TxnOp, ...]:
-        heir, note = self._may_delete, notes.heir_key(self.key)
+        heir, note, term = self._may_delete, notes.heir_key(self.key), notes.term_key(self.key)
         return (
             TxnOp.check_index(contender.key, contender.modify_index),
             TxnOp.check_not_exists(note) if heir is None else TxnOp.check_index(note, heir.modify_index),
             self._lock_op(self.key),
             TxnOp.delete(contender.key),
             TxnOp.delete(note),
-            TxnOp.set(notes.term_key(self.key), notes.election_value(self.session)),
+            TxnOp.delete(term),  # a write that changes nothing would leave its index as it was
+            TxnOp.set(term, notes.election_value(self.session)),
         )
 
     async def _withdraw(self, deadline: float) -> bool:

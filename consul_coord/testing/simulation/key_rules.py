@@ -68,7 +68,8 @@ class KeyRules(Rules):
         """Since when nobody has held it, and until when: the last two times."""
         self._heir: tuple[int, str] = (0, "")
         """The heir's note: its index, and whom it names."""
-        self._named_since = 0.0
+        self._named_since = self._first_since = 0.0
+        """Since when that is so, and since when the first of the queue has been first."""
 
     @property
     def has_register(self) -> bool:
@@ -127,7 +128,7 @@ class KeyRules(Rules):
             and before.heir in before.live
             and holder != before.heir
             and before.named_at > since
-            and self.judge.now < self._named_since + HONOURED * _YOUNG
+            and self.judge.now < self._named_since + HONOURED * _YOUNG / (1 + self.judge.skew)
         )
 
     def joined(self, who: str, session: str) -> None:
@@ -186,6 +187,8 @@ class KeyRules(Rules):
         if heir != self._heir:
             self._heir, self._named_since = heir, now
         before, self._queue = self._queue, self._live()
+        if before[:1] != self._queue[:1]:
+            self._first_since = now
         if before != self._queue:
             self.note_dead(before, in_lock_delay=self.cluster.in_lock_delay(self.name))
 
@@ -194,7 +197,9 @@ class KeyRules(Rules):
         if not self._queue or self.cluster.holder(self.name) or self.cluster.in_lock_delay(self.name):
             return ""
         index, heir = self._heir
-        if heir in self._queue and self.judge.now < self._named_since + HONOURED * self.judge.stretch:
+        # Each head honours the note for as long, from when it first reads it.
+        read_at = max(self._named_since, self._first_since)
+        if heir in self._queue and self.judge.now < read_at + HONOURED * self.judge.stretch:
             first = heir if not self._given or index > self._given[-1][0] else ""
         else:
             first = self._queue[0]
