@@ -99,6 +99,7 @@ async def wait_once(
     io: IO, call: Call[T], *, until: Signal | None = None, deadline: float | None = None
 ) -> T | None:
     """Send a blocking query once; None when ``until`` was raised or ``deadline`` came before its answer."""
+    io.count("requests")
     try:
         response = await io.changed(call.request, until=until, deadline=deadline)
         answer = None if response is None else call.decode(response)
