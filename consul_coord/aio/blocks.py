@@ -143,15 +143,9 @@ class AsyncHoldable(Generic[H]):
         SemaphoreLimitConflict if the record has another limit, and DecodeError if it can't be parsed. Raises
         ClientClosed and the errors of the requests.
         """
-        return await self._acquire(self._recipe, timeout=timeout, max_hold=max_hold, cancel=cancel)
-
-    async def _acquire(
-        self, what: Acquirable, *, timeout: float | None, max_hold: float | None, cancel: Flag | None
-    ) -> H:
-        """Acquire, for the calling thread or task to keep."""
         core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe, cancel)
         handle = await self._runner.run(
-            waiting, acquire, core, what, timeout=timeout, max_hold=max_hold, waiting=waiting
+            waiting, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold, waiting=waiting
         )
         hold = self._view(self._runner, core, handle.grant, handle)
         self._recipe.owners.keep(owner, handle)

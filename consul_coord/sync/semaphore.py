@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
 from consul_coord.models._validate import bytes_or_none
+from consul_coord.recipes.contend.recipe import Waiting, acquire
 from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.sync.blocks import Held, Holdable, wrapping
 from consul_coord.sync.client import Client
+from consul_coord.sync.driver import current_owner
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
@@ -148,7 +150,14 @@ class Semaphore(Holdable[Permit]):
         DecodeError if the record can't be parsed, ClientClosed, and the errors of the requests.
         """
         what = self._semaphore.of(permits)
-        return self._acquire(what, timeout=timeout, max_hold=max_hold, cancel=cancel)
+        # As ``acquire`` of a lock: one frame less in each traceback.
+        core, owner, waiting = self._runner.core, current_owner(), Waiting(self._semaphore, cancel)
+        handle = self._runner.run(
+            waiting, acquire, core, what, timeout=timeout, max_hold=max_hold, waiting=waiting
+        )
+        permit = self._view(self._runner, core, handle.grant, handle)
+        self._semaphore.owners.keep(owner, handle)
+        return permit
 
     def try_acquire(self, *, permits: int = 1, max_hold: float | None = None) -> Permit | None:
         """Acquire ``permits`` slots if so many are free; return None if not, or while others wait for slots.
