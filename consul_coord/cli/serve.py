@@ -149,7 +149,8 @@ def _acl(path: str, shown: object) -> dict[str, Any]:
 
 
 def _fits(value: object, default: object) -> bool:
-    if isinstance(value, dict) and isinstance(default, dict):
+    kind, kinds = type(value), {int, float} if type(default) is float else {type(default)}
+    if isinstance(value, dict) and dict in kinds:
         texts = cast("dict[str, object]", value).values()
         return all(isinstance(each, str) for each in texts)
-    return type(value) in ({int, float} if type(default) is float else {type(default)})
+    return kind in kinds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -124,7 +124,7 @@ class TestTaking:
 
     @pytest.mark.parametrize("permits", [0, -1, 4, 32, True, 1.0, "1", None])
     def test_what_can_never_be_had_is_refused_before_anything_is_sent(
-        self, make_client: MakeClient, place: Place, proxy: FaultProxy, permits: object
+        self, make_client: MakeClient, place: Place, proxy: FaultProxy, permits: Any
     ) -> None:
         semaphore = Semaphore(make_client(address=proxy.address), place.prefix, 3)
         acquire: Callable[..., object] = semaphore.acquire

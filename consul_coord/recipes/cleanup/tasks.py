@@ -202,7 +202,7 @@ class Listing:
     """A list of all sessions, for all tasks of a client that look for one: it may be long."""
 
     read_at: float = -math.inf
-    by_name: Mapping[str, str] = field(default_factory=dict)
+    by_name: Mapping[str, str] = field(default_factory=dict[str, str])
     """Their ids."""
 
 

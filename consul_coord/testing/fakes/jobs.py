@@ -83,7 +83,8 @@ class FakeOnceRun(FakeHold):
     def record(self, *, failed: bool = False) -> OnceResult[Any]:
         """Record that the run has succeeded, or ``failed``. Raises LockLost, NotHeld."""
         self.check()
-        return self.once._finish(self.slot, self.fence, failed=failed)  # noqa: SLF001 - its own job's
+        finish = self.once._finish  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return finish(self.slot, self.fence, failed=failed)
 
 
 class _JobLock(FakeLock):
@@ -187,7 +188,8 @@ class AsyncFakeOnceRun(AsyncFakeHold):
     async def record(self, *, failed: bool = False) -> OnceResult[Any]:
         """Record that the run has succeeded, or ``failed``. Raises LockLost, NotHeld."""
         self.check()
-        return self.once._finish(self.slot, self.fence, failed=failed)  # noqa: SLF001 - its own job's
+        finish = self.once._finish  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return finish(self.slot, self.fence, failed=failed)
 
 
 class _AsyncJobLock(AsyncFakeLock):

@@ -23,7 +23,7 @@ RECORD = "record"
 GUARDED = "done/"
 """Prefix of the keys that are written under a hold's guard."""
 
-_BY_VERBS = {
+_BY_VERBS: dict[tuple[str, ...], str] = {
     ("check-not-exists", "lock", "get-tree"): "barge",
     ("lock",): "barge",
     ("lock", "lock"): "several",
