@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord import ConsulCoordError, events
 from consul_coord.cli.codes import ExitCode, code_of
-from consul_coord.http.failures import printable
+from consul_coord.http.failures import next_step, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -107,7 +107,8 @@ class Reporter:
             code = code_of(error)
             if code is ExitCode.BUG:
                 raise
-            return self.fail(not_acquired if code is ExitCode.NOT_ACQUIRED else code, str(error))
+            told = f"{error}{next_step(error)}"
+            return self.fail(not_acquired if code is ExitCode.NOT_ACQUIRED else code, told)
 
     @contextmanager
     def logging(self) -> Generator[None]:

@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import signal
 from pathlib import Path
@@ -100,7 +101,11 @@ def serve(
         try:
             server.start()
         except OSError as error:
-            return _refuse(f"can't listen on {uds or f'{host}:{port}'}: {error.strerror}", as_json=as_json)
+            taken = error.errno == errno.EADDRINUSE and not uds
+            way_out = ": use the server that runs there, or another --port" if taken else ""
+            return _refuse(
+                f"can't listen on {uds or f'{host}:{port}'}: {error.strerror}{way_out}", as_json=as_json
+            )
         try:
             click.echo(
                 json.dumps({"event": "listening", "address": server.address}) if as_json else server.address

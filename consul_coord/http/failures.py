@@ -22,6 +22,7 @@ from consul_coord.errors import (
     AcquireCancelled,
     CertificateRefused,
     ClientClosed,
+    ConnectFailed,
     ConsulCoordError,
     DecodeError,
     InvalidRequest,
@@ -254,6 +255,16 @@ def outcome_unknown(error: BaseException) -> bool:
         return False
     unknown = NoLeader | ServerError | DecodeError | AcquireCancelled | ClientClosed
     return isinstance(error, unknown) or type(error) is ResponseError
+
+
+def next_step(error: BaseException | None) -> str:
+    """Return what to do when no connection could be made, as an end for a message; empty for other errors.
+
+    ``ConnectFailed`` does not say so itself, because the log repeats it for as long as an agent is away.
+    """
+    if type(error) is not ConnectFailed:
+        return ""
+    return ". Is an agent running there? If not, start one, or set the address of another (CONSUL_HTTP_ADDR)"
 
 
 def raise_if_denied(key: str, error: TxnFailed) -> None:

@@ -93,6 +93,7 @@ def test_rate_limits_are_told_where_there_are_any(limits: dict[str, float], told
 def test_no_agent_is_a_fault_and_the_end(call: Call) -> None:
     found = findings(call, code=1, address="127.0.0.1:1")
     assert [(name, finding["status"]) for name, finding in found.items()] == [("agent", "fault")]
+    assert "CONSUL_HTTP_ADDR" in found["agent"]["text"], "the next step"
 
 
 def test_no_leader_is_a_fault_and_the_end(call: Call) -> None:

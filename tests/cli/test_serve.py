@@ -127,4 +127,6 @@ def test_a_taken_port_is_78(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", "--port", str(port)]) == 78
-    assert f"127.0.0.1:{port}" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"127.0.0.1:{port}" in told
+    assert "--port" in told, "the way out"

@@ -275,6 +275,8 @@ def test_an_unreachable_agent_is_named_with_its_cause(site: Site, make_client: M
         lock.acquire(timeout=0.3)
     assert told.value.blocker.kind == "unreachable"
     assert isinstance(told.value.__cause__, TransportError)
+    assert "Is an agent running there?" in str(told.value)
+    assert "CONSUL_HTTP_ADDR" in str(told.value)
 
 
 def test_an_agent_that_comes_back_in_time_is_no_failure(
@@ -364,9 +366,10 @@ def test_a_key_of_somebody_elses_is_not_touched(site: Site, client: Client, flag
 
 
 def test_a_bad_key_is_refused_before_anything_is_sent(client: Client) -> None:
-    for key in ("", "/a", "a//b", "a/../b", "a\nb"):
-        with pytest.raises(InvalidKey):
+    for key in ("", "/a", "a/", "a//b", "a/../b", "a\nb"):
+        with pytest.raises(InvalidKey) as refused:
             Lock(client, key)
+        assert refused.value.key == key, "the caller's own words, not a key made of them"
 
 
 def test_destroy_removes_an_unused_lock_only(site: Site, make_client: MakeClient) -> None:

@@ -33,7 +33,7 @@ from consul_coord import (
     failover_bound,
 )
 from consul_coord.base_client import require
-from consul_coord.http.failures import blocked_by, failure, printable
+from consul_coord.http.failures import blocked_by, failure, next_step, printable
 from consul_coord.http.messages import Call, Request, Retry
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.semaphore import slots
@@ -114,7 +114,7 @@ def _answers(case: Examination) -> Iterator[Finding]:
         yield Finding("token", "fault", str(error))
         raise _Hopeless from error
     except ConsulCoordError as error:
-        yield Finding("agent", "fault", str(error))
+        yield Finding("agent", "fault", f"{error}{next_step(error)}")
         raise _Hopeless from error
     took = (time.monotonic() - started) * 1000
     yield Finding("agent", "ok", f"the agent at {_address(case.client)} answered in {took:.1f} ms")
@@ -195,6 +195,7 @@ def _session(case: Examination) -> Iterator[Finding]:
         if blocked := blocked_by(error.body):
             yield Finding("session", "fault", f"{text}: {blocked}")
         else:
+            text += f"; add this rule and run doctor again, to try {case.key}" if case.key else ""
             yield Finding("session", "fault", text, (f'{node} {{ policy = "write" }}',))
         return
     except ConsulCoordError as error:

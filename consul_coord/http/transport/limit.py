@@ -39,7 +39,7 @@ ALONE = 0.05
 """The same where its client has no other connection: it may be cancelled meanwhile."""
 TOO_MANY = (
     "it may have all the connections that it takes from one address "
-    "(limits.http_max_conns_per_client, 200 by default)"
+    "(limits.http_max_conns_per_client, 200 by default), or this is not its HTTP port"
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AcquireTimeout, SessionNotFound
-from consul_coord.http.failures import raise_if_denied
+from consul_coord.http.failures import next_step, raise_if_denied
 from consul_coord.models import LossReason
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def timed_out(
 ) -> AcquireTimeout:
     """Return the error that says what stood in the way when time was up."""
     message = f"{key!r} was not acquired {within(waited)}: {blocker.describe(cause, nodes=True)}"
+    if blocker.kind == "unreachable":
+        message += next_step(cause)
     error = AcquireTimeout(message, key=key, session=session, blocker=blocker, waited=waited)
     error.__cause__ = cause
     return error

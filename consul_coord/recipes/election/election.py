@@ -47,7 +47,7 @@ from consul_coord.errors import (
 from consul_coord.events import Elected, Failed, Resigned
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv, txn
-from consul_coord.http.failures import retryable
+from consul_coord.http.failures import next_step, retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask, perform
 from consul_coord.io import Once, Signal
@@ -601,6 +601,7 @@ def _timeout(candidacy: Candidacy, *, waited: float) -> AcquireTimeout:
         why = f"its last attempt was refused: {problem}"
     elif attempt is not None:
         why = attempt.blocker.describe(attempt.cause)
+        why += next_step(attempt.cause) if attempt.blocker.kind == "unreachable" else ""
     else:
         why = "it does not stand at present: it just started, rests, is not healthy, or has low priority"
     message = f"not elected leader of {key!r} {within(waited)}: {why}"
