@@ -107,6 +107,14 @@ def check_name(key: str) -> str:
     return key
 
 
+def check_parent(key: str) -> str:
+    """Return a name below which more keys are made; raise InvalidKey for a '/' at its end, too."""
+    if check_name(key).endswith("/"):
+        what = "it ends with '/', which is added for the keys below it: leave it out"
+        raise InvalidKey(f"{key!r} can't be used: {what}", key=key)
+    return key
+
+
 def is_safe(key: str) -> bool:
     """Return whether every release of Consul takes this name, in whatever request."""
     return _SAFE.fullmatch(key) is not None

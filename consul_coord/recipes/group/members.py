@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import InvalidArgument, InvalidKey
-from consul_coord.http.endpoints._keys import check_name
+from consul_coord.errors import InvalidArgument
+from consul_coord.http.endpoints._keys import check_name, check_parent
 from consul_coord.models.group import GROUP_FLAGS, Member, Members
 
 if TYPE_CHECKING:
@@ -34,10 +34,7 @@ class GroupPlan:
     prefix: str
 
     def __post_init__(self) -> None:
-        check_name(self.prefix)
-        if self.prefix.endswith("/"):
-            message = f"prefix {self.prefix!r} can't be used: it ends with '/', which is added: leave it out"
-            raise InvalidKey(message, key=self.prefix)
+        check_parent(self.prefix)
 
     @property
     def directory(self) -> str:

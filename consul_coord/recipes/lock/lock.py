@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from consul_coord.errors import PermissionDenied, TxnFailed
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.endpoints._keys import check_key, check_name
+from consul_coord.http.endpoints._keys import check_key, check_name, check_parent
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask
 from consul_coord.models import Contender, Holder, KVPair, ReadOptions, TxnOp
@@ -38,8 +38,9 @@ class LockObject(Recipe["SessionSource"]):
 
     def __init__(self, plan: LockPlan) -> None:
         super().__init__(plan.key, one="hold", reentrant=plan.reentrant)
+        queued = check_parent if len(plan.keys) == 1 else check_name
         for key in plan.keys:
-            (check_key if plan.any_key else check_name)(key)
+            (check_key if plan.any_key else queued)(key)
         check_value(plan.keys, plan.value or b"")
         self.plan = plan
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from consul_coord.errors import AlreadyHeld, InvalidArgument
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.endpoints._keys import check_name
+from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.retry import ask, perform
 from consul_coord.models import Contender, Holder, ReadOptions, SessionSpec
 from consul_coord.recipes.contend import queue as waitqueue
@@ -52,7 +52,7 @@ class RwSide(Recipe["SessionPool"]):
         self._inside = inside
         """The holders, on both sides."""
         inside[mode] = self.owners
-        self.base = check_name(rwqueue.base_of(key))
+        self.base = rwqueue.base_of(check_parent(key))
         self.mode: Mode = mode
         self._value = value
         check_value((self.base,), value or b"")

@@ -16,10 +16,10 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, InvalidKey, RequestTimeout, TxnFailed
+from consul_coord.errors import ConsulCoordError, RequestTimeout, TxnFailed
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.endpoints._keys import check_name
+from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, ask, send_once
 from consul_coord.models import Contender, Holder, ReadOptions, TxnOp
@@ -43,10 +43,7 @@ class SemaphoreObject(Recipe[Memory]):
 
     def __init__(self, plan: SemaphorePlan, limit: int) -> None:
         super().__init__(plan.prefix, one="permit")
-        check_name(plan.prefix)
-        if plan.prefix.endswith("/"):
-            message = f"prefix {plan.prefix!r} can't be used: it ends with '/', which is added: leave it out"
-            raise InvalidKey(message, key=plan.prefix)
+        check_parent(plan.prefix)
         self.plan = plan
         self.limit = self.check_limit(limit)
         self.attempts: weakref.WeakSet[PermitAttempt] = weakref.WeakSet()
