@@ -43,7 +43,7 @@ def test_the_commands_are_found() -> None:
 
 def test_they_lock_the_same_key(consul_binary: Path, agent_address: str) -> None:
     with Client(address=agent_address) as client:
-        with Lock(client, "jobs/nightly/.lock").hold(timeout=PATIENCE):
+        with Lock(client, "jobs/archive/.lock").hold(timeout=PATIENCE):
             ends(theirs(0, consul_binary, agent_address, "-timeout=500ms"), code=1)
             ends(ours(0, agent_address, "--timeout", "3"), code=75)
             ends(ours(0, agent_address, "--timeout", "0", "--not-acquired-code", "9"), code=9)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PAGE = "migrating-from-go"
 MODULE = pages.ROOT / "bench" / "peers" / "go"
-KEY = "jobs/nightly"
+KEY = "jobs/invoices"
 
 
 @pytest.fixture(scope="module")

@@ -216,13 +216,15 @@ def test_ctrl_c_at_any_request_leaves_nothing(
     client = make_client()
     lock = Lock(client, site.key, fair=fair)
     runner = client._runner
-    runner._transport = runner._io._transport = Interrupting(runner._transport, at=at, after=after)
+    transport = runner._transport
+    runner._transport = runner._io._transport = Interrupting(transport, at=at, after=after)
     interrupted = False
     try:
         with lock:
             pass
     except KeyboardInterrupt:
         interrupted = True
+    runner._transport = runner._io._transport = transport
     assert interrupted or at > 3
     assert eventually(lambda: site.operator.holder(site.key) is None)
     assert eventually(lambda: site.operator.under(f"{site.key}/") == [])

@@ -123,7 +123,7 @@ def does(*verbs: str) -> Wanted:
     return lambda seen: seen.verbs == list(verbs)
 
 
-barges = does("check-not-exists", "lock")
+barges = does("check-not-exists", "lock", "get-tree")
 joins = does("lock", "get", "get-tree")
 takes = does("check-index", "lock", "delete")
-unlocks = does("check-index", "unlock", "get-tree")
+unlocks = does("check-index", "unlock")

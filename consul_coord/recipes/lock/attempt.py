@@ -29,7 +29,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import AlreadyHeld, ConsulCoordError, TxnFailed
+from consul_coord.errors import AlreadyHeld, ConsulCoordError, PermissionDenied, TxnFailed
 from consul_coord.events import FencesRestarted
 from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Retry
@@ -262,7 +262,10 @@ class LockAttempt(Attempt):
             return look
         if must_queue or self.plan.fair or self.plan.polite:
             return await self._look()
-        pair = (await send_once(self.io, kv.get(self.key), deadline=self.limit)).value
+        try:
+            pair = (await send_once(self.io, kv.get(self.key), deadline=self.limit)).value
+        except PermissionDenied:
+            pair = None  # the barge says what is needed: more than to read
         return self._read([() if pair is None else (pair,)])
 
     async def _look(self) -> Look:
