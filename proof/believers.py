@@ -183,7 +183,7 @@ class Bed:
         self.node = f"node-{self.mark}".replace(" ", "-")
         """The coordination node of this round."""
         self.told = ""
-        """What the act has to say."""
+        """The outcome of the act, in a few words."""
 
     def ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """Ask until there is an answer."""

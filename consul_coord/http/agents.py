@@ -263,7 +263,7 @@ class Agents:
                 with suppress(ConsulCoordError):
                     await self.send(way, asked, timeout=2 * CHECK_WITHIN)
         else:
-            # It lives. What it was asked before may fail all the same, and is then left by that.
+            # It lives. If an earlier request to it fails all the same, that failure leaves it.
             agent.asked_at = math.inf
 
     async def look_after(self, way: Way) -> None:

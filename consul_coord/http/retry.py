@@ -8,8 +8,8 @@ Rules
 - The error that comes out never claims less doubt than any try has left: when an earlier one may have been
   applied, a last one that could not even connect says so too.
 - A request may wait in vain because the servers have no leader: newer versions of Consul refuse it only after
-  7 to 17 s. So the last moment of a long try is kept for asking the agent for the leader, and the error says
-  that there is none.
+  7 to 17 s. So the last moment of a long try is kept for asking the agent for the leader, and the error names
+  the missing leader.
 - The first try runs without tenacity, which would cost more than the try itself; the repeats use its loop
   with this package's clock, randomness and sleep. This is the only module that imports it.
 """

@@ -1,4 +1,4 @@
-"""What servers remember of a lock-delay when they restart: nothing of what is in their snapshot."""
+"""Servers that restart forget the lock-delays that began before their snapshot."""
 
 from __future__ import annotations
 

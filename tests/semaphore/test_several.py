@@ -375,7 +375,6 @@ class TestLoss:
         self, semaphore: Semaphore, place: Place
     ) -> None:
         def destroy_second(permit: Permit) -> None:
-            time.sleep(0.1)
             place.operator.destroy(others_of(place, permit)[0])
 
         def work(permit: Permit) -> None:

@@ -166,7 +166,9 @@ def deregister(
     service_id: str | None = None,
     options: WriteOptions | None = None,
 ) -> Call[bool]:
-    """Remove one check, one service with its checks, or the whole node; true also if there is none such.
+    """Remove one check, one service with its checks, or the whole node.
+
+    Returns true also if it does not exist.
 
     Sessions end with their node, and with any check that they name.
     """

@@ -21,7 +21,7 @@ Rules of a release
 - How it is given back is its kind's affair.
 - RELEASED: it was ours and was given back. ALREADY_LOST: it was not ours any more. UNKNOWN: no answer came in
   time, and the reaper goes on.
-- From its first line the call answers for the hold. Whatever interrupts it, the register finds that out.
+- From its first line the call answers for the hold. If it is interrupted, the register finds that out.
 """
 
 from __future__ import annotations

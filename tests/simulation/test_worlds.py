@@ -1,0 +1,79 @@
+"""Worlds of the simulator with runs of their own: several agents, shared partitions, read-write locks.
+
+The rules of each have faults planted against them in ``mutations``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from consul_coord.testing import Simulation
+from consul_coord.testing.simulation.plan import draw_with_agents, draw_with_members, draw_with_rwlocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.testing.simulation.plan import Plan
+
+SHARDS = 4
+
+
+class World(NamedTuple):
+    """One kind of run, and the rare things that its first few seeds must show."""
+
+    draw: Callable[[int], Plan]
+    few: int
+    portion: int
+    rare: tuple[str, ...]
+
+    def run(self, seed: int) -> Counter[str]:
+        return Counter(Simulation(seed=seed, plan=self.draw(seed)).run().counts.seen)
+
+
+WORLDS = {
+    "agents": World(
+        draw_with_agents,
+        6,
+        200,
+        ("chaos: agent death", "chaos: agent silence", "failed over", "stray agent refused"),
+    ),
+    "members": World(
+        draw_with_members,
+        12,
+        400,
+        ("joined", "partition acquired", "partition handed over", "partition lost"),
+    ),
+    "rwlocks": World(
+        draw_with_rwlocks,
+        12,
+        400,
+        ("several in", "reader in", "writer in", "reader died", "writer died", "lost reply on join"),
+    ),
+}
+every = pytest.mark.parametrize("world", [pytest.param(world, id=name) for name, world in WORLDS.items()])
+
+
+@every
+def test_no_rule_is_broken_and_what_is_rare_comes_up(world: World) -> None:
+    seen = sum((world.run(seed) for seed in range(world.few)), Counter[str]())
+    for rare in world.rare:
+        assert seen[rare], f"{rare} did not come up"
+
+
+@every
+def test_the_same_seed_gives_the_same_run(world: World) -> None:
+    one, two = (Simulation(seed=2, plan=world.draw(2)).run() for _ in range(2))
+    assert one.trace.digest() == two.trace.digest()
+
+
+@pytest.mark.search
+@pytest.mark.timeout(900)
+@every
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_a_portion_of_all_seeds(search_seed: int, world: World, shard: int) -> None:
+    first = 1_000 + search_seed * world.portion
+    for seed in range(first + shard, first + world.portion, SHARDS):
+        world.run(seed)
