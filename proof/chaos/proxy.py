@@ -78,8 +78,8 @@ class Proxy:
             if self._harm is not Harm.RESET:
                 await self._calm.wait()
                 await self._join(reader, writer)
-        except OSError:
-            pass
+        except (OSError, asyncio.CancelledError):
+            pass  # cancelled only at the end of all, where asyncio would report it for each connection
         finally:
             _abort(writer)
             self._writers.discard(writer)
