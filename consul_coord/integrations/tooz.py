@@ -348,10 +348,12 @@ class ConsulDriver(Driver):
             if group is not None and group.joined:
                 group.leave()
                 return
-            key = f"{self._prefix(group_id)}/members/{name_of(self._member_id)}"
-            if self.client.kv.get(key).value is None:
+            name = f"/{name_of(self._member_id)}"
+            keys = self.client.kv.keys(f"{self._prefix(group_id)}/members/").value
+            found = [key for key in keys if key.endswith(name)]
+            if not found:
                 raise MemberNotJoined(group_id, self._member_id)
-            self.client.kv.delete(key)
+            self.client.kv.delete(found[0])
 
         return self._submit(leave)
 

@@ -18,6 +18,7 @@ from consul_coord import (
     TxnOp,
 )
 from consul_coord.events import Joined, Lost
+from consul_coord.recipes.group.members import GroupPlan
 from tests.election.waiting import Told, until
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def test_leaving_removes_the_key(client: Client, prefix: str) -> None:
     group.join()
     assert group.leave() is ReleaseOutcome.RELEASED
     assert not group.joined
-    assert client.kv.get(f"{prefix}/members/one").value is None
+    assert client.kv.get(GroupPlan(prefix).key("one")).value is None
     assert group.leave() is ReleaseOutcome.RELEASED
     assert Group(client, prefix).leave() is ReleaseOutcome.ALREADY_LOST
 
@@ -141,7 +142,7 @@ def test_after_a_loss_it_joins_again_with_an_event(make_client: MakeClient, pref
     with group:
         group.update("new")
         (before,) = group.members()
-        LOSSES[how](operator, f"{prefix}/members/one", before.session)
+        LOSSES[how](operator, GroupPlan(prefix).key("one"), before.session)
         until(lambda: len(told.seen(Joined)) == 2, "joined again")
         (after,) = group.members()
         assert after.text == "new"
@@ -156,7 +157,7 @@ def test_after_a_loss_it_joins_again_with_an_event(make_client: MakeClient, pref
 def test_a_value_given_while_lost_counts_from_the_next_join(make_client: MakeClient, prefix: str) -> None:
     told = Told()
     group = Group(make_client(observer=told), prefix, id="one")
-    operator, key = make_client(), f"{prefix}/members/one"
+    operator, key = make_client(), GroupPlan(prefix).key("one")
     with group:
         taking = TxnOp.lock(key, operator.session.create(), flags=GROUP_FLAGS)
         operator.txn(TxnOp.delete(key), taking)
@@ -169,7 +170,7 @@ def test_a_value_given_while_lost_counts_from_the_next_join(make_client: MakeCli
 
 
 def test_a_key_that_is_used_for_something_else_is_a_conflict(client: Client, prefix: str) -> None:
-    client.kv.put(f"{prefix}/members/one", b"mine")
+    client.kv.put(GroupPlan(prefix).key("one"), b"mine")
     with pytest.raises(KeyConflict):
         Group(client, prefix, id="one").join(timeout=5)
     assert Group(client, prefix).members() == ()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from consul_coord import GROUP_FLAGS, Client, Group, SessionSpec, TxnOp
+from consul_coord import Group
 from tests.election.waiting import until
-from tests.group.conftest import SPEC
 from tests.group.seeing import Seen
 
 if TYPE_CHECKING:
+    from consul_coord import Client
     from tests.group.conftest import MakeClient
 
 
@@ -60,23 +60,3 @@ def test_closing_a_watch_ends_it_soon(client: Client, prefix: str) -> None:
     watch.close()
     assert list(watch) == []
     assert time.monotonic() - started < 1
-
-
-def test_a_burst_among_a_thousand_members_is_told_together(reference_address: str, prefix: str) -> None:
-    """Each change costs a waiting client a reply of a few bytes; the list comes once for all of them."""
-    with Client(address=reference_address, session=SPEC) as client:
-        session = client.session.create(SessionSpec(ttl=60, lock_delay=0, allow_unbounded=True))
-        keys = [f"{prefix}/members/{number:04}" for number in range(1_000)]
-        for start in range(0, 1_000, 50):
-            ops = (TxnOp.lock(key, session, flags=GROUP_FLAGS) for key in keys[start : start + 50])
-            client.txn(*ops)
-        with Seen(Group(client, prefix)) as seen:
-            until(lambda: seen.states and len(seen.states[-1].all) == 1_000, "all are seen")
-            before = client.stats().requests
-            for key in keys[:100]:
-                client.kv.delete(key)
-            until(lambda: len(seen.states[-1].all) == 900, "all have left")
-            # Those of the deletions, and for each state told: one query answered, one list.
-            lists = len(seen.states) - 1
-            assert lists < 20
-            assert client.stats().requests - before <= 100 + 2 * lists + 4

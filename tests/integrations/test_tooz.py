@@ -176,12 +176,12 @@ def test_a_lock_waits_for_so_many_seconds(coordinator: Coordinators) -> None:
 def test_a_member_that_lost_its_session_comes_back(coordinator: Coordinators, operator: Client) -> None:
     one = coordinator(b"host-1")
     one.join_group_create(b"web", {"port": 80})
-    pair = operator.kv.get("tooz/groups/web/members/host-1").value
+    pair = operator.kv.get("tooz/groups/web/members/4/host-1").value
     assert pair is not None
     operator.session.destroy(str(pair.session))
 
     def is_back() -> bool:
-        now = operator.kv.get("tooz/groups/web/members/host-1").value
+        now = operator.kv.get("tooz/groups/web/members/4/host-1").value
         return now is not None and now.session not in {None, pair.session}
 
     until(is_back, "it has joined again")
@@ -191,7 +191,7 @@ def test_a_member_that_lost_its_session_comes_back(coordinator: Coordinators, op
 def test_a_member_that_was_removed_does_not_come_back(coordinator: Coordinators, operator: Client) -> None:
     one, other = coordinator(b"host-1"), coordinator(b"host-2")
     one.join_group_create(b"web")
-    operator.kv.delete("tooz/groups/web/members/host-1")
+    operator.kv.delete("tooz/groups/web/members/4/host-1")
     until(lambda: not one._groups[b"web"].joined, "the removal is noticed")
     other.join_group(b"web").get()
     assert other.get_members(b"web").get() == {b"host-2"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from consul_coord.recipes.group import follow
 from consul_coord.testing import Simulation
 from consul_coord.testing.simulation.plan import draw_with_agents, draw_with_members, draw_with_rwlocks
 
@@ -67,6 +68,12 @@ def test_no_rule_is_broken_and_what_is_rare_comes_up(world: World) -> None:
 def test_the_same_seed_gives_the_same_run(world: World) -> None:
     one, two = (Simulation(seed=2, plan=world.draw(2)).run() for _ in range(2))
     assert one.trace.digest() == two.trace.digest()
+
+
+def test_members_of_a_large_group_are_followed_by_the_same_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs have few members, so buckets are read only where a few are many."""
+    monkeypatch.setattr(follow, "LARGE", 1)
+    test_no_rule_is_broken_and_what_is_rare_comes_up(WORLDS["members"])
 
 
 @pytest.mark.search

@@ -1,9 +1,11 @@
 """The members of a group as they stand in Consul: pure rules over one reading of them.
 
-A member is a key ``PREFIX/members/ID`` with the group's flags, locked by the member's session; its value is
-what the member tells about itself.
+A member is a key ``PREFIX/members/BUCKET/ID`` with the group's flags, locked by the member's session; its
+value is what the member tells about itself.
 
 Rules
+- The bucket is one hexadecimal digit, which follows from the id. Consul says for each prefix when something
+  below it has changed, so who knows the members reads only the buckets that have changed.
 - A key that no session holds is no member: an operator force-released it, or it is another program's.
 - Members are in the order in which they joined, which Raft gives.
 - A member that left and came back under the same name between two readings is a new member: it may have lost
@@ -12,8 +14,9 @@ Rules
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from consul_coord.errors import InvalidArgument
 from consul_coord.http.endpoints._keys import check_name, check_parent
@@ -24,7 +27,13 @@ if TYPE_CHECKING:
 
     from consul_coord.models import KVPair
 
+BUCKETS: Final = "0123456789abcdef"
 _DIRECTORY = "/members"
+
+
+def bucket_of(member: str) -> str:
+    """Return the bucket that a member is in."""
+    return hashlib.blake2b(member.encode(), digest_size=1).hexdigest()[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +55,28 @@ class GroupPlan:
         if not member or "/" in member:
             message = f"a member's id is a string without '/', and not empty: not {member!r}"
             raise InvalidArgument(message)
-        return check_name(f"{self.directory}/{member}")
+        return check_name(f"{self.directory}/{bucket_of(member)}/{member}")
+
+    def bucket(self, bucket: str) -> str:
+        """Return where the members of a bucket are, without the slash at its end."""
+        return f"{self.directory}/{bucket}"
 
     def read(self, pairs: Iterable[KVPair]) -> tuple[Member, ...]:
-        """Return the members that a listing shows, the longest one first."""
-        start = self.directory + "/"
+        """Return the members that a listing shows, of all buckets or of one, the longest one first."""
         found = [
             Member(name, pair.value, pair.session, pair.create_index)
             for pair in pairs
             if pair.session is not None
             and pair.flags == GROUP_FLAGS
-            and pair.key.startswith(start)
-            and "/" not in (name := pair.key.removeprefix(start))
+            and (name := pair.key.rpartition("/")[2])
+            and pair.key == f"{self.directory}/{bucket_of(name)}/{name}"
         ]
-        return tuple(sorted(found, key=lambda member: (member.since_index, member.id)))
+        return in_order(found)
+
+
+def in_order(members: Iterable[Member]) -> tuple[Member, ...]:
+    """Return members, the longest one first."""
+    return tuple(sorted(members, key=lambda member: (member.since_index, member.id)))
 
 
 def compared(before: tuple[Member, ...], after: tuple[Member, ...]) -> Members:

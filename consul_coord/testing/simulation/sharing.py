@@ -70,7 +70,7 @@ class Sharing:
     def is_settled(self, judge: Judge) -> bool:
         """Return whether each partition is locked by the member that is to own it."""
         start, cluster = self.group.directory + "/", judge.cluster
-        members = [entry.key.removeprefix(start) for entry in cluster.under(start) if entry.session]
+        members = [entry.key.rpartition("/")[2] for entry in cluster.under(start) if entry.session]
         owners = Rendezvous(self.partitions).owners(dict.fromkeys(members, 1.0))
         carers = {one: judge.carer(cluster.holder(self.key(one))) for one in owners}
         return bool(owners) and all(
