@@ -165,9 +165,9 @@ def _held() -> Iterator[Aim]:
         name = world.shown.format(count=f"{world.full:,}")
         cpu, memory = median(name, held.CPU), median(name, held.RESIDENT)
         yield Aim(measure="held", what=f"{name}: {held.CPU}", reading=cpu, most=5, unit="%")
-        if world.name == held.WAITING:
+        if most := {held.WAITING: 30, held.CROWD: 60}.get(world.name):
             what = f"{name}: {held.RESIDENT}"
-            yield Aim(measure="held", what=what, reading=memory, most=30, unit="MiB")
+            yield Aim(measure="held", what=what, reading=memory, most=most, unit="MiB")
         if world.name in {held.SYNC, held.ASYNC}:
             each = median(name, held.TRACED)
             yield Aim(measure="held", what=f"{name}: {held.TRACED}", reading=each, most=8, unit="KiB")

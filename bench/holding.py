@@ -8,7 +8,7 @@ Rules
 - Memory is what taking the locks added on a client that had taken one before: traced by Python's own
   allocator with ``--trace``, else by the process's size.
 - In the world ``waiting`` it holds ``PREFIX/held/0`` and so on, and waits for ``PREFIX/0`` and so on, which
-  another process has.
+  another process has. In the world ``crowd`` as many tasks wait for ``PREFIX/0``, which it holds itself.
 - CPU is what the process used in REST seconds in which nobody called it.
 """
 
@@ -143,6 +143,27 @@ async def _hold_and_wait(address: str, keys: Sequence[str], *, rest: float, trac
             await hold.release()
 
 
+def wait_in_a_crowd(address: str, keys: Sequence[str], *, rest: float, trace: bool) -> None:
+    """Take one lock, and wait for it as often as there are keys, a task each."""
+    asyncio.run(_wait_in_a_crowd(address, keys, rest=rest, trace=trace))
+
+
+async def _wait_in_a_crowd(address: str, keys: Sequence[str], *, rest: float, trace: bool) -> None:
+    async with AsyncClient(address=address) as client:
+        lock = AsyncLock(client, keys[0])
+        first = await lock.acquire()
+        gauge = _Gauge(trace=trace)
+        waiting = [asyncio.create_task(lock.acquire()) for _ in keys[1:]]
+        await asyncio.sleep(SETTLING)
+        found = gauge.settled()
+        await asyncio.sleep(rest)
+        _report(*found, rest=rest)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        lock.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await first.release()
+
+
 def stand(address: str, keys: Sequence[str], *, rest: float, trace: bool) -> None:
     """Be a candidate for each key, alone, and lead it."""
     with Client(address=address) as client:
@@ -166,6 +187,7 @@ WORLDS: Mapping[str, Callable[..., None]] = {
     "sync": hold_sync,
     "async": hold_async,
     "waiting": hold_and_wait,
+    "crowd": wait_in_a_crowd,
     "elections": stand,
 }
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from consul_coord.io import IO, Task
 
 
+_CALLS = ("random", "has_ended", "count", "counted", "mutex", "spawn", "emit", "call_back")
+"""The methods of a host that each of its IOs has, too."""
+
+
 class BaseHost(ABC):
     """A host, except the part that depends on threads or an event loop."""
 
@@ -38,6 +42,8 @@ class BaseHost(ABC):
         self._counts: Counter[str] = Counter()
         # Re-entrant, since the garbage collector may report a forgotten hold at any moment.
         self._counting = threading.RLock()
+        for name in _CALLS:
+            setattr(self, name, getattr(self, name))  # bound once, and not again for each call's IO
 
     def random(self) -> float:
         """Return a random number from 0 up to, not including, 1."""
@@ -109,6 +115,8 @@ class BaseHost(ABC):
 
 class HostedIO:
     """The part of an ``IO`` that its host does."""
+
+    __slots__ = ("contact", "host", "now", *_CALLS)
 
     def __init__(self, host: BaseHost) -> None:
         self.host = host

@@ -27,7 +27,7 @@ CONNECTIONS = "connections at rest"
 MOST_CONNECTIONS = "connections at most"
 RENEWED = "sessions renewed"
 CPU = "CPU at rest"
-SYNC, ASYNC, WAITING, ELECTIONS = "sync", "async", "waiting", "elections"
+SYNC, ASYNC, WAITING, CROWD, ELECTIONS = "sync", "async", "waiting", "crowd", "elections"
 _ROOT = Path(__file__).parent.parent.parent
 
 
@@ -45,6 +45,7 @@ WORLDS = (
     World(SYNC, "ours, sync: {count} held", full=1_000, quick=100),
     World(ASYNC, "ours, async: {count} held", full=1_000, quick=100),
     World(WAITING, "ours, async: {count} held, {count} waiting", full=1_000, quick=100),
+    World(CROWD, "ours, async: {count} waiting for one lock", full=10_000, quick=100),
     World(ELECTIONS, "ours, sync: {count} elections", full=500, quick=50),
 )
 
@@ -106,6 +107,7 @@ def run(bed: Bed) -> Outcome:
         notes=(
             "Blocking code takes them one after the other, async code all at once, a task each.",
             "Those that wait do so for locks that another process holds, all below one prefix.",
+            "Those that wait for one lock do so for one that their own client holds.",
             "Traced memory is what Python's allocator counts, resident memory the growth of the process.",
         ),
     )

@@ -4,20 +4,24 @@ Rules
 - A background supervisor is a separate task, not a child of the task that started it. So a client may be
   entered and closed in different tasks, and a failure in the background never cancels the user's code.
 - A waker may be called from any thread.
+- A task that waits for long keeps little: on asyncio a future, where anyio's event would be ten times that.
 - asyncio's own cancellation (``Task.cancel``: a Ctrl-C in ``asyncio.run``, ``asyncio.timeout``) goes through
   every shield of anyio's. Only another task is safe from it.
 """
 
 from __future__ import annotations
 
+import math
 import sys
+import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    import asyncio
+    from collections.abc import Awaitable, Callable, Coroutine
 
 
 def _on_asyncio() -> bool:
@@ -65,6 +69,78 @@ def current_waker() -> Callable[[Callable[[], object]], None]:
             call(function)
 
     return wake
+
+
+LONGEST_TIMER = 3600.0
+
+
+class Sleep(Protocol):
+    """The wait of one task."""
+
+    def end(self) -> None:
+        """Wake the task; from any thread, at any time, also again."""
+        ...
+
+    def until_ended(self, seconds: float, /) -> Awaitable[None]:
+        """Wait until it was ended, or so many seconds have passed, or for an hour."""
+        ...
+
+
+class _AsyncioSleep:
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(self) -> None:
+        import asyncio
+
+        loop = self._future.get_loop()
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - documented for this use
+            self._wake()
+        else:
+            with suppress(RuntimeError):  # closed: nobody is left to be woken
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def until_ended(self, seconds: float, /) -> Awaitable[None]:
+        if self._future.done():
+            self._future = self._future.get_loop().create_future()
+        return self._future if seconds == math.inf else self._for(seconds)
+
+    async def _for(self, seconds: float) -> None:
+        timer = self._future.get_loop().call_later(min(seconds, LONGEST_TIMER), self._wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+
+
+class _TrioSleep:
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._thread = threading.get_ident()
+        self._wake = current_waker()
+
+    def end(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._event.set()
+        else:
+            self._wake(self._event.set)
+
+    async def until_ended(self, seconds: float, /) -> None:
+        with anyio.move_on_after(min(seconds, LONGEST_TIMER)):
+            await self._event.wait()
+
+
+def sleep() -> Sleep:
+    """Begin a wait of the running task."""
+    return _AsyncioSleep() if _on_asyncio() else _TrioSleep()
 
 
 def start_supervisor(supervise: Callable[[], Coroutine[Any, Any, None]]) -> object:

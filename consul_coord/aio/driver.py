@@ -10,7 +10,6 @@ Rules
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -46,6 +45,8 @@ def current_owner() -> object:
 
 class AsyncIO(HostedIO):
     """The async driver of one call, or of all background programs of a loop."""
+
+    __slots__ = ("_interrupt", "_transport", "shields")
 
     def __init__(
         self, host: BaseHost, transport: AsyncTransport, *, interrupt: Interrupt | None = None
@@ -115,41 +116,31 @@ class AsyncIO(HostedIO):
         interrupt = self._open_to
         if interrupt is not None:
             interrupt.raise_if_fired()
-        if not signal.is_set():
-            await self._block([signal] if interrupt is None else [signal, interrupt.signal], deadline)
+        if signal.is_set():
+            return True
+        # Ten thousand tasks may wait here at once: so it is one frame, and keeps little.
+        sleep = backend.sleep()
+        undo = [signal.subscribe(sleep.end)]
+        try:
             if interrupt is not None:
-                interrupt.raise_if_fired()
+                undo.append(interrupt.signal.subscribe(sleep.end))
+            if (alarm := self._alarm(deadline, sleep.end)) is not None:
+                undo.append(alarm)
+            while not (signal.is_set() or (interrupt is not None and interrupt.signal.is_set())):
+                left = math.inf if deadline is None else deadline - self.now()
+                if left <= 0:
+                    break
+                await sleep.until_ended(math.inf if alarm is not None else left)
+        finally:
+            for take_back in undo:
+                take_back()
+        if interrupt is not None:
+            interrupt.raise_if_fired()
         return signal.is_set()
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass on the lease clock."""
         await self.wait(Signal(), deadline=self.now() + seconds)
-
-    async def _block(self, signals: list[Signal], deadline: float | None) -> None:
-        event = anyio.Event()
-        wake = backend.current_waker()
-        thread = threading.get_ident()
-
-        def notify() -> None:
-            if threading.get_ident() == thread:
-                event.set()
-            else:
-                wake(event.set)
-
-        unsubscribes = [signal.subscribe(notify) for signal in signals]
-        alarm = self._alarm(deadline, notify)
-        if alarm is not None:
-            unsubscribes.append(alarm)
-        try:
-            while not event.is_set():
-                left = math.inf if deadline is None or alarm is not None else deadline - self.now()
-                if left <= 0:
-                    return
-                with anyio.move_on_after(min(left, LONGEST_TIMER)):
-                    await event.wait()
-        finally:
-            for unsubscribe in unsubscribes:
-                unsubscribe()
 
     def _alarm(self, deadline: float | None, callback: Callable[[], object]) -> Callable[[], None] | None:
         """Set an alarm on a stepped clock; returns how to cancel it, or None when timers are to be used."""

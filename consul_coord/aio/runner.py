@@ -14,7 +14,7 @@ import weakref
 from contextlib import nullcontext
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio import backend
 from consul_coord.aio.driver import AsyncIO, Supervisor
@@ -26,7 +26,7 @@ from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.client import ClientState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
     from contextlib import AbstractContextManager
 
     from consul_coord.aio.driver import BackgroundTask
@@ -161,10 +161,12 @@ class AsyncRunner(BaseRunner):
         self._begin()
         inherited.forked(self._host)
 
-    async def run(self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(
+        self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]:
         """Run a program that ``interrupt`` may end, in this task; so may closing."""
         self._host.running()
-        return await self._run(interrupt, program, *args, **kwargs)
+        return self._run(interrupt, program, *args, **kwargs)
 
     async def _run(
         self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs
@@ -172,7 +174,10 @@ class AsyncRunner(BaseRunner):
         core = self.core
         try:
             core.enter(interrupt)
-            return await program(AsyncIO(self._host, self._transport, interrupt=interrupt), *args, **kwargs)
+            io = AsyncIO(self._host, self._transport, interrupt=interrupt)
+            running = program(io, *args, **kwargs)
+            del args, kwargs  # it may wait for long
+            return await running
         except OUTAGES as error:
             raise brief(error) from error.__cause__
         finally:

@@ -64,6 +64,8 @@ def current_owner() -> object:
 class BlockingIO(HostedIO):
     """The blocking driver of one call."""
 
+    __slots__ = ("_interrupt", "_transport", "shields")
+
     def __init__(self, host: BaseHost, transport: Transport, *, interrupt: Interrupt | None = None) -> None:
         super().__init__(host)
         self._transport = transport

@@ -94,6 +94,28 @@ def deadline_of(io: IO, timeout: float | None) -> float:
 class Attempt(ABC):
     """One call of ``acquire``."""
 
+    __slots__ = (
+        "__weakref__",
+        "_last_look",
+        "_must_pause",
+        "_nodes",
+        "_pace",
+        "_reported",
+        "asked",
+        "began",
+        "blocker",
+        "cause",
+        "client",
+        "deadline",
+        "holders",
+        "io",
+        "kept",
+        "kind",
+        "once",
+        "session",
+        "wanted",
+    )
+
     def __init__(self, io: IO, client: Shared, wanted: str, *, timeout: float | None) -> None:
         self.io = io
         self.client = client
@@ -125,7 +147,7 @@ class Attempt(ABC):
     # -- what a recipe adds
 
     @abstractmethod
-    async def _begin(self) -> None:
+    def _begin(self) -> Awaitable[None]:
         """Enter the claim, and wait for others of this client."""
 
     @abstractmethod

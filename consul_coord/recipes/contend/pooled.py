@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 class PooledAttempt(Attempt):
     """See the module."""
 
+    __slots__ = ("_places", "mine", "own", "pool")
+
     def __init__(
         self,
         io: IO,

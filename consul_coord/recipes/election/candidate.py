@@ -20,7 +20,7 @@ from consul_coord.recipes.lock.unattended import UnattendedAttempt
 from consul_coord.recipes.lock.waitqueue import Adopt, Lead, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from consul_coord.io import IO
     from consul_coord.models import KVPair, LeaderInfo
@@ -65,28 +65,26 @@ class Candidate(UnattendedAttempt):
         self._saw(leader_in(look.pair, notes.find(notes.term_key(self.key), pairs)))
         return look
 
-    async def _follow_up(self, look: Look) -> Handle | None:
+    def _follow_up(self, look: Look) -> Awaitable[Handle | None]:
         verdict = judge(look, self.session)
         heir, position = self._heir, look.position(self.session)
         honoured = heir is not None and self.io.now() < self._heir_until and notes.counts(heir, look)
         self._may_delete = None if honoured else heir
         if heir is None or not honoured or position is None or isinstance(verdict, Adopt):
-            return await super()._follow_up(look)
+            return super()._follow_up(look)
         if notes.heir_of(heir) == self.session:
             self._may_delete = heir
             self.contender = look.live[position]
-            return await self._lead(None if look.pair is None else self._holder(look.pair))
+            return self._lead(None if look.pair is None else self._holder(look.pair))
         if isinstance(verdict, Lead) and verdict.held is None:
             self.contender = verdict.own
-            await self._let_go_first(look, heir)
-            return None
-        return await super()._follow_up(look)
+            return self._let_go_first(next(pair for pair in look.live if pair.session == notes.heir_of(heir)))
+        return super()._follow_up(look)
 
-    async def _let_go_first(self, look: Look, heir: KVPair) -> None:
+    async def _let_go_first(self, heir: KVPair) -> None:
         """Wait until the heir is elected, does not queue any more, or has had its time."""
-        self._block("queued", session=notes.heir_of(heir), position=2)
-        own = next(pair for pair in look.live if pair.session == notes.heir_of(heir))
-        await self._watch(own.key, own.modify_index, first=True, deadline=self._heir_until)
+        self._block("queued", session=heir.session, position=2)
+        await self._watch(heir.key, heir.modify_index, first=True, deadline=self._heir_until)
 
     def _taking(self, contender: KVPair) -> tuple[TxnOp, ...]:
         heir, note, term = self._may_delete, notes.heir_key(self.key), notes.term_key(self.key)

@@ -60,7 +60,7 @@ class MemberAttempt(UnattendedAttempt):
         super().__init__(io, client, plan, client.sessions.members, timeout=timeout)
         self._membership = membership
 
-    async def _barge(self, *, queues: bool) -> Handle | None:
+    async def _barge(self, *, queues: bool = True) -> Handle | None:
         self.plan = replace(self.plan, value=self._membership.value)
         return await super()._barge(queues=queues)
 

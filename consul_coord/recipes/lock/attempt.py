@@ -26,7 +26,6 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AlreadyHeld, ConsulCoordError, PermissionDenied, TxnFailed
@@ -58,6 +57,21 @@ if TYPE_CHECKING:
 
 class LockAttempt(Attempt):
     """One call of ``acquire``."""
+
+    __slots__ = (
+        "_gone",
+        "_missed",
+        "_seen",
+        "contender",
+        "key",
+        "keys",
+        "may_barge",
+        "plan",
+        "read",
+        "source",
+        "unanswered",
+        "value",
+    )
 
     takes_in_turn = True
     """Whether waiters take the key in the order of the queue alone."""
@@ -100,14 +114,14 @@ class LockAttempt(Attempt):
         """Take a reading of the key and its queue, made just now, for the first look."""
         self._seen = self._read([tuple(pairs)])
 
-    async def _begin(self) -> None:
+    def _begin(self) -> Awaitable[None]:
         self.client.holds.register.enter(self.keys, self)
         self.client.attend()
-        await self._wait_in_line()
+        return self._wait_in_line()
 
-    async def _wait_in_line(self) -> None:
+    def _wait_in_line(self) -> Awaitable[None]:
         """Wait until no other thread or task of this client acts on the key."""
-        await self._wait_for_ticket(self.key)
+        return self._wait_for_ticket(self.key)
 
     async def _wait_for_ticket(self, key: str) -> None:
         ticket = self.keys.ticket(key)
@@ -152,7 +166,9 @@ class LockAttempt(Attempt):
                 return None
         else:
             look = await self._look_behind(self.contender) or await self._look()
-        return await self._follow_up(look)
+        step = self._follow_up(look)
+        del look  # the queue may be long, and so may the step
+        return await step
 
     async def _need_session(self) -> None:
         kept = await self.source.live(self.io, deadline=self.limit)
@@ -175,7 +191,7 @@ class LockAttempt(Attempt):
                 return self._adopt
             lets_go_first = self.plan.polite and look.others(self.session)
             allowed = allowed and not lets_go_first and (look.pair is None or look.pair.session is None)
-        return partial(self._barge, queues=True) if allowed else None
+        return self._barge if allowed else None
 
     async def _take_if_free(self) -> Handle:
         """Take the lock if it is free and nobody is to be let go first. Raises AcquireTimeout."""
@@ -199,7 +215,7 @@ class LockAttempt(Attempt):
             return False
         return True
 
-    async def _barge(self, *, queues: bool) -> Handle | None:
+    async def _barge(self, *, queues: bool = True) -> Handle | None:
         own = waitqueue.contender_key(self.key, self.session)
         check = (TxnOp.check_not_exists(own),) if queues else ()
         queue = (TxnOp.get_tree(waitqueue.directory(self.key)),) if queues else ()
@@ -301,20 +317,23 @@ class LockAttempt(Attempt):
             self.client.reaper.add(RemoveKey(pair.key, pair.modify_index))
         return look
 
-    async def _follow_up(self, look: Look) -> Handle | None:
+    def _follow_up(self, look: Look) -> Awaitable[Handle | None]:
+        """Return what is next. That may be a long wait, and keeps of the look only what it needs."""
         verdict = judge(look, self.session)
         if isinstance(verdict, Adopt):
-            return await self._adopt()
+            return self._adopt()
         if isinstance(verdict, waitqueue.Rejoin):
-            self._missed, self.contender = self.contender, None
-            return None
+            return self._start_over()
         self.contender = verdict.own
         if isinstance(verdict, Follow):
             ahead = verdict.predecessor
             self._block("queued", session=ahead.session, position=verdict.position + 1)
-            await self._watch_before(ahead)
-            return None
-        return await self._lead(verdict.held)
+            return self._watch_before(ahead)
+        return self._lead(verdict.held)
+
+    async def _start_over(self) -> None:
+        """Join again at the next move: our contender has gone, or can't be seen."""
+        self._missed, self.contender = self.contender, None
 
     async def _watch_before(self, ahead: KVPair) -> None:
         """Wait until the contender right before ours changes, and take note of how it has ended."""

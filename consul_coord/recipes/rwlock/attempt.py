@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 class RwAttempt(PooledAttempt):
     """One call of ``acquire`` of one side. ``base`` is the key whose queue it is."""
 
+    __slots__ = ("_pauses", "base", "born", "flags", "mode", "value")
+
     def __init__(
         self,
         io: IO,

@@ -63,6 +63,20 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 class PermitAttempt(PooledAttempt):
     """One call of ``acquire``."""
 
+    __slots__ = (
+        "_limit_seen",
+        "_own_limit",
+        "_pause_over",
+        "_pauses",
+        "born",
+        "memory",
+        "permits",
+        "plan",
+        "refused",
+        "upcoming",
+        "value",
+    )
+
     def __init__(
         self,
         io: IO,

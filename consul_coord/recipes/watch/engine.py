@@ -23,6 +23,7 @@ Rules
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -38,7 +39,7 @@ from consul_coord.recipes.watch.batch import BATCH, read_together
 from consul_coord.recipes.watch.follow import Follower, wait_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Coroutine, Sequence
 
     from consul_coord.http.messages import Call
     from consul_coord.io import IO, Host
@@ -86,16 +87,8 @@ class Watched(Protocol):
         ...
 
 
-class Asking(Protocol[T]):
-    """A blocking query, except how long it waits."""
-
-    def __call__(self, *, wait: float) -> Call[Result[T]]:
-        """Return the call."""
-        ...
-
-
-class _Wait(Generic[T]):
-    """One call that shares readings."""
+class _Wait(ABC, Generic[T]):
+    """One call that waits for a change, with a query of its own or by shared readings."""
 
     __slots__ = ("index", "over", "seen")
 
@@ -103,6 +96,10 @@ class _Wait(Generic[T]):
         self.index = index
         self.over = Signal()
         self.seen: Result[T] | None = None
+
+    @abstractmethod
+    def ask(self, seconds: float) -> Call[Result[T]]:
+        """Return the blocking query, to last so long at most."""
 
     def end(self, seen: Result[T] | None) -> None:
         self.seen = seen
@@ -112,11 +109,16 @@ class _Wait(Generic[T]):
 class _KeyWait(_Wait["KVPair | None"]):
     """One for a key."""
 
-    __slots__ = ("key",)
+    __slots__ = ("key", "to_the_end")
 
-    def __init__(self, index: int, key: str) -> None:
+    def __init__(self, index: int, key: str, *, to_the_end: bool) -> None:
         super().__init__(index)
         self.key = key
+        self.to_the_end = to_the_end
+
+    def ask(self, seconds: float) -> Call[Result[KVPair | None]]:
+        watch = kv.watch_to_the_end if self.to_the_end else kv.watch
+        return watch(self.key, index=self.index, wait=seconds)
 
     def read(self, pair: KVPair | None) -> None:
         """Take note of a reading."""
@@ -132,6 +134,9 @@ class _TreeWait(_Wait["tuple[KVPair, ...]"]):
     def __init__(self, index: int, prefix: str) -> None:
         super().__init__(index)
         self.prefix = prefix
+
+    def ask(self, seconds: float) -> Call[Result[tuple[KVPair, ...]]]:
+        return kv.watch_tree(self.prefix, index=max(self.index, 1), wait=seconds)
 
     async def read(self, io: IO, *, deadline: float) -> None:
         """Take a reading. Raises what that raises."""
@@ -159,7 +164,7 @@ class Watches:
 
     # -- waiting calls
 
-    async def change(
+    def change(
         self,
         io: IO,
         key: str,
@@ -169,67 +174,46 @@ class Watches:
         deadline: float,
         first: bool = False,
         to_the_end: bool = False,
-    ) -> Result[KVPair | None] | None:
+    ) -> Coroutine[Any, Any, Result[KVPair | None] | None]:
         """Return the key once it is no longer at ``index``, or for nothing; it existed at ``index``.
 
         ``first``: others wait on the caller. ``to_the_end``: the result of a deleted key has the deletion's
         index, unless readings are shared. None when ``until`` was raised or ``deadline`` came first. Raises
         what a read raises.
         """
-        ask = partial(kv.watch_to_the_end if to_the_end else kv.watch, key, index=index)
-        return await self._next(
-            io, ask, lambda: _KeyWait(index, key), until=until, deadline=deadline, first=first
-        )
+        wait = _KeyWait(index, key, to_the_end=to_the_end)
+        return self._next(io, wait, until=until, deadline=deadline, first=first)
 
-    async def change_below(
+    def change_below(
         self, io: IO, prefix: str, index: int, *, until: Signal | None, deadline: float
-    ) -> Result[tuple[KVPair, ...]] | None:
+    ) -> Coroutine[Any, Any, Result[tuple[KVPair, ...]] | None]:
         """Return all keys with a prefix once one has changed since ``index``; see ``change``."""
-        ask = partial(kv.watch_tree, prefix, index=max(index, 1))
-        return await self._next(
-            io, ask, lambda: _TreeWait(index, prefix), until=until, deadline=deadline, first=True
-        )
+        return self._next(io, _TreeWait(index, prefix), until=until, deadline=deadline, first=True)
 
     async def _next(
-        self,
-        io: IO,
-        ask: Asking[T],
-        wait: Callable[[], _Wait[T]],
-        *,
-        until: Signal | None,
-        deadline: float,
-        first: bool,
+        self, io: IO, wait: _Wait[T], *, until: Signal | None, deadline: float, first: bool
     ) -> Result[T] | None:
         while until is None or not until.is_set():
-            stop, unsubscribe = Signal(), None
+            over = wait.over = Signal()
+            unsubscribe = None if until is None else until.subscribe(over.set)
             try:
-                if not self._begin_query(stop, first=first):
-                    return await self._share(io, wait(), until, deadline)
-                if until is not None:
-                    unsubscribe = until.subscribe(stop.set)
-                call = ask(wait=wait_of(await self.longest(io, until=stop, deadline=deadline)))
-                if stop.is_set() and (until is None or not until.is_set()):
-                    continue
-                seen = await wait_once(io, call, until=stop, deadline=deadline)
+                if not self._begin_query(over, first=first):
+                    self._waits[wait] = None
+                    self._reader.start()
+                    await io.wait(over, deadline=deadline)
+                    return wait.seen
+                seconds = wait_of(await self.longest(io, until=over, deadline=deadline))
+                if over.is_set() and (until is None or not until.is_set()):
+                    continue  # to make room, before it began
+                seen = await wait_once(io, wait.ask(seconds), until=over, deadline=deadline)
             finally:
-                self._queries.pop(stop, None)
+                self._queries.pop(over, None)
+                self._waits.pop(wait, None)
                 if unsubscribe is not None:
                     unsubscribe()
             if seen is not None or io.now() >= deadline:
                 return seen
         return None
-
-    async def _share(self, io: IO, wait: _Wait[T], until: Signal | None, deadline: float) -> Result[T] | None:
-        unsubscribe = None if until is None else until.subscribe(wait.over.set)
-        try:
-            self._waits[wait] = None
-            self._reader.start()
-            await io.wait(wait.over, deadline=deadline)
-        finally:
-            self._waits.pop(wait, None)
-            if unsubscribe is not None:
-                unsubscribe()
-        return wait.seen
 
     # -- users' watches
 
