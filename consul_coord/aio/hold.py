@@ -65,6 +65,8 @@ class AsyncHold(HoldView):
     async def ensure(self, seconds: float) -> None:
         """Make sure that at least ``seconds`` of the lease are left, and renew it if necessary.
 
+        Passing trouble is sat out, for the client's ``timeout`` at most.
+
         Raises LockLost, InvalidArgument if the lease is never that long, and the errors of the renewal.
         """
         await self._runner.call(hold_ops.ensure, self._core.sessions, self._hold, seconds=seconds)

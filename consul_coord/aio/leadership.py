@@ -40,7 +40,9 @@ class AsyncLeadership(LeadershipView, AsyncHold):
         return AsyncLossEvent(self._runner, End(self._hold))
 
     async def ensure(self, seconds: float) -> None:
-        """Make sure that at least ``seconds`` of the lease are left, renewing it if need be.
+        """Make sure that at least ``seconds`` of the lease are left, and renew it if necessary.
+
+        Passing trouble is sat out, for the client's ``timeout`` at most.
 
         Raises LeadershipLost, InvalidArgument when the lease is never that long, and what the renewal raises.
         """

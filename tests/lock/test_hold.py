@@ -16,6 +16,7 @@ from consul_coord import (
     Lock,
     LockLost,
     LossReason,
+    NoLeader,
     ReleaseOutcome,
     Semaphore,
     Sequencer,
@@ -166,6 +167,29 @@ def test_ensure_renews_when_less_is_left_and_refuses_what_can_never_be(
     with pytest.raises(InvalidArgument, match=r"9\.5 s at most"):
         hold.ensure(9.6)
     hold.release()
+
+
+def test_ensure_goes_on_through_passing_trouble(site: Site, proxy: FaultProxy, make_client: MakeClient) -> None:
+    hold = Lock(make_client(address=proxy.address), site.key).acquire(timeout=5)
+    eventually(lambda: hold.remaining() < 9.45)
+    election = proxy.add(Fault(lose=Lose.AGENT, method="PUT", path="/v1/session/renew/", times=2))
+    hold.ensure(9.45)
+    assert election.hits == 2
+    assert hold.remaining() > 9.0
+
+
+def test_ensure_gives_up_when_the_clients_time_is_over(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    client = make_client(address=proxy.address, timeout=0.5)
+    hold = Lock(client, site.key).acquire(timeout=5)
+    eventually(lambda: hold.remaining() < 9.45)
+    proxy.add(Fault(lose=Lose.AGENT, method="PUT", path="/v1/session/renew/", times=1_000))
+    began = client.now()
+    with pytest.raises(NoLeader):
+        hold.ensure(9.45)
+    assert client.now() < began + 3.0
+    assert hold.is_held
 
 
 def test_verify_asks_the_leader(site: Site, client: Client) -> None:

@@ -41,8 +41,8 @@ def check(hold: Grant, now: float) -> None:
 async def ensure(io: IO, sessions: Sessions, hold: Grant, *, seconds: float) -> None:
     """Renew the session when less than ``seconds`` of the lease are left.
 
-    Raises LockLost when it is lost, NotHeld when it was released, InvalidArgument when the lease can never be
-    that long, and what a failing renewal raises.
+    Passing trouble is sat out, for the client's time at most. Raises LockLost when it is lost, NotHeld when it
+    was released, InvalidArgument when the lease can never be that long, and what the last renewal raised.
     """
     if seconds > hold.lease.longest:
         message = (
@@ -59,13 +59,16 @@ async def ensure(io: IO, sessions: Sessions, hold: Grant, *, seconds: float) -> 
         raise InvalidArgument(message)
     if hold.lease.remaining(io.now()) >= seconds:
         return
-    try:
-        for each in hold.all_kept:
-            if each.lease.remaining(io.now()) < seconds:
-                await renew(io, sessions, each, deadline=hold.lease.valid_until)
-    except ConsulCoordError:
-        check(hold, io.now())
-        raise
+    deadline = min(hold.lease.valid_until, io.now() + sessions.timeout)
+    failures = Failures(io, deadline)
+    for each in hold.all_kept:
+        while each.lease.remaining(io.now()) < seconds:
+            try:
+                await renew(io, sessions, each, deadline=deadline)
+                break  # once is all that can be done
+            except ConsulCoordError as error:
+                check(hold, io.now())
+                await failures.pause(error)
     check(hold, io.now())
 
 
