@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 import math
-import weakref
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -33,6 +32,7 @@ from consul_coord.recipes.hold.holds import BUDGET, SWEEP, Holds, Register, give
 from consul_coord.recipes.session.keeping import Sessions
 from consul_coord.recipes.session.pool import SessionPools
 from consul_coord.recipes.watch.engine import Watches
+from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
     from consul_coord.http.agents import Agents
@@ -96,7 +96,7 @@ class ClientState:
         self._looked_at = -math.inf
         """When somebody looked at the contact last."""
         self._asking = OnDemand(host, self._keep_asking, has_work=self._is_looked_at, name="contact")
-        self.owners: weakref.WeakSet[Owners] = weakref.WeakSet()
+        self.owners: Alive[Owners] = Alive()
         """The holders of each object that was used with this client."""
         self.attend = OnDemand(host, self._attend, has_work=self._has_work, name="attend to holds").start
         """Have the register swept while anything is entered, and holds watched that last.
@@ -171,7 +171,7 @@ class ClientState:
                     seldom = ()
 
     def _sweep(self) -> None:
-        for owners in list(self.owners):
+        for owners in self.owners.all():
             owners.forget_ended(self.host.has_ended)
         self.tickets.heal()
         self.holds.announce_losses()

@@ -83,6 +83,8 @@ class Interruption:
         self._unsubscribe()
         self._news.set()
         _restore()
+        with suppress(ValueError):
+            _open.remove(weakref.ref(self))  # so that no callback runs, where an interrupt would be lost
 
 
 _open: list[weakref.ref[Interruption]] = []

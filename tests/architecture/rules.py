@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = "consul_coord"
 
-_BASE: Final = frozenset({"errors", "models", "clock", "events", "config", "periods", "_version"})
+_BASE: Final = frozenset({"errors", "models", "clock", "events", "config", "periods", "weak", "_version"})
 _PROGRAMS: Final = _BASE | {"io", "http", "recipes"}
 _WORLDS: Final = _PROGRAMS | {"threads", "host", "base_client", "sync", "aio"}
 _TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "extras", "lazy", "(facade)"}
@@ -28,6 +28,7 @@ _TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "extras", "laz
 MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "_version": frozenset(),
     "lazy": frozenset(),
+    "weak": frozenset(),
     "errors": frozenset(),
     "models": frozenset({"errors", "lazy"}),
     "clock": frozenset(),

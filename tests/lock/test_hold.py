@@ -169,7 +169,9 @@ def test_ensure_renews_when_less_is_left_and_refuses_what_can_never_be(
     hold.release()
 
 
-def test_ensure_goes_on_through_passing_trouble(site: Site, proxy: FaultProxy, make_client: MakeClient) -> None:
+def test_ensure_goes_on_through_passing_trouble(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
     hold = Lock(make_client(address=proxy.address), site.key).acquire(timeout=5)
     eventually(lambda: hold.remaining() < 9.45)
     election = proxy.add(Fault(lose=Lose.AGENT, method="PUT", path="/v1/session/renew/", times=2))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -199,6 +201,25 @@ def test_what_is_given_back_is_given_back(site: Site, client: Client, proxy: obj
         sleep()
     assert caught.value.fence == outer.fence
     assert inner.try_acquire() is not None
+
+
+@pytest.mark.parametrize("kind", [Lock, Semaphore])
+def test_no_code_runs_where_an_interrupt_would_be_lost(
+    site: Site, client: Client, kind: type[Lock | Semaphore]
+) -> None:
+    """The interpreter drops what is raised in the callback of a weak reference."""
+    lock = Lock(client, site.key) if kind is Lock else Semaphore(client, site.key, 1)
+    called: set[str] = set()
+    gc.disable()  # what is garbage of other tests may have callbacks
+    sys.setprofile(lambda frame, event, _: called.add(frame.f_code.co_name) if event == "call" else None)
+    try:
+        with lock.hold(timeout=10, interrupt=True):
+            pass
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    assert "interrupt_at_loss" in called
+    assert called.isdisjoint({"_gone", "_remove"})
 
 
 def test_nested_blocks_get_one_each_the_inner_one_first(site: Site, client: Client) -> None:

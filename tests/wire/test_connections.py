@@ -138,7 +138,7 @@ def test_a_unix_socket_that_is_not_there(own_engine: MakeEngine, tmp_path: Path)
 def test_sockets_send_small_requests_at_once(serve: Serve) -> None:
     transport = DirectTransport(settings_for(serve(always(OK))))
     transport.send(GET, timeout=1.0)
-    (link,) = transport.pool.open
+    (link,) = transport.pool.open.all()
     assert link.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     transport.close()
 
@@ -221,9 +221,9 @@ def test_idle_connections_are_bounded(serve: Serve) -> None:
     with ThreadPoolExecutor(crowd) as threads:
         assert len(list(threads.map(lambda _: transport.send(GET, timeout=PATIENCE), range(crowd)))) == crowd
     assert server.connections == crowd
-    assert len(transport.pool.open) == MAX_IDLE
+    assert len(transport.pool.open.all()) == MAX_IDLE
     transport.close()
-    assert not transport.pool.open
+    assert not transport.pool.open.all()
 
 
 def test_a_connection_is_closed_soon_after_its_last_use(serve: Serve) -> None:
@@ -233,10 +233,10 @@ def test_a_connection_is_closed_soon_after_its_last_use(serve: Serve) -> None:
     assert 0 < transport.sweep() <= KEEP
     transport.send(GET, timeout=1.0)
     assert server.connections == 1
-    (link,) = transport.pool.open
+    (link,) = transport.pool.open.all()
     link.kept_until -= KEEP
     assert transport.sweep() == KEEP
-    assert not transport.pool.open
+    assert not transport.pool.open.all()
     server.wait_until_idle()
     transport.close()
 
@@ -245,11 +245,11 @@ def test_a_connection_that_was_not_swept_is_not_used_too_late(serve: Serve) -> N
     server = serve(always(OK))
     transport = DirectTransport(settings_for(server))
     transport.send(GET, timeout=1.0)
-    (link,) = transport.pool.open
+    (link,) = transport.pool.open.all()
     link.kept_until -= KEEP
     transport.send(GET, timeout=1.0)
     assert server.connections == 2
-    assert len(transport.pool.open) == 1
+    assert len(transport.pool.open.all()) == 1
     transport.close()
 
 
@@ -270,7 +270,7 @@ def test_a_close_meanwhile_closes_the_connection_in_use(serve: Serve) -> None:
         transport.close()
         released.set()
         assert pending.result(PATIENCE).body == b"true"
-    assert not transport.pool.open
+    assert not transport.pool.open.all()
 
 
 # --- cancelling

@@ -24,13 +24,13 @@ import select
 import socket
 import sys
 import time
-import weakref
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord.http.transport.incoming import Garbled
 from consul_coord.http.transport.limit import Limit
+from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
     from consul_coord.http.transport.incoming import ReplyReader
@@ -80,7 +80,7 @@ class Link:
         """Whether it is a blocking query."""
         self.reader: ReplyReader | None = None
         """The reader of the reply that is still due, while the connection is parked."""
-        self.home: weakref.WeakSet[Link] | None = None
+        self.home: Alive[Link] | None = None
         """The set of open connections that it is one of: another one when it was let go of."""
         poll = select.poll()
         poll.register(sock, select.POLLIN)
@@ -143,7 +143,7 @@ class Pool:
     def __init__(self) -> None:
         self.idle: deque[Link] = deque()
         self.parked: deque[Link] = deque()
-        self.open: weakref.WeakSet[Link] = weakref.WeakSet()
+        self.open: Alive[Link] = Alive()
         """All of them, to be let go of in a forked child."""
         self.engines: dict[object, None] = {}
         """Those that send over it: it is closed when none is left."""
@@ -189,39 +189,34 @@ class Pool:
 
     def wait_for_one(self, now: float, until: float) -> float:
         """Return how long a renewal waits before it looks for a connection again, 0 to open one."""
-        if now < until and any(link.in_use and link.back_by <= until for link in self._all()):
+        if now < until and any(link.in_use and link.back_by <= until for link in self.open.all()):
             return min(until - now, 0.01)
         return 0.0
 
     def cut_overdue(self, now: float) -> None:
         """Cut off the blocking queries that have not returned in time: there is another connection now."""
-        for link in self._all():
+        for link in self.open.all():
             if link.in_use and link.is_query and link.back_by + PATIENCE_PART < now:
                 link.cut_off()
 
     def has_in_use(self) -> bool:
         """Return whether there are connections in use."""
-        return any(link.in_use or link.reader is not None for link in self._all())
+        return any(link.in_use or link.reader is not None for link in self.open.all())
 
     def has_query(self) -> bool:
         """Return whether a blocking query is under way: its connection becomes free."""
-        return any(link.is_query and (link.in_use or link.reader is not None) for link in self._all())
+        return any(link.is_query and (link.in_use or link.reader is not None) for link in self.open.all())
 
     def cut(self) -> None:
         """End all exchanges that are under way: the agent is given up."""
         self.cut_at = time.monotonic()
-        for link in self._all():
+        for link in self.open.all():
             if link.in_use or link.reader is not None:
                 link.cut_off()
 
-    def _all(self) -> list[Link]:
-        while True:
-            with suppress(RuntimeError):  # another thread has opened one just now
-                return list(self.open)
-
     def sweep(self, now: float, *, most: int = MAX_IDLE) -> float:
         """Close what was kept too long, or is too much; return the seconds until there may be more."""
-        may_be_parked = any(link.is_query and link.in_use for link in self._all())
+        may_be_parked = any(link.is_query and link.in_use for link in self.open.all())
         next_at = now + (LOOK if may_be_parked else KEEP)
         for links, limit in ((self.idle, most), (self.parked, MAX_IDLE)):
             for _ in range(len(links)):
@@ -239,7 +234,7 @@ class Pool:
 
     def forget(self, engine: object) -> None:
         """Let go of a parent process's sockets without sending anything; ``engine`` goes on in the child."""
-        links, self.open = self._all(), weakref.WeakSet()
+        links, self.open = self.open.all(), Alive()
         for link in links:
             link.disconnect()
             if not link.in_use:

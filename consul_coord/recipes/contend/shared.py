@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from weakref import WeakSet
 
     from consul_coord.io import Host, Interrupt, Signal
     from consul_coord.models import SessionSpec
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session.keeping import Sessions, SessionSource
     from consul_coord.recipes.session.pool import SessionPools
     from consul_coord.recipes.watch.engine import Watches
+    from consul_coord.weak import Alive
 
 
 class Standing(Protocol):
@@ -57,7 +57,7 @@ class Shared(Protocol):
     """Names that not every release of Consul takes, and when this one let them be read."""
     calls: dict[Interrupt, None]
     """The object that ends each waiting call."""
-    owners: WeakSet[Owners]
+    owners: Alive[Owners]
     """The holders of each object, swept from time to time."""
     standing: dict[Standing, None]
     """The candidates that were started, and not stopped."""

@@ -41,8 +41,8 @@ def check(hold: Grant, now: float) -> None:
 async def ensure(io: IO, sessions: Sessions, hold: Grant, *, seconds: float) -> None:
     """Renew the session when less than ``seconds`` of the lease are left.
 
-    Passing trouble is sat out, for the client's time at most. Raises LockLost when it is lost, NotHeld when it
-    was released, InvalidArgument when the lease can never be that long, and what the last renewal raised.
+    Passing trouble is sat out, for the client's time at most. Raises LockLost when it is lost, NotHeld when
+    it was released, InvalidArgument when the lease can never be that long, and what the last renewal raised.
     """
     if seconds > hold.lease.longest:
         message = (

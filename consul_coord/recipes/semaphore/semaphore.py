@@ -12,7 +12,6 @@ Rules
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.semaphore.kind import Memory
+from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -46,7 +46,7 @@ class SemaphoreObject(Recipe[Memory]):
         check_parent(plan.prefix)
         self.plan = plan
         self.limit = self.check_limit(limit)
-        self.attempts: weakref.WeakSet[PermitAttempt] = weakref.WeakSet()
+        self.attempts: Alive[PermitAttempt] = Alive()
         """The calls under way."""
 
     def check_limit(self, limit: int) -> int:
@@ -147,7 +147,7 @@ async def contenders(io: IO, client: Shared, semaphore: SemaphoreObject) -> tupl
 
 async def position(io: IO, client: Shared, semaphore: SemaphoreObject) -> int | None:
     """Return the best place in the queue among this object's waiting calls, counted from 1; or None."""
-    ours = {attempt.session for attempt in list(semaphore.attempts)}
+    ours = {attempt.session for attempt in semaphore.attempts.all()}
     if not ours:
         return None
     queue = await contenders(io, client, semaphore)
