@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from proof.mutants.catalogue import mutants, sample
 from proof.mutants.report import report
-from proof.mutants.run import SEEDS, Bench, judged, known, measure
+from proof.mutants.run import JUDGES, SECONDS, Bench, judged, known, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +27,16 @@ TESTS = (
     "tests/lock_kinds",
     "tests/semaphore",
     "tests/election",
+    "tests/once",
+    "tests/group",
+    "tests/partition",
+    "tests/agents",
+    "tests/wire",
     "tests/simulation/test_found.py",
 )
 """The functional tests: those with a Consul agent are left out, and searches."""
-_SELECTED = ("-m", "not agent and not cluster and not search and not long")
+_SELECTED = ("-m", "not agent and not cluster and not search and not long", "--ignore-glob=*test_interrupts*")
+"""Tests that interrupt each line trace lines themselves."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,13 +47,15 @@ def main(arguments: Sequence[str]) -> int:
     add("--folder", type=Path, default=FOLDER, help="where results are kept")
     add("--sample", type=int, default=0, metavar="N", help="judge so many; all without it")
     add("--seed", type=int, default=0, help="which ones")
-    add("--seeds", type=int, default=SEEDS, metavar="N", help="runs of the simulator for each")
+    add("--seconds", type=float, default=SECONDS, help="of the simulator for each")
+    add("--who", choices=JUDGES, action="append", help="functional tests or the simulator; both without it")
+    add("--again", action="store_true", help="judge those again that were missed")
     add("--only", default="", metavar="TEXT", help="mutants whose name or file has this in it")
     add("--tests", nargs="*", default=TESTS, help="for measure: the functional tests")
     options = parser.parse_args(arguments)
-    results = options.folder / "results.jsonl"
+    results, who = options.folder / "results.jsonl", tuple(options.who or JUDGES)
     if options.what == "measure":
-        measure(options.folder, (*_SELECTED, *options.tests), seeds=options.seeds)
+        measure(options.folder, (*_SELECTED, *options.tests), who=who)
         return 0
     chosen = [each for each in mutants() if options.only in f"{each.name} {each.file}"]
     if options.sample:
@@ -56,15 +64,16 @@ def main(arguments: Sequence[str]) -> int:
         for mutant in chosen:
             print(mutant.name, mutant)
     elif options.what == "run":
-        bench = Bench(options.folder, seeds=options.seeds)
-        for result in judged(bench, chosen, results):
-            print(
-                f"{result.functional:12} {result.simulator:12} {result.seconds:6.1f} s  {result.shown}",
-                flush=True,
-            )
+        bench = Bench(options.folder, seconds=options.seconds)
+        try:
+            for result in judged(bench, chosen, results, who=who, again=options.again):
+                found = f"{result.who:10} {result.verdict:11} {result.seconds:6.1f} s"
+                print(f"{found}  {result.shown}  {result.by}", flush=True)
+        finally:
+            bench.close()
     else:
-        found = known(results)
-        print(report([found[each.name] for each in chosen if each.name in found]))
+        names = {each.name for each in chosen}
+        print(report([result for result in known(results).values() if result.name in names]))
     return 0
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from proof.mutants.operators import Place
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ("consul_coord/recipes", "consul_coord/http/blocking.py", "consul_coord/http/retry.py")
-"""What decides who holds what, and until when."""
+CORE = ("consul_coord/recipes", "consul_coord/http")
+"""What decides who holds what, and until when, and what asks the servers."""
 
 
 @dataclass(frozen=True, slots=True)

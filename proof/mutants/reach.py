@@ -40,7 +40,7 @@ class Reach:
         self._seconds: dict[str, float] = {}
         self._passed: set[str] = set()
 
-    def pytest_sessionstart(self) -> None:
+    def pytest_collection_finish(self) -> None:
         """Begin to measure."""
         self._coverage.start()
 

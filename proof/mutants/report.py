@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proof.mutants.operators import OPERATORS, OWN
+from proof.mutants.run import JUDGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from proof.mutants.run import Result
+    from proof.mutants.run import Result, Who
 
 JUDGED = Path(__file__).with_name("judged.toml")
 
@@ -21,42 +22,43 @@ def judgements() -> Mapping[str, str]:
     return dict(tomllib.loads(JUDGED.read_text()))
 
 
-def share(results: Iterable[Result], who: str) -> tuple[int, int]:
+def share(results: Iterable[Result], who: Who) -> tuple[int, int]:
     """Return how many of those that ``functional`` tests or the ``simulator`` reached it has caught."""
-    reached = [getattr(each, who) for each in results if getattr(each, who) in {"caught", "missed"}]
+    reached = [each.verdict for each in results if each.who == who and each.verdict != "not reached"]
     return reached.count("caught"), len(reached)
 
 
-def report(results: list[Result]) -> str:
+def report(results: Iterable[Result]) -> str:
     """Return it as text for the documentation."""
     why = judgements()
-    harmful = [each for each in results if each.name not in why]
+    by_name: dict[str, dict[Who, Result]] = {}
+    for result in results:
+        by_name.setdefault(result.name, {})[result.who] = result
+    harmless = [name for name in by_name if name in why]
+    harmful = {name: found for name, found in by_name.items() if name not in why}
+    every = [result for found in harmful.values() for result in found.values()]
+    caught = sum(any(each.verdict == "caught" for each in found.values()) for found in harmful.values())
     rows = [
-        f"{len(results)} mutants, {len(results) - len(harmful)} of them judged to change nothing promised.",
+        f"{len(by_name)} mutants, {len(harmless)} of them judged to change nothing promised.",
         "",
+        "| | caught | of those it reaches | share |",
+        "|---|---|---|---|",
+        *(f"| {who} | {' | '.join(_shares(*share(every, who)))} |" for who in JUDGES),
+        f"| either | {' | '.join(_shares(caught, len(harmful)))} |",
+        "",
+        "| operator | functional | simulator |",
+        "|---|---|---|",
     ]
-    rows += ["| | caught | of those it reaches | share |", "|---|---|---|---|"]
-    for who in ("functional", "simulator"):
-        caught, reached = share(harmful, who)
-        rows.append(f"| {who} | {caught} | {reached} | {_percent(caught, reached)} |")
-    anybody = sum(each.caught for each in harmful)
-    rows += [f"| either | {anybody} | {len(harmful)} | {_percent(anybody, len(harmful))} |", ""]
-    rows += ["| operator | functional | simulator |", "|---|---|---|"]
     for name in OPERATORS:
-        some = [each for each in harmful if each.operator == name]
+        some = [each for each in every if each.operator == name]
         if some:
-            shown = " | ".join("{} of {}".format(*share(some, who)) for who in ("functional", "simulator"))
+            shown = " | ".join("{} of {}".format(*share(some, who)) for who in JUDGES)
             rows.append(f"| {name}{' (own)' if name in OWN else ''} | {shown} |")
-    rows += ["", "Survivors:", ""]
-    rows += [f"- `{each.name}`: {each.shown}" for each in harmful if not each.caught]
-    rows += ["", "Caught by functional tests alone, though the simulator reaches them:", ""]
-    rows += [
-        f"- `{each.name}`: {each.shown}"
-        for each in harmful
-        if each.functional == "caught" and each.simulator == "missed"
-    ]
+    for who in JUDGES:
+        missed = [each for each in every if each.who == who and each.verdict == "missed"]
+        rows += ["", f"Survivors, {who}:", "", *(f"- `{each.name}`: {each.shown}" for each in missed)]
     return "\n".join(rows) + "\n"
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "–"
+def _shares(part: int, whole: int) -> tuple[str, str, str]:
+    return str(part), str(whole), f"{part / whole:.0%}" if whole else "–"

@@ -1,10 +1,13 @@
 """Plant mutants one by one, in a copy of the project, and note who catches them.
 
 Rules
-- Results are lines of JSON, one for each mutant, written as soon as it is judged: a run that ends is taken up
-  again where it was. A line counts as long as its module's text is the same.
-- The functional tests of a mutant are those that reach its lines, the quickest first, up to ``MOST_TESTS``
-  and ``MOST_SECONDS``. None reaching it is a result of its own.
+- Results are lines of JSON, one for each mutant and judge, written as soon as it is judged: a run that ends
+  is taken up again where it was. A line counts as long as its module's text is the same.
+- There are two judges: the functional tests, and the simulator. Each is shown what reaches the mutant's line,
+  and stops at its first failure.
+- The tests are taken in turn from the files that have some, the quickest of each first, up to ``MOST_TESTS``
+  and ``MOST_SECONDS``: a test of another file is more likely to see something else. None reaching the line is
+  a result of its own.
 - Tests that hang are a catch, too: a mutant that waits for ever is noticed by whoever waits.
 """
 
@@ -17,52 +20,49 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from itertools import chain, zip_longest
+from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 
 from proof.mutants.catalogue import ROOT
+from proof.mutants.nursery import PYTEST, Answer, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from proof.mutants.catalogue import Mutant
 
-MOST_TESTS = 150
+MOST_TESTS = 400
 MOST_SECONDS = 60.0
-"""Of functional tests, by what they took without a mutant; the quickest come first."""
-PATIENCE = 6.0
-"""How many times as long as without a mutant they may take, and a run of the simulator in seconds."""
-SEEDS = 400
-"""Runs of the simulator until it is taken to have missed a mutant."""
-_TESTS_FAILED = 1
+"""Of functional tests, by what they took without a mutant."""
+SECONDS = 60.0
+"""Of the processor, for runs of the simulator until it is taken to have missed a mutant."""
 _COPIED = ("consul_coord", "proof", "tests", "examples", "bench", "tools", "docs")
 _FILES = ("pyproject.toml", "pytest_consul_coord.py", "noxfile.py", "README.md", "CHANGELOG.md", "mkdocs.yml")
 
-Verdict = Literal["caught", "missed", "not reached", "not asked"]
+Verdict = Literal["caught", "missed", "not reached"]
+Who = Literal["functional", "simulator"]
+JUDGES: tuple[Who, ...] = ("functional", "simulator")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one mutant."""
+    """What one judge found of one mutant."""
 
     name: str
     shown: str
     operator: str
     text: str
     """A digest of the module it was made of."""
-    functional: Verdict
+    who: Who
+    verdict: Verdict
     by: str
-    """The first test that caught it."""
-    simulator: Verdict
-    seen: str
-    """What the simulator saw."""
+    """The first test that caught it, or the rule that was broken."""
+    number: int
+    """How many tests or runs there were."""
     seconds: float
-
-    @property
-    def caught(self) -> bool:
-        """Whether anybody has caught it."""
-        return "caught" in {self.functional, self.simulator}
 
 
 @dataclass(slots=True)
@@ -71,39 +71,51 @@ class Reached:
 
     tests: list[str]
     seconds: list[float]
-    lines: dict[str, dict[str, list[int]]]
-    simulated: dict[str, list[int]]
+    lines: Mapping[str, Mapping[str, list[int]]]
+    """By file and line, the numbers of the tests."""
+    runs: list[str]
+    """Those of the simulator."""
+    simulated: Mapping[str, Mapping[str, list[int]]]
 
     @classmethod
     def load(cls, folder: Path) -> Reached:
         """Read what ``measure`` wrote."""
         found = json.loads((folder / "reach.json").read_text())
         simulated = json.loads((folder / "simulated.json").read_text())
-        return cls(found["tests"], found["seconds"], found["lines"], simulated)
+        return cls(found["tests"], found["seconds"], found["lines"], simulated["runs"], simulated["lines"])
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that reach a mutant, the quickest first, within the limits."""
-        lines = self.lines.get(mutant.file, {})
-        place = mutant.place
-        numbers = {each for line in range(place.first, place.last + 1) for each in lines.get(str(line), ())}
+        """Return the tests that reach a mutant, those of each file in turn, within the limits."""
+        by_file: dict[str, list[int]] = defaultdict(list)
+        for number in sorted(_numbers(mutant, self.lines), key=self.seconds.__getitem__):
+            by_file[self.tests[number].partition("::")[0]].append(number)
+        files = sorted(by_file.values(), key=lambda each: self.seconds[each[0]])
+        in_turn = [each for each in chain.from_iterable(zip_longest(*files)) if each is not None]
         chosen: list[str] = []
         total = 0.0
-        for number in sorted(numbers, key=lambda each: self.seconds[each]):
+        for number in in_turn[:MOST_TESTS]:
             total += self.seconds[number]
-            if chosen and (len(chosen) >= MOST_TESTS or total > MOST_SECONDS):
-                break
-            chosen.append(self.tests[number])
+            if not chosen or total <= MOST_SECONDS:
+                chosen.append(self.tests[number])
         return chosen
 
-    def is_simulated(self, mutant: Mutant) -> bool:
-        """Return whether the simulator reaches a mutant."""
-        lines = self.simulated.get(mutant.file, [])
-        return any(mutant.place.first <= line <= mutant.place.last for line in lines)
+    def runs_of(self, mutant: Mutant) -> list[str]:
+        """Return the simulator's runs that reach a mutant."""
+        return [self.runs[number] for number in sorted(_numbers(mutant, self.simulated))]
+
+    def shown_to(self, mutant: Mutant, who: Who) -> list[str]:
+        """Return what a judge is to run."""
+        return self.tests_of(mutant) if who == "functional" else self.runs_of(mutant)
+
+
+def _numbers(mutant: Mutant, reached: Mapping[str, Mapping[str, list[int]]]) -> set[int]:
+    lines, place = reached.get(mutant.file, {}), mutant.place
+    return {each for line in range(place.first, place.last + 1) for each in lines.get(str(line), ())}
 
 
 def copy(folder: Path) -> Path:
     """Make a copy of the project, to plant in."""
-    target = folder / "project"
+    target = folder.resolve() / "project"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for name in _COPIED:
@@ -113,92 +125,117 @@ def copy(folder: Path) -> Path:
     return target
 
 
-def measure(folder: Path, tests: Iterable[str], *, seeds: int) -> None:
-    """Find out what reaches what; writes to the folder."""
+def measure(folder: Path, tests: Iterable[str], *, who: Sequence[Who] = JUDGES, scale: float = 1.0) -> None:
+    """Find out what reaches what; writes to the folder. ``scale``: of the number of the simulator's runs."""
     folder.mkdir(parents=True, exist_ok=True)
     project = copy(folder)
-    for command, file in (
-        ([*_PYTEST, "-p", "proof.mutants.reach", *tests], folder / "reach.json"),
-        (["-m", "proof.mutants.simulate", str(seeds)], folder / "simulated.json"),
-    ):
-        env = _environment(project) | {"MUTANTS_REACH": str(file.resolve())}
-        subprocess.run([sys.executable, *command], cwd=project, env=env, check=False)  # noqa: S603 - ours
-
-
-_PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header")
+    commands: tuple[tuple[Who, list[str], str], ...] = (
+        ("functional", ["-m", "pytest", *PYTEST, "-p", "proof.mutants.reach", *tests], "reach.json"),
+        ("simulator", ["-m", "proof.mutants.simulate"], "simulated.json"),
+    )
+    for judge, command, file in commands:
+        told = {"MUTANTS_REACH": str((folder / file).resolve()), "MUTANTS_SCALE": str(scale)}
+        if judge in who:
+            subprocess.run(  # noqa: S603 - a program of the project's own
+                [sys.executable, *command], cwd=project, env=_environment(project) | told, check=False
+            )
 
 
 def _environment(project: Path) -> dict[str, str]:
     return dict(os.environ) | {"PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+class Nursery:
+    """A program that judges mutants in forks of itself."""
+
+    def __init__(self, project: Path, who: Who, *options: str) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - a program of the project's own
+            [sys.executable, "-m", "proof.mutants.nursery", who, *options],
+            cwd=project,
+            env=_environment(project),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._input, self._output = (
+            cast("IO[str]", self._process.stdin),
+            cast("IO[str]", self._process.stdout),
+        )
+        self._read()  # it has imported everything
+
+    def judge(self, task: Task) -> Answer:
+        """Have one mutant judged."""
+        self._input.write(json.dumps(asdict(task)) + "\n")
+        self._input.flush()
+        return Answer(**json.loads(self._read()))
+
+    def _read(self) -> str:
+        line = self._output.readline()
+        if not line:
+            message = "a nursery has ended: run `python -m proof.mutants.nursery` to see why"
+            raise RuntimeError(message)
+        return line
+
+    def close(self) -> None:
+        """Let it end."""
+        self._input.close()
+        self._process.wait()
+
+
 class Bench:
     """Judges mutants in one copy of the project."""
 
-    def __init__(self, folder: Path, *, seeds: int) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, seconds: float = SECONDS) -> None:
         self._project = copy(folder)
         self._reached = Reached.load(folder)
-        self._seeds = seeds
+        self._seconds: dict[Who, float] = {"functional": MOST_SECONDS, "simulator": seconds}
+        self._nurseries: dict[Who, Nursery] = {}
 
-    def judge(self, mutant: Mutant) -> Result:
+    def judge(self, mutant: Mutant, who: Who) -> Result:
         """Plant one mutant, run what reaches it, and take it out again."""
         file = self._project / mutant.file
         text = file.read_text()
         began = time.monotonic()
-        file.write_text(mutant.apply(text))
-        try:
-            functional, by = self._functional(mutant)
-            simulator, seen = self._simulator(mutant)
-        finally:
-            file.write_text(text)
+        shown_to = self._reached.shown_to(mutant, who)
+        answer = Answer(planted=True, caught=False, by="", number=0)
+        if shown_to:
+            function, mutated = mutant.place.function, mutant.apply(text)
+            task = Task(mutant.file, function, text, mutated, shown_to, self._seconds[who])
+            # The nursery imports before there is anything to import.
+            nursery = self._nurseries.get(who) or self._nurseries.setdefault(who, Nursery(self._project, who))
+            file.write_text(mutated)
+            try:
+                answer = nursery.judge(task)
+                if not answer.planted:
+                    answer = self._afresh(task, who)
+            finally:
+                file.write_text(text)
+        verdict: Verdict = "caught" if answer.caught else "missed" if shown_to else "not reached"
         return Result(
             mutant.name,
             str(mutant),
             mutant.place.operator,
             digest(text),
-            functional,
-            by,
-            simulator,
-            seen,
+            who,
+            verdict,
+            answer.by[:300],
+            answer.number,
             round(time.monotonic() - began, 1),
         )
 
-    def _functional(self, mutant: Mutant) -> tuple[Verdict, str]:
-        tests = self._reached.tests_of(mutant)
-        if not tests:
-            return "not reached", ""
-        code, output = self._run(
-            [*_PYTEST, "--timeout=20", *tests], limit=10 * PATIENCE + PATIENCE * MOST_SECONDS
-        )
-        if code == 0:
-            return "missed", ""
-        failed = next((line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))), "hangs")
-        return "caught", failed.removeprefix("FAILED ")[:160]
-
-    def _simulator(self, mutant: Mutant) -> tuple[Verdict, str]:
-        if not self._reached.is_simulated(mutant):
-            return "not reached", ""
-        code, output = self._run(
-            ["-m", "proof.mutants.simulate", str(self._seeds)], limit=self._seeds * PATIENCE
-        )
-        return ("missed", "") if code == 0 else ("caught", (output.splitlines() or ["hangs"])[-1][:200])
-
-    def _run(self, command: list[str], *, limit: float) -> tuple[int, str]:
-        """Run a program of the copy; one that takes too long has failed."""
+    def _afresh(self, task: Task, who: Who) -> Answer:
+        """Have a mutant judged by a program that imports it from its file."""
+        nursery = Nursery(self._project, who, "fresh")
         try:
-            done = subprocess.run(  # noqa: S603 - a program of the project's own
-                [sys.executable, *command],
-                cwd=self._project,
-                env=_environment(self._project),
-                capture_output=True,
-                text=True,
-                timeout=limit,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return _TESTS_FAILED, ""
-        return done.returncode, done.stdout
+            return nursery.judge(task)
+        finally:
+            nursery.close()
+
+    def close(self) -> None:
+        """End the programs."""
+        for nursery in self._nurseries.values():
+            nursery.close()
 
 
 def digest(text: str) -> str:
@@ -206,31 +243,42 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def known(file: Path) -> dict[str, Result]:
-    """Return the results so far, the latest of each mutant."""
+def known(file: Path) -> dict[tuple[str, Who], Result]:
+    """Return the results so far, the latest of each mutant and judge."""
     if not file.exists():
         return {}
     found = (Result(**json.loads(line)) for line in file.read_text().splitlines())
-    return {result.name: result for result in found}
+    return {(result.name, result.who): result for result in found}
 
 
 class Judge(Protocol):
     """Whoever judges mutants."""
 
-    def judge(self, mutant: Mutant) -> Result:
+    def judge(self, mutant: Mutant, who: Who) -> Result:
         """Judge one."""
         ...
 
 
-def judged(bench: Judge, mutants: Iterable[Mutant], results: Path) -> Iterator[Result]:
-    """Judge those that have no result for their module's text yet, and yield all."""
+def judged(
+    bench: Judge,
+    mutants: Iterable[Mutant],
+    results: Path,
+    *,
+    who: Sequence[Who] = JUDGES,
+    again: bool = False,
+) -> Iterator[Result]:
+    """Judge those that have no result for their module's text yet, and yield all.
+
+    ``again``: those that were missed, too.
+    """
     before = known(results)
     mutants = list(mutants)
     texts = {each.file: digest((ROOT / each.file).read_text()) for each in mutants}
-    for mutant in mutants:
-        result = before.get(mutant.name)
-        if result is None or result.text != texts[mutant.file]:
-            result = bench.judge(mutant)
-            with results.open("a") as lines:
-                lines.write(json.dumps(asdict(result)) + "\n")
-        yield result
+    for judge in who:
+        for mutant in mutants:
+            result = before.get((mutant.name, judge))
+            if result is None or result.text != texts[mutant.file] or (again and result.verdict != "caught"):
+                result = bench.judge(mutant, judge)
+                with results.open("a") as lines:
+                    lines.write(json.dumps(asdict(result)) + "\n")
+            yield result

@@ -1,47 +1,128 @@
-"""Run the simulator until a rule is broken: ``python -m proof.mutants.simulate SEEDS``; exits with 1 then.
+"""The runs of the simulator that a mutant is shown to: all its worlds, and rehearsals of whole clients.
 
-With ``MUTANTS_REACH`` in the environment it writes instead which lines of the core so many runs reach.
+Rules
+- A run is a name, ``world:seed``: the same run, whatever ran before it.
+- A mutant is shown the runs that reach its line. The others are as they are without it, to the last digit.
+- ``python -m proof.mutants.simulate`` writes which run reaches what, to the file that MUTANTS_REACH names.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import sys
+import time
+from collections import defaultdict
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consul_coord import AsyncLeaderElection, AsyncLock, AsyncSemaphore, SessionSpec
+from consul_coord.testing import Rehearsal, Simulation, SimulationFailed
+from consul_coord.testing.simulation.plan import draw, draw_with_agents, draw_with_members, draw_with_rwlocks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from consul_coord.testing import Stage
+    from consul_coord.testing.simulation.judge import Violation
+    from consul_coord.testing.simulation.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
+KEY = "jobs/rehearsed"
 
 
-def main(seeds: int) -> int:
-    """Return the exit code."""
-    from consul_coord.testing import Simulation
+async def _lock(stage: Stage) -> None:
+    async with AsyncLock(stage.client, KEY).hold(timeout=60) as hold:
+        with stage.working(KEY):
+            await asyncio.sleep(3.0)
+            stage.write(KEY, fence=hold.fence)
 
-    for seed in range(seeds):
-        violation = Simulation(seed=seed).outcome().violation
+
+async def _leader(stage: Stage) -> None:
+    async with AsyncLeaderElection(stage.client, KEY) as election, await election.wait_for_leadership():
+        with stage.working(KEY):
+            await asyncio.sleep(4.0)
+
+
+async def _semaphore(stage: Stage) -> None:
+    async with AsyncSemaphore(stage.client, KEY, 1).hold(timeout=60):
+        with stage.working(KEY):
+            await asyncio.sleep(2.0)
+
+
+PROGRAMS: dict[str, Callable[[Stage], Awaitable[None]]] = {
+    "lock": _lock,
+    "leader": _leader,
+    "semaphore": _semaphore,
+}
+WORLDS: dict[str, tuple[Callable[[int], Plan] | None, int]] = {
+    "drawn": (draw, 600),
+    "agents": (draw_with_agents, 30),
+    "members": (draw_with_members, 100),
+    "rwlocks": (draw_with_rwlocks, 100),
+    **{f"rehearsed {name}": (None, 15) for name in PROGRAMS},
+}
+"""How each is drawn, and how many runs of it there are."""
+
+
+def runs(scale: float = 1.0) -> list[str]:
+    """Return the names of all runs, those of each world in turn."""
+    each = [[f"{name}:{seed}" for seed in range(int(scale * many))] for name, (_, many) in WORLDS.items()]
+    return [name for name in chain.from_iterable(zip_longest(*each)) if name is not None]
+
+
+def violation_of(name: str) -> Violation | None:
+    """Do one run, and return the rule that it breaks."""
+    world, _, number = name.partition(":")
+    seed, drawn = int(number), WORLDS[world][0]
+    if drawn is not None:
+        return Simulation(seed=seed, plan=drawn(seed)).outcome().violation
+    program = PROGRAMS[world.removeprefix("rehearsed ")]
+    try:
+        Rehearsal(program, seed=seed, session=SessionSpec(ttl=10, lock_delay=1)).run()
+    except SimulationFailed as failed:
+        return failed.violation
+    return None
+
+
+def search(names: Iterable[str], *, seconds: float) -> tuple[str, int]:
+    """Do runs until a rule is broken or so much time of the processor is used.
+
+    Returns what was broken, and how many runs there were.
+    """
+    began, number = time.process_time(), 0
+    for number, name in enumerate(names, 1):
+        try:
+            violation = violation_of(name)
+        except Exception as error:  # noqa: BLE001 - a run that breaks down is a finding
+            return f"{name}: {type(error).__name__}: {error}"[:300], number
         if violation is not None:
-            print(f"seed {seed}: {violation}"[:300])  # noqa: T201 - for the run's log
-            return 1
-    return 0
+            return f"{name}: {violation}"[:300], number
+        if time.process_time() - began > seconds:
+            break
+    return "", number
 
 
-def measured(seeds: int, file: Path) -> int:
-    """Write down what is reached, and return the exit code."""
+def measured(names: list[str], file: Path) -> None:
+    """Write down which runs reach which line."""
     from proof.mutants.reach import measuring
 
     measured_by = measuring()
     measured_by.start()
-    code = main(seeds)
+    for name in names:
+        measured_by.switch_context(name)
+        violation_of(name)
     measured_by.stop()
     data = measured_by.get_data()
-    reached = {
-        str(Path(each).relative_to(ROOT)): sorted(data.lines(each) or ()) for each in data.measured_files()
-    }
-    file.write_text(json.dumps(reached))
-    return code
+    numbers = {name: number for number, name in enumerate(names)}
+    lines: dict[str, dict[int, list[int]]] = defaultdict(dict)
+    for each in data.measured_files():
+        for line, contexts in data.contexts_by_lineno(each).items():
+            known = sorted(numbers[context] for context in contexts if context in numbers)
+            lines[str(Path(each).relative_to(ROOT))][line] = known
+    file.write_text(json.dumps({"runs": names, "lines": lines}))
 
 
 if __name__ == "__main__":
-    target = os.environ.get("MUTANTS_REACH")
-    number = int(sys.argv[1])
-    sys.exit(measured(number, Path(target)) if target else main(number))
+    measured(runs(float(os.environ.get("MUTANTS_SCALE", "1"))), Path(os.environ["MUTANTS_REACH"]))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from proof.mutants import catalogue, run
 from proof.mutants.operators import OPERATORS, OWN, places
+from proof.mutants.plant import plant
 from proof.mutants.report import judgements, report, share
 from proof.mutants.run import Reached, Result, known
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from pathlib import Path
 
     from proof.mutants.catalogue import Mutant
@@ -94,56 +95,113 @@ def test_a_sample_has_all_operators_and_is_the_same_each_time() -> None:
     assert chosen == catalogue.sample(found, 40, seed=3) != catalogue.sample(found, 40, seed=4)
 
 
-def result_of(mutant: Mutant, functional: run.Verdict, simulator: run.Verdict) -> Result:
+def result_of(mutant: Mutant, who: run.Who, verdict: run.Verdict) -> Result:
     text = run.digest((catalogue.ROOT / mutant.file).read_text())
-    return Result(mutant.name, str(mutant), mutant.place.operator, text, functional, "", simulator, "", 1.0)
+    return Result(mutant.name, str(mutant), mutant.place.operator, text, who, verdict, "", 1, 1.0)
 
 
 class FakeBench:
     """Catches nothing, and counts what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.asked: list[tuple[str, run.Who]] = []
 
-    def judge(self, mutant: Mutant) -> Result:
-        self.asked.append(mutant.name)
-        return result_of(mutant, "missed", "not reached")
+    def judge(self, mutant: Mutant, who: run.Who) -> Result:
+        self.asked.append((mutant.name, who))
+        return result_of(mutant, who, "missed" if who == "functional" else "caught")
 
 
 def test_a_run_that_ended_is_taken_up_where_it_was(tmp_path: Path) -> None:
     some = catalogue.sample(catalogue.mutants(), 4, seed=0)
     results = tmp_path / "results.jsonl"
 
-    def judge(mutants: Iterable[Mutant]) -> list[str]:
+    def judge(mutants: Sequence[Mutant], *, again: bool = False) -> list[tuple[str, run.Who]]:
         bench = FakeBench()
-        assert len(list(run.judged(bench, mutants, results))) == len(list(mutants))
+        assert len(list(run.judged(bench, mutants, results, again=again))) == 2 * len(mutants)
         return bench.asked
 
-    assert judge(some[:2]) == [each.name for each in some[:2]]
-    assert judge(some) == [each.name for each in some[2:]]
-    assert set(known(results)) == {each.name for each in some}
+    assert judge(some[:2]) == [(each.name, who) for who in run.JUDGES for each in some[:2]]
+    assert judge(some) == [(each.name, who) for who in run.JUDGES for each in some[2:]]
+    assert judge(some, again=True) == [(each.name, "functional") for each in some]
+    assert set(known(results)) == {(each.name, who) for each in some for who in run.JUDGES}
 
 
-def test_the_tests_of_a_mutant_are_those_that_reach_it_the_quickest_first() -> None:
+def test_a_mutant_is_shown_what_reaches_its_line() -> None:
     mutant = catalogue.mutants()[0]
     line = str(mutant.place.first)
-    reached = Reached(["slow", "other", "quick"], [2.0, 0.1, 1.0], {mutant.file: {line: [0, 2]}}, {})
-    assert reached.tests_of(mutant) == ["quick", "slow"]
-    assert not reached.is_simulated(mutant)
+    tests = ["a::slow", "a::other", "a::quick", "b::slowest"]
+    seconds = [2.0, 0.1, 1.0, 3.0]
+    runs = ["drawn:0", "rwlocks:0"]
+    reached = Reached(
+        tests, seconds, {mutant.file: {line: [0, 2, 3]}}, runs, {mutant.file: {line: [1], "none": [0]}}
+    )
+    assert reached.shown_to(mutant, "functional") == ["a::quick", "b::slowest", "a::slow"]
+    assert reached.shown_to(mutant, "simulator") == ["rwlocks:0"]
+    none = Reached(tests, seconds, {}, runs, {})
+    assert none.shown_to(mutant, "functional") == none.shown_to(mutant, "simulator") == []
+
+
+MODULE = """
+from contextlib import contextmanager
+
+class Cell:
+    def __init__(self):
+        super().__init__()
+        self.number = 1
+
+    @property
+    def twice(self):
+        return 2 * self.number
+
+@contextmanager
+def lent():
+    yield 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "was", "becomes", "shown", "planted"),
+    [
+        ("Cell.__init__", "self.number = 1", "self.number = 5", (10, 7), True),
+        ("Cell.twice", "2 *", "3 *", (3, 7), True),
+        ("lent", "yield 7", "yield 8", (2, 8), True),
+        ("Cell.__init__", "super().__init__()", "pass", (2, 7), False),
+    ],
+)
+def test_a_mutant_is_planted_wherever_its_function_is_known(  # noqa: PLR0917 - a table
+    tmp_path: Path, function: str, was: str, becomes: str, shown: tuple[int, int], planted: bool
+) -> None:
+    file = tmp_path / f"module_{shown[0]}_{shown[1]}.py"
+    names: dict[str, Any] = {}
+    exec(compile(MODULE, str(file), "exec"), names)
+    cell, lent = names["Cell"], names["lent"]
+    assert plant(file, MODULE, MODULE.replace(was, becomes), function) is planted
+    with lent() as seven:
+        assert (cell().twice, seven) == shown
+
+
+def test_a_module_that_nobody_has_imported_is_left_to_its_file(tmp_path: Path) -> None:
+    assert plant(tmp_path / "unknown.py", MODULE, MODULE.replace("2 *", "3 *"), "Cell.twice")
 
 
 def test_a_report_tells_shares_and_survivors() -> None:
     some = catalogue.sample(catalogue.mutants(), 3, seed=0)
     results = [
-        result_of(some[0], "caught", "caught"),
-        result_of(some[1], "caught", "missed"),
-        result_of(some[2], "missed", "not reached"),
+        result_of(some[0], "functional", "caught"),
+        result_of(some[0], "simulator", "caught"),
+        result_of(some[1], "functional", "caught"),
+        result_of(some[1], "simulator", "missed"),
+        result_of(some[2], "functional", "missed"),
+        result_of(some[2], "simulator", "not reached"),
     ]
     assert share(results, "functional") == (2, 3)
     assert share(results, "simulator") == (1, 2)
     text = report(results)
     assert "| functional | 2 | 3 | 67% |" in text
-    assert str(some[2]) in text.partition("Survivors")[2].partition("Caught by")[0]
+    assert "| either | 2 | 3 | 67% |" in text
+    functional, _, simulator = text.partition("Survivors, functional")[2].partition("Survivors, simulator")
+    assert str(some[2]) in functional
+    assert str(some[1]) in simulator
 
 
 def test_what_is_judged_harmless_is_still_there() -> None:
@@ -156,12 +214,16 @@ def test_what_is_judged_harmless_is_still_there() -> None:
 def test_a_sample_of_mutants_is_caught(tmp_path: Path, search_seed: int) -> None:
     pytest.importorskip("coverage", reason="needs coverage, of the group dev")
     # Units and the simulator alone, for the sake of time: `python -m proof.mutants` asks all tests.
-    run.measure(tmp_path, ("-m", "not search and not long", "tests/unit/recipes"), seeds=30)
-    bench = run.Bench(tmp_path, seeds=150)
+    run.measure(tmp_path, ("-m", "not search and not long", "tests/unit/recipes"), scale=0.1)
     reached = Reached.load(tmp_path)
-    seen = [each for each in catalogue.mutants() if reached.is_simulated(each) or reached.tests_of(each)]
+    seen = [each for each in catalogue.mutants() if reached.tests_of(each) and reached.runs_of(each)]
     chosen = [
         each for each in catalogue.sample(seen, 3 * SAMPLE, seed=search_seed) if each.name not in judgements()
     ]
-    results = list(run.judged(bench, chosen[:SAMPLE], tmp_path / "results.jsonl"))
-    assert sum(each.caught for each in results) >= SAMPLE // 2, report(results)
+    bench = run.Bench(tmp_path, seconds=30.0)
+    try:
+        results = list(run.judged(bench, chosen[:SAMPLE], tmp_path / "results.jsonl"))
+    finally:
+        bench.close()
+    caught = {each.name for each in results if each.verdict == "caught"}
+    assert len(caught) >= SAMPLE // 2, report(results)

@@ -1,0 +1,160 @@
+"""``python -m proof.mutants.nursery``: has read all tests, or the simulator, and forks for each mutant.
+
+Rules
+- A line on its input is a ``Task`` as JSON; its answer is a line on its output, an ``Answer``.
+- A mutant is planted in a fork, which ends with all its children as soon as a test or a run has failed, or
+  when its time is over. Nothing of a mutant reaches the next one.
+- The mutant stands in the module's file as well, for the programs that tests start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from proof.mutants.plant import plant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTEST = ("-q", "-p", "no:cacheprovider", "--no-header")
+_TEST_SECONDS = 20
+_USAGE_ERROR = 4
+_HANGS = 60.0
+"""Seconds of the processor after which a run of the simulator hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One mutant, and what it is shown to."""
+
+    file: str
+    function: str
+    text: str
+    mutated: str
+    shown_to: list[str]
+    """Tests, or runs of the simulator."""
+    seconds: float
+    """For the simulator, of the processor; for tests, of the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of it."""
+
+    planted: bool
+    caught: bool
+    by: str
+    number: int
+    """How many tests or runs there were."""
+
+
+class _First:
+    """Notes the first test that fails."""
+
+    def __init__(self) -> None:
+        self.failed = ""
+        self.number = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Look at one report."""
+        self.number += report.when == "call"
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+
+def tests_on(task: Task) -> Answer:
+    """Run tests until one fails."""
+    first = _First()
+    code = pytest.main([*PYTEST, "-x", f"--timeout={_TEST_SECONDS}", *task.shown_to], plugins=[first])
+    if code == _USAGE_ERROR:
+        message = f"no such tests: {task.shown_to[:3]}"
+        raise LookupError(message)
+    return Answer(planted=True, caught=code != 0, by=first.failed or f"exit code {code}", number=first.number)
+
+
+def simulator_on(task: Task) -> Answer:
+    """Run the simulator until a rule is broken."""
+    from proof.mutants.simulate import search
+
+    most = int(time.process_time() + task.seconds + _HANGS)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+    broken, number = search(task.shown_to, seconds=task.seconds)
+    return Answer(planted=True, caught=bool(broken), by=broken, number=number)
+
+
+def judged(task: Task, judge: Callable[[Task], Answer], *, limit: float) -> Answer:
+    """Plant a mutant in a fork, and return what the fork says."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        _be_child(task, judge, writer)
+    os.close(writer)
+    ends = time.monotonic() + limit
+    while (
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < ends
+    ):
+        time.sleep(0.02)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        message = f"the judge failed at {task.function} of {task.file}"
+        raise RuntimeError(message)
+    with open(reader) as pipe:  # noqa: PTH123 - a descriptor
+        said = pipe.read()
+    return Answer(**json.loads(said)) if said else Answer(planted=True, caught=True, by="hangs", number=0)
+
+
+def _be_child(task: Task, judge: Callable[[Task], Answer], writer: int) -> None:
+    os.setsid()
+    silence = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(silence, stream)
+    code = 1
+    try:
+        if plant(ROOT / task.file, task.text, task.mutated, task.function):
+            answer = judge(task)
+        else:
+            answer = Answer(planted=False, caught=False, by="", number=0)
+        os.write(writer, json.dumps(asdict(answer)).encode())
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def main(kind: str) -> None:
+    """Answer tasks until there are none."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    if kind == "functional":
+        tests = json.loads((ROOT.parent / "reach.json").read_text())["tests"]
+        files = sorted({test.partition("::")[0] for test in tests})
+        pytest.main([*PYTEST, "-qq", "--collect-only", *files])
+        judge = tests_on
+    else:
+        import_module("proof.mutants.simulate")
+        judge = simulator_on
+    answers.write("ready\n")
+    for line in sys.stdin:
+        task = Task(**json.loads(line))
+        if "fresh" in sys.argv:
+            # The file had the mutant in it when it was imported.
+            task = Task(**{**asdict(task), "file": "none"})
+        answers.write(json.dumps(asdict(judged(task, judge, limit=task.seconds * 8 + 120))) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
