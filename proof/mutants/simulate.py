@@ -13,7 +13,6 @@ import json
 import os
 import time
 from collections import defaultdict
-from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,9 +66,13 @@ WORLDS: dict[str, tuple[Callable[[int], Plan] | None, int]] = {
 
 
 def runs(scale: float = 1.0) -> list[str]:
-    """Return the names of all runs, those of each world in turn."""
-    each = [[f"{name}:{seed}" for seed in range(int(scale * many))] for name, (_, many) in WORLDS.items()]
-    return [name for name in chain.from_iterable(zip_longest(*each)) if name is not None]
+    """Return the names of all runs, those of each world spread evenly."""
+    spread = [
+        ((seed + 0.5) / most, f"{name}:{seed}")
+        for name, (_, most) in WORLDS.items()
+        for seed in range(max(1, int(scale * most)))
+    ]
+    return [name for _, name in sorted(spread)]
 
 
 def violation_of(name: str) -> Violation | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.http.agents import Agents
+from consul_coord.http.retry import Failures
 from consul_coord.models import session as session_model
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.cleanup.tasks import RemoveKey
@@ -30,11 +31,12 @@ from consul_coord.recipes.election import election
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.election import Candidacy
 from consul_coord.recipes.group.membership import Membership
-from consul_coord.recipes.hold import holds
+from consul_coord.recipes.hold import asking, holds
 from consul_coord.recipes.hold.grant import Grant
 from consul_coord.recipes.hold.holds import Holds
 from consul_coord.recipes.hold.limits import Limits
 from consul_coord.recipes.lock import attempt as contend
+from consul_coord.recipes.lock import keys as lock_keys
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.keys import MultiLockKind
 from consul_coord.recipes.lock.multi import MultiLockAttempt
@@ -51,7 +53,14 @@ from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch.engine import Watches
-from consul_coord.testing.simulation.plan import draw, draw_with_agents, draw_with_members, draw_with_rwlocks
+from consul_coord.testing.simulation.dice import Dice
+from consul_coord.testing.simulation.plan import (
+    SCENES,
+    draw,
+    draw_with_agents,
+    draw_with_members,
+    draw_with_rwlocks,
+)
 from consul_coord.testing.simulation.promises import Promises
 
 if TYPE_CHECKING:
@@ -119,6 +128,17 @@ class Mutation:
 def _taking_several(seed: int) -> Plan:
     """Return a plan in which some take several slots at once, if it has a semaphore."""
     return replace(draw(seed), permits=True)
+
+
+def _watching(seed: int) -> Plan:
+    """Return a plan with a lock whose watches fail once."""
+    plan = replace(draw(seed), keys=("jobs/a",), several=False, pools=(), elections=())
+    return replace(plan, **SCENES[0](Dice(seed, "watching"), plan))
+
+
+def _restarting(seed: int) -> Plan:
+    """Return a plan in which nothing goes wrong except that the agent restarts."""
+    return replace(draw(seed), chaos={"agent restart": 2.0}, fates={})
 
 
 _NOBODY_TIMES_LEASES = Mutation(
@@ -450,6 +470,47 @@ MUTATIONS = (
         "self.look(now)[1] is None and not self._end",
         "self.lease.is_valid(now)",
         breaks="lost for good",
+    ),
+    Mutation(
+        "a release without an answer is said to be one",
+        lock_keys,
+        "unlock",
+        "await failures.pause(error)",
+        "return Unlocked(ours=True)",
+        breaks="released",
+    ),
+    Mutation(
+        "verify relies on what the client knows",
+        asking,
+        "verify",
+        "if watch.loss(pair) is not None:",
+        "if False:",
+        breaks="answers",
+        also=Mutation(
+            "a watch ends at its failure",
+            Watches,
+            "_follow",
+            "await follower.pause(io, until=stop)",
+            "return",
+        ),
+        drawn=_watching,
+    ),
+    Mutation(
+        "what has failed is asked again at once",
+        Failures,
+        "pause",
+        "await self._io.sleep(pause)",
+        "pass",
+        breaks="pace",
+        drawn=_restarting,
+    ),
+    Mutation(
+        "on_change reports the first leader alone",
+        Candidacy,
+        "_tell_change",
+        "self._told != [leader]",
+        "not self._told",
+        breaks="sight",
     ),
     Mutation(
         "a loss is told twice",

@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from consul_coord.io import IO
-    from consul_coord.models import LossReason
+    from consul_coord.models import LeaderInfo, LossReason
     from consul_coord.recipes.election.election import Candidacy
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.promises import Sighting
 
 REST = (0.0, 0.5)
 """Seconds that a candidate stays aside after a leadership."""
@@ -53,6 +54,7 @@ class CandidateUser(Holder):
         self.key = key
         self._candidacy: Candidacy | None = None
         self._office = Office(self)
+        self._sighting: Sighting | None = None
         sick = self.rng.chance(0.2)
         session = plan.spec if self.rng.chance(0.3) else None
         self._lock = election.lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
@@ -83,8 +85,10 @@ class CandidateUser(Holder):
         if not (self.healed() or self._manner) and self.rng.chance(0.03):
             raise ClumsyUser
 
-    def _changed(self, _: object) -> None:
+    def _changed(self, leader: LeaderInfo | None) -> None:
         self.judge.see("change of leadership seen")
+        if self._sighting is not None:
+            self._sighting.told = "" if leader is None else leader.session
 
     def _health(self) -> bool:
         return self.healed() or self.rng.chance(0.7)
@@ -115,6 +119,9 @@ class CandidateUser(Holder):
         plan = replace(self._plan, on_elected=office.elected, on_lost=office.lost)
         candidacy = election.Candidacy(core, plan, self._lock, SimCalls(self.process.host), keeps=self)
         self._candidacy = candidacy
+        promises = self.judge.promises
+        if plan.on_change is not None:
+            self._sighting = promises.follows(self.process, self.key)
         self.judge.record(self.process.name, "waiting", actor=self.actor, key=self.key)
         await self.process.call(io.task, lambda io: election.start(io, candidacy))
         led = False
@@ -131,6 +138,8 @@ class CandidateUser(Holder):
                     break
                 led = await lead(io, candidacy, hold)
         finally:
+            if self._sighting is not None:
+                promises.follows_no_more(self._sighting)
             if not self.process.crashed:
                 timeout = 0.0 if self.rng.chance(0.2) and not self.healed() else 5.0
                 await self.process.call(

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""
+OLD_FOR = 2.5
+"""Seconds for which a leader that has lost its followers takes itself for the leader, at most."""
 MOST_FIT = 2
 """With fewer agents that serve, none is lost."""
 MOST_PROCESSES = 8
@@ -51,6 +53,7 @@ class Chaos:
             "cut": self._cut,
             "leader change": lambda: self._leaderless(0.0, 0.3),
             "leaderless": lambda: self._leaderless(1.0, 12.0),
+            "old leader": self._old_leader,
             "agent restart": self._restart,
             "destroy session": self._destroy_session,
             "deregister node": self._deregister_node,
@@ -180,6 +183,12 @@ class Chaos:
         self._note("no leader", seconds=seconds)
         self._trouble(lasts=seconds + _REFUSED)
         cluster.lose_leader()
+
+    def _old_leader(self) -> None:
+        cluster = self._world.cluster
+        if not cluster.down and cluster.state.leader:
+            cluster.be_followed()
+            self._note("an old leader", seconds=self._later(0.3, OLD_FOR, cluster.be_alone))
 
     def _lose_agent(self, harm: Callable[[SimAgent], object]) -> None:
         """Do without one agent; the next one not before every client has settled at another."""

@@ -71,6 +71,8 @@ class Cluster:
         if self.down:
             receive(None)
             return _nothing
+        if self.state.follower is not None and _may_be_old(request):
+            request = replace(request, query=f"{request.query}&stale".removeprefix("&"))
         outcome = self.service.handle(request, self._scheduler.now)
         if not isinstance(outcome, Blocked):
             self._settle()
@@ -116,6 +118,14 @@ class Cluster:
     def lose_leader(self) -> None:
         """Be without a leader."""
         self._do(self.state.lose_leader)
+
+    def be_followed(self) -> None:
+        """Have an old leader that knows neither of the new one nor of what happens from now on."""
+        self.state.lag()
+
+    def be_alone(self) -> None:
+        """Have one leader again."""
+        self._do(lambda _: self.state.catch_up())
 
     def elect_leader(self) -> None:
         """Have one."""
@@ -235,6 +245,11 @@ class Cluster:
     def _run_timers(self) -> None:
         self.service.run_timers(self._scheduler.now)
         self._settle()
+
+
+def _may_be_old(request: Request) -> bool:
+    """Return whether an old leader would answer: it does not ask the others unless that is asked for."""
+    return request.method == "GET" and "consistent" not in request.query and "stale" not in request.query
 
 
 def _nothing() -> None:

@@ -29,7 +29,7 @@ from consul_coord.errors import (
 from consul_coord.http.endpoints import txn
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import send_once
-from consul_coord.models import TxnOp
+from consul_coord.models import ReleaseOutcome, TxnOp
 from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import OVERDUE
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.promises import PendingCall
 
+RELEASED = ReleaseOutcome.RELEASED
 STUCK_FOR = 8.0
 """Seconds for which a user that is stuck goes on, at most, after his hold has ended."""
 FORGETFUL = 0.05
@@ -116,7 +117,8 @@ class Holder:
             one.left = True
             if not hold.ended:
                 self.judge.tell(one, "released")
-        await self.call(io, lambda io: release(io, self.process.core.holds, hold))
+        if await self.call(io, lambda io: release(io, self.process.core.holds, hold)) is RELEASED:
+            self.judge.released(claim)
         self.judge.write(claim)
         if self.rng.chance(0.3):
             await self._guarded(io, hold)
@@ -139,7 +141,9 @@ class Holder:
             case 1:
                 await self.call(io, lambda io: self.put(io, hold, self.rng.randbytes(2).hex().encode()))
             case 2:
-                await self.call(io, lambda io: hold_ops.verify(io, core.sessions, hold))
+                began = self.judge.now
+                if await self.call(io, lambda io: hold_ops.verify(io, core.sessions, hold)):
+                    self.judge.verified(claim, since=began)
             case 3:
                 seconds = self.rng.uniform(0.0, hold.lease.longest)
                 if seconds < hold.limited_until - io.now():
@@ -164,15 +168,16 @@ class Holder:
 
         await self.call(io, send)
 
-    async def call(self, io: SimIO, program: Callable[[IO], Coroutine[Any, Any, object]]) -> None:
-        """Do something with a hold; it may be lost, or the agent unable."""
+    async def call(self, io: SimIO, program: Callable[[IO], Coroutine[Any, Any, object]]) -> object:
+        """Do something with a hold, and return what came of it: None if it is lost, or the agent unable."""
         try:
-            await self.process.call(io.task, program, closing=True)
+            return await self.process.call(io.task, program, closing=True)
         except (LockLost, TxnFailed, PermissionDenied):
             pass
         except ConsulCoordError as error:
             if not retryable(error):
                 raise
+        return None
 
 
 class User(Holder, ABC):

@@ -50,6 +50,10 @@ Rule = Literal[
     "callbacks",
     "fences",
     "guard",
+    "released",
+    "answers",
+    "pace",
+    "sight",
     "order",
     "fairness",
     "record",
@@ -402,6 +406,18 @@ class Judge:
         """Take note that a loss is reported to a user."""
         for one in claim.whole:
             self.rules[one.of].told(one)
+
+    def released(self, claim: Claim) -> None:
+        """Judge a release that reports RELEASED."""
+        for one in claim.whole:
+            if self.rules[one.of].has_now(one.session, one.fence):
+                self.convict("released", f"{one} is said to be released, and the server still has it")
+
+    def verified(self, claim: Claim, *, since: float) -> None:
+        """Judge a report that the server has a hold, to a user that asked at ``since``."""
+        for one in claim.whole:
+            if one.gone_since is not None and one.gone_since < since and self.rules[one.of].counts(one):
+                self.convict("answers", f"{one} was verified, and was gone before that was asked")
 
     def stuck(self, claim: Claim, *, lock_delay: float) -> None:
         """Take note that a user learnt that it has held for too long."""

@@ -70,6 +70,8 @@ CHAOS = {
 """The faults that may come at any time, apart from requests."""
 
 
+OLD_LEADER = {"old leader": "for a moment an old leader answers readings that allow it, with what it knew"}
+"""The fault of a part of the runs, besides those that are drawn."""
 AGENT_CHAOS = {
     "agent death": "one of several agents is gone for a while",
     "agent silence": "one of several agents takes requests and answers nothing, and goes on after a while",
@@ -266,7 +268,14 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, **rng.choice(SCENES)(rng, plan))
     elif Dice(seed, "stuck").chance(STUCK_SHARE):
         plan = replace(plan, stuck=STUCK)
-    return _with_jobs(plan, Dice(seed, "jobs"))
+    return _with_jobs(_with_old_leader(plan, Dice(seed, "old leader")), Dice(seed, "jobs"))
+
+
+def _with_old_leader(plan: Plan, rng: Dice) -> Plan:
+    """Let an old leader answer in a part of the plans."""
+    if plan.gentle or not rng.chance(OLD_LEADER_SHARE):
+        return plan
+    return replace(plan, chaos={**plan.chaos, **{name: rng.uniform(3.0, 6.0) for name in OLD_LEADER}})
 
 
 def _with_jobs(plan: Plan, rng: Dice) -> Plan:
@@ -467,6 +476,8 @@ _TWO_KEYS = ("jobs/a", "jobs/b")
 STUCK = 0.4
 STUCK_SHARE = 0.2
 """The part of the other runs where holders get stuck."""
+OLD_LEADER_SHARE = 0.2
+"""The part of all runs with an old leader."""
 JOBS_SHARE = 0.15
 """The part of all runs in which there is a job besides."""
 SCENES_SHARE = 0.3

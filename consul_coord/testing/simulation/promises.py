@@ -6,7 +6,9 @@ Rules
 - A holder knows soon that its hold is over on the server, as long as it can ask. Each failed request lets it
   pause for longer, and after one that was never answered it may not hear for as long as a query lasts.
 - A call that has a time limit, or was cancelled, ends a moment later at most.
+- ``on_change`` reports soon who leads, under the same conditions.
 - A client that has closed sends nothing and runs nothing.
+- A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds.
 
 Nothing here knows how the recipes do it: no name of theirs, and no order of their requests.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,6 +35,8 @@ DRIFT = 0.05
 """The part of a TTL that is left out for clocks of another rate."""
 NOTICED_WITHIN = 1.5
 """Seconds within which a loss is noticed by who can ask, when nothing has gone wrong lately."""
+SEEN_WITHIN = 2.0
+"""Seconds more within which a candidate learns who leads."""
 PAUSE = 0.3
 LONGEST_PAUSE = 15.0
 """Seconds for which a watch rests after one failure, and after many; each doubles it."""
@@ -39,6 +44,9 @@ UNANSWERED = 45.0
 """Seconds for which it may wait for a reply that never comes."""
 MEMORY = 30.0
 """Seconds after which a failure is forgotten."""
+PACE = 2.0
+MOST_SENT = 300
+"""Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
 ENDED_WITHIN = 0.15
 """Seconds after its limit, or its cancellation, by which a call has ended."""
 _OK = 200
@@ -80,6 +88,18 @@ class PendingCall:
             self.deadline = min(self.deadline, self.now())
 
 
+@dataclass(slots=True, eq=False)
+class Sighting:
+    """The leader of an election as ``on_change`` reports it."""
+
+    process: Process
+    key: str
+    right_at: float
+    """When it was last as the server has it."""
+    told: str | None = None
+    """The leader's session, empty for nobody; None before the first report."""
+
+
 class Promises:
     """The judge of time and traffic."""
 
@@ -89,6 +109,9 @@ class Promises:
         self._confirmed: dict[tuple[str, str], float] = {}
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
         self._contacts: dict[str, Contact] = {}
+        self._sent: dict[str, deque[float]] = {}
+        """The times of each process's latest requests."""
+        self._sightings: dict[Sighting, None] = {}
         self._calls: dict[PendingCall, None] = {}
         self._forgiven = 0
         """Up to which index holds were granted before time went back."""
@@ -99,6 +122,13 @@ class Promises:
         """Judge that a process sends something."""
         if process.left:
             self._judge.convict("nothing left", f"{process.name} has closed, and sends {shape}")
+        now, times = self._judge.now, self._sent.setdefault(process.name, deque())
+        times.append(now)
+        while times[0] < now - PACE:
+            times.popleft()
+        if len(times) > MOST_SENT:
+            text = f"{process.name} sends {len(times)} requests in {PACE:g} s, the last of them {shape}"
+            self._judge.convict("pace", text)
 
     def heard(self, process: Process, shape: Shape, sent_at: float, response: Response) -> None:
         """Take note of a reply that reaches its sender."""
@@ -155,6 +185,32 @@ class Promises:
             text = f"{claim} is over for {judge.now - claim.gone_since:.2f} s, and its holder can ask"
             judge.convict("noticed", text)
 
+    # -- leaders
+
+    def follows(self, process: Process, key: str) -> Sighting:
+        """Take note of a candidate that wants to know who leads."""
+        sighting = Sighting(process, key, self._judge.now)
+        self._sightings[sighting] = None
+        return sighting
+
+    def follows_no_more(self, sighting: Sighting) -> None:
+        """Take note that it is not any more."""
+        self._sightings.pop(sighting, None)
+
+    def _look_at_sightings(self) -> None:
+        judge = self._judge
+        for sighting in self._sightings:
+            process = sighting.process
+            if sighting.told == judge.cluster.holder(sighting.key):
+                sighting.right_at = judge.now
+                continue
+            contact = self.contact(process.name)
+            began = max(sighting.right_at, contact.troubled_until, process.awake_since)
+            if process.able and judge.now > began + (SEEN_WITHIN + contact.patience()) * judge.stretch:
+                seconds = judge.now - sighting.right_at
+                text = f"{process.name}'s report of {sighting.key}'s leader is wrong for {seconds:.2f} s"
+                judge.convict("sight", text)
+
     # -- calls
 
     def called(self, process: Process, what: str, timeout: float | None) -> PendingCall:
@@ -169,7 +225,8 @@ class Promises:
         self._calls.pop(call, None)
 
     def look(self) -> None:
-        """Judge the calls that go on."""
+        """Judge the calls that go on, and what candidates know."""
+        self._look_at_sightings()
         for call in self._calls:
             process = call.process
             # A process that stood still comes to it when it goes on; timers sleep with their machine.
