@@ -31,6 +31,7 @@ from consul_coord import (
 from consul_coord.events import ConnectionsRefused
 from consul_coord.testing.agent import RealAgent
 from tests.support.sites import Operator, eventually
+from tests.support.stalls import stalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,6 +200,35 @@ async def crowd(address: str, size: int) -> None:
 @pytest.mark.parametrize("size", [150, pytest.param(400, marks=pytest.mark.long)])
 def test_holders_lose_nothing_beside_a_crowd_that_waits(default_agent: str, size: int) -> None:
     anyio.run(crowd, default_agent, size)
+
+
+def test_a_turn_takes_no_more_than_twice_as_long(small_agent: str) -> None:
+    # A release that waited for the end of its hold's long query would take 6 s each time.
+    crowd, work = 18, 0.5
+    served: list[float] = []
+
+    async def take_a_turn() -> None:
+        async with (
+            AsyncClient(address=small_agent) as client,
+            AsyncLock(client, "turns/lock").hold(timeout=PATIENCE),
+        ):
+            served.append(time.monotonic())
+            await anyio.sleep(work)
+
+    async def main() -> None:
+        async with AsyncClient(address=small_agent) as first:
+            wanted = await AsyncLock(first, "turns/lock").acquire()
+            async with anyio.create_task_group() as group:
+                for _ in range(crowd):
+                    group.start_soon(take_a_turn)
+                while len(await AsyncLock(first, "turns/lock").contenders()) < SMALL - 2:  # noqa: ASYNC110
+                    await anyio.sleep(0.1)
+                assert await wanted.release() is ReleaseOutcome.RELEASED
+
+    with stalls() as measured:
+        anyio.run(main)
+    assert len(served) == crowd
+    assert served[-1] - served[0] < 2 * work * crowd + crowd * measured.slack
 
 
 @pytest.mark.parametrize("kind", ["permits", "candidates"])

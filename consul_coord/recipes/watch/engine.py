@@ -11,6 +11,8 @@ Rules
   each has its own query again.
 - A query lasts until the next renewal at most, with which it shares a connection. Whenever a hold's query has
   ended, the keys of the hold that have no query are looked at: so their loss is noticed within seconds.
+- A query for a hold lasts no longer than the hold has been watched. Where the agent has no room for another
+  connection, the release waits for the query's end: so it takes no more than twice as long as the hold.
 - Where the agent refuses connections, one query goes on, and is a short one: whatever else has to be sent
   waits for its end. All else shares readings.
 - A wait brings what the thing was at some moment; the caller acts by naming an index, or looks again. So a
@@ -54,6 +56,8 @@ FEW = 4
 """So many keep one when there are more."""
 SESSIONS = 2
 """So many sessions whose holds share readings have a query each."""
+SHORTEST_HELD = 0.5
+"""Seconds that the first query for a hold may last; the next ones last as long as it is watched by then."""
 LONGEST_HELD = 7.0
 """Seconds that a query for a hold may last: the keys that have none are looked at after it."""
 KEYS_PER_SECOND = 1_000
@@ -301,7 +305,7 @@ class Watches:
         follower: Follower[KVPair | None] = Follower(
             partial(kv.watch, watched.key, options=_CONSISTENT), index=watched.index, wait=LONGEST_HELD
         )
-        follower.longest = self.longest
+        follower.longest = partial(self._longest_for_hold, io.now())
         try:
             while not stop.is_set():
                 try:
@@ -317,6 +321,10 @@ class Watches:
             self._queries.pop(stop, None)
         if not watched.over.is_set():
             self.watch(io, watched)
+
+    async def _longest_for_hold(self, began: float, io: IO, *, until: Signal | None) -> float:
+        longest = await self.longest(io, until=until)
+        return min(longest, max(SHORTEST_HELD, io.now() - began))
 
     async def _look_along(self, io: IO, watched: Watched) -> None:
         for other in watched.along:
