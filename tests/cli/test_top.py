@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord import Client, Lock, Semaphore
+from consul_coord import Client, Group, Lock, Partitioner, Semaphore
 from consul_coord.server import ReferenceServer
 from tests.cli.processes import PROGRAM
 from tests.cli.test_terminal import CTRL_C, CTRL_Z, screen
@@ -42,6 +42,16 @@ def test_changes_are_told_as_they_come_and_a_signal_ends_it(start: Start, key: s
         assert Semaphore(client, f"{key}/slots", 2).destroy()
     top.send(signal.SIGTERM)
     assert top.end() == 143
+
+
+def test_partitions_are_shown_with_their_owners(start: Start, key: str, anywhere: str) -> None:
+    top = start("top", f"{key}/partitions", "--json", address=anywhere)
+    with Client(address=anywhere) as client, Group(client, key, id="web-1") as group:
+        with Partitioner(group, 2, settle=0.05):
+            places = shown(top, lambda places: len(places) == 2)
+            owners = {place["key"]: place["holders"][0]["value"] for place in places}
+            assert owners == {f"{key}/partitions/{number}": "web-1" for number in range(2)}
+        assert shown(top, lambda places: not places) == []
 
 
 def test_text_elsewhere_than_at_a_terminal_is_plain(start: Start, key: str, client: Client) -> None:

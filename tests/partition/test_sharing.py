@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord import (
+    LOCK_FLAGS,
     AsyncGroup,
     Client,
     Group,
@@ -165,6 +166,25 @@ def test_a_lost_partition_is_told_and_taken_again(member: MakeMember) -> None:
     assert one.owned["3"].fence > lost.fence
     until(lambda: len(diary.owners) == 8, "the owner was told")
     assert diary.wrong == []
+
+
+def test_another_client_that_has_the_lock_is_waited_for(address: str, member: MakeMember) -> None:
+    """The Go client's lock has these flags. So its users and a partition's owner exclude each other."""
+    one = member("one")
+    all_owned(one)
+    lost = one.owned["3"]
+    with Client(address=address, session=SPEC) as other:
+        session = other.session.create(SPEC)
+        other.txn(TxnOp.unlock(lost.key, lost.session), TxnOp.lock(lost.key, session, flags=LOCK_FLAGS))
+        until(lambda: "3" not in one.owned, "the loss was told")
+        assert lost.reason in {LossReason.TAKEN_OVER, LossReason.RELEASED_BY_OTHER}
+        holder = one.owners()["3"]
+        assert holder is not None
+        assert holder.session == session
+        assert other.kv.release(lost.key, session, flags=LOCK_FLAGS)
+        all_owned(one)
+        assert one.owned["3"].fence > lost.fence
+        assert not other.kv.acquire(lost.key, session, flags=LOCK_FLAGS)
 
 
 def test_a_partition_whose_owner_cannot_begin_is_given_up_and_taken_again(

@@ -32,6 +32,10 @@ class Rendezvous:
         self._bound = bound
         self._drawn: dict[str, list[float]] = {}
         """The draws of each member, for all partitions."""
+        self._weights: dict[str, float] = {}
+        self._owners = [""] * len(partitions)
+        self._least = [math.inf] * len(partitions)
+        """The owner of each partition with these weights, and its draw, where there is no bound."""
 
     def owners(self, weights: Mapping[str, float]) -> dict[str, str]:
         """Return the owner of each partition; none of them when nobody has a weight above 0."""
@@ -44,14 +48,19 @@ class Rendezvous:
             return {}
         return self._best(standing) if self._bound is None else self._bounded(standing, self._bound)
 
-    def _best(self, weights: Mapping[str, float]) -> dict[str, str]:
-        least = [math.inf] * len(self._partitions)
-        owners = [""] * len(self._partitions)
-        for member, drawn in self._drawn.items():
+    def _best(self, weights: dict[str, float]) -> dict[str, str]:
+        """Look only at what changes: the partitions of those who go, and the draws of those who come."""
+        least, owners, known = self._least, self._owners, self._weights
+        stay = {member for member, weight in weights.items() if known.get(member) == weight}
+        for number, owner in enumerate(owners):
+            if owner not in stay:
+                draws = ((self._drawn[member][number] / weights[member], member) for member in stay)
+                least[number], owners[number] = min(draws, default=(math.inf, ""))
+        for member in weights.keys() - stay:
             weight = weights[member]
-            for number, drew in enumerate(drawn):
-                if drew / weight < least[number]:
-                    least[number], owners[number] = drew / weight, member
+            for number, drew in enumerate(self._drawn[member]):
+                least[number], owners[number] = min((least[number], owners[number]), (drew / weight, member))
+        self._weights = weights
         return dict(zip(self._partitions, owners, strict=True))
 
     def _bounded(self, weights: Mapping[str, float], bound: float) -> dict[str, str]:
