@@ -16,6 +16,7 @@ from consul_coord.models import TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.leader import leader_in
+from consul_coord.recipes.lock.transactions import taking
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
 from consul_coord.recipes.lock.waitqueue import Adopt, Lead, judge
 
@@ -29,6 +30,25 @@ if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Handle
     from consul_coord.recipes.lock.plan import LockPlan
     from consul_coord.recipes.session.keeping import SessionSource
+
+
+def electing(
+    plan: LockPlan, session: str, value: bytes, *, index: int, heir: int | None
+) -> tuple[TxnOp, ...]:
+    """Return the operations that elect a candidate whose contender is at an index.
+
+    ``heir`` is the index of the heir's note that they delete, None where they allow none.
+    """
+    note, term = notes.heir_key(plan.key), notes.term_key(plan.key)
+    check, *take = taking(plan, session, value, index=index)
+    return (
+        check,
+        TxnOp.check_not_exists(note) if heir is None else TxnOp.check_index(note, heir),
+        *take,
+        TxnOp.delete(note),
+        TxnOp.delete(term),  # a write that changes nothing would leave its index as it was
+        TxnOp.set(term, notes.election_value(session)),
+    )
 
 
 class Candidate(UnattendedAttempt):
@@ -87,16 +107,8 @@ class Candidate(UnattendedAttempt):
         await self._watch(heir.key, heir.modify_index, first=True, deadline=self._heir_until)
 
     def _taking(self, contender: KVPair) -> tuple[TxnOp, ...]:
-        heir, note, term = self._may_delete, notes.heir_key(self.key), notes.term_key(self.key)
-        return (
-            TxnOp.check_index(contender.key, contender.modify_index),
-            TxnOp.check_not_exists(note) if heir is None else TxnOp.check_index(note, heir.modify_index),
-            self._lock_op(self.key),
-            TxnOp.delete(contender.key),
-            TxnOp.delete(note),
-            TxnOp.delete(term),  # a write that changes nothing would leave its index as it was
-            TxnOp.set(term, notes.election_value(self.session)),
-        )
+        heir = None if self._may_delete is None else self._may_delete.modify_index
+        return electing(self.plan, self.session, self.value, index=contender.modify_index, heir=heir)
 
     async def _withdraw(self, deadline: float) -> bool:
         heir = self._heir

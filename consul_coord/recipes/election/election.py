@@ -64,10 +64,11 @@ from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import deadline_of
 from consul_coord.recipes.contend.changes import Changes
+from consul_coord.recipes.contend.limits import ANY_SESSION, LONGEST, check_value
 from consul_coord.recipes.contend.recipe import check_max_hold
 from consul_coord.recipes.contend.refusals import within
 from consul_coord.recipes.election import notes
-from consul_coord.recipes.election.candidate import Candidate
+from consul_coord.recipes.election.candidate import Candidate, electing
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.election.leadership import check, told_as_leadership, why_over
 from consul_coord.recipes.election.sight import Sight
@@ -168,6 +169,11 @@ def lock_of(
         reentrant=False,
         session=session,
     )
+
+    def take(value: bytes) -> tuple[TxnOp, ...]:
+        return electing(plan, ANY_SESSION, value, index=LONGEST, heir=LONGEST)
+
+    check_value(plan.keys, value or b"", (take,))
     return LockObject(plan)
 
 

@@ -34,6 +34,7 @@ from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.plan import LockPlan
+from consul_coord.recipes.lock.transactions import carriers
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Membership:
         self.client = client
         self.id = member
         self.key = plan.key(member)
-        self.value = check_value((self.key,), value)
+        self.value = _checked(self.key, value)
         self.final = {LossReason.CLIENT_CLOSED, LossReason.FORKED}
         """After such a loss it does not join again."""
         if evictable:
@@ -121,17 +122,7 @@ class Membership:
 
     def _attempt(self, io: IO, *, timeout: float | None) -> MemberAttempt:
         """Return one attempt to join, not begun yet."""
-        plan = LockPlan(
-            keys=(self.key,),
-            value=self.value,
-            flags=GROUP_FLAGS,
-            # A release by hand resets the flags: what was ours is taken again.
-            accept_flags=frozenset() if self.hold is None else frozenset({0}),
-            fair=False,
-            reentrant=False,
-            session=None,
-            remove=True,
-        )
+        plan = _plan(self.key, self.value, joined=self.hold is not None)
         return MemberAttempt(io, self, plan, timeout=timeout)
 
     async def join(self, io: IO, *, timeout: float | None) -> None:
@@ -242,6 +233,26 @@ class Membership:
                 self._refused(error)
 
 
+def _plan(key: str, value: bytes, *, joined: bool = False) -> LockPlan:
+    """Return the lock that a member is; ``joined`` says whether this one has had it before."""
+    return LockPlan(
+        keys=(key,),
+        value=value,
+        flags=GROUP_FLAGS,
+        # A release by hand resets the flags: what was ours is taken again.
+        accept_flags=frozenset({0}) if joined else frozenset(),
+        fair=False,
+        reentrant=False,
+        session=None,
+        remove=True,
+    )
+
+
+def _checked(key: str, value: bytes) -> bytes:
+    """Return a value that a member can have. Raises ValueTooLarge."""
+    return check_value((key,), value, carriers(_plan(key, value)))
+
+
 # -- what users ask for
 
 
@@ -266,7 +277,7 @@ async def update(io: IO, membership: Membership | None, key: str, value: bytes) 
     Raises NotHeld when it was not joined, and LockLost when it is just not one: the value counts from its
     next join.
     """
-    check_value((key,), value)
+    _checked(key, value)
     hold = None if membership is None or membership.stopping.is_set() else membership.hold
     if membership is None or hold is None:
         message = f"{key!r} is no member: join first"

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.retry import Failures, ask, perform, send_once
-from consul_coord.models import ReadOptions, TxnOp
+from consul_coord.models import ReadOptions
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.grant import lost_error
+from consul_coord.recipes.hold.kind import rewriting
 from consul_coord.recipes.session.keeping import renew
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ async def put(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> None:
     The fence stays. Raises LockLost when it was lost, NotHeld when it was released.
     """
     check(hold, io.now())
-    kept = hold.kind.kept_as(value)
+    kept = hold.kind.kept_as(hold, value)
     hold.writing = True
     try:
         # Before the announcement ends: a watch in another thread would take the write for a stranger's.
@@ -119,10 +120,9 @@ async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPai
     deadline = io.now() + sessions.timeout
     index = hold.last_index
     while True:
-        # "lock" by the holder replaces the value and keeps the LockIndex, which "set" would reset.
-        lock = TxnOp.lock(hold.key, hold.session, value=value, flags=hold.flags)
+        ops = rewriting(hold.key, hold.session, value, index=index, flags=hold.flags)
         try:
-            result = await send_once(io, txn.txn(TxnOp.check_index(hold.key, index), lock), deadline=deadline)
+            result = await send_once(io, txn.txn(*ops), deadline=deadline)
             return result[1][0]
         except TxnFailed:
             call = kv.get(hold.key, options=_CONSISTENT)

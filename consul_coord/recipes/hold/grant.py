@@ -85,7 +85,7 @@ class HoldKind(Protocol):
         """Return what a loss means for this hold, where it is not what it means for any."""
         ...
 
-    def kept_as(self, value: bytes) -> bytes:
+    def kept_as(self, hold: Grant, value: bytes) -> bytes:
         """Return how a value is kept in the key; asked before each write."""
         ...
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.models import LossReason
+from consul_coord.models import LossReason, TxnOp
 from consul_coord.recipes.hold.grant import KeyWatch
 
 if TYPE_CHECKING:
-    from consul_coord.models import KVPair, TxnOp
+    from consul_coord.models import KVPair
     from consul_coord.recipes.hold.grant import Grant
 
 
@@ -27,12 +27,20 @@ class KeyOfSession:
         """Return nothing: a loss means what it means for any hold."""
         return None
 
-    def kept_as(self, value: bytes) -> bytes:
+    def kept_as(self, hold: Grant, value: bytes) -> bytes:  # noqa: ARG002 - a HoldKind's
         """Return the value: it is kept as it is."""
         return value
 
     def ended(self, hold: Grant) -> None:
         """Do nothing: nobody queues in this client."""
+
+
+def rewriting(key: str, session: str, value: bytes, *, index: int, flags: int) -> tuple[TxnOp, ...]:
+    """Return the operations by which a session replaces the value of a key that it holds, at an index.
+
+    "lock" by the holder keeps the LockIndex, which "set" would reset.
+    """
+    return TxnOp.check_index(key, index), TxnOp.lock(key, session, value=value, flags=flags)
 
 
 def watch_of(hold: Grant) -> KeyWatch:

@@ -40,6 +40,7 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import SPREAD, Attempt
 from consul_coord.recipes.contend.refusals import blocked_by
 from consul_coord.recipes.lock.keys import Keys, LockKind, MultiLockKind
+from consul_coord.recipes.lock.transactions import locking, reading, taking
 from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Gone, is_head, judge
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class LockAttempt(Attempt):
         check = (TxnOp.check_not_exists(own),) if queues else ()
         queue = (TxnOp.get_tree(waitqueue.directory(self.key)),) if queues else ()
         try:
-            ops = (*check, self._lock_op(self.key), *queue, *self._reads())
+            ops = (*check, self._lock_op(self.key), *queue, *reading(self.plan))
             result = await self._ask(*ops, retry=Retry.IDEMPOTENT)
         except TxnFailed as error:
             if check and _denied_at(error, 0):
@@ -372,7 +373,7 @@ class LockAttempt(Attempt):
         contender = self.contender
         if contender is None:
             return None
-        ops = (*self._taking(contender), *self._reads())
+        ops = (*self._taking(contender), *reading(self.plan))
         try:
             result = await self._ask(*ops)
         except TxnFailed as error:
@@ -381,24 +382,17 @@ class LockAttempt(Attempt):
         self._note_read(result)
         return await self._granted(result.entries[ops.index(self._lock_op(self.key))])
 
-    def _reads(self) -> tuple[TxnOp, ...]:
-        return (TxnOp.get_tree(self.plan.reads),) if self.plan.reads else ()
-
     def _note_read(self, result: TxnResult) -> None:
         self.read = result.entries[-1] if self.plan.reads else ()
 
     def _taking(self, contender: KVPair) -> tuple[TxnOp, ...]:
-        return (
-            TxnOp.check_index(contender.key, contender.modify_index),
-            self._lock_op(self.key),
-            TxnOp.delete(contender.key),
-        )
+        return taking(self.plan, self.session, self.value, index=contender.modify_index)
 
     async def _adopt(self) -> Handle | None:
         """Make a hold of what a lost reply had granted."""
         own = waitqueue.contender_key(self.key, self.session)
         try:
-            ops = (TxnOp.check_session(self.key, self.session), TxnOp.delete(own), *self._reads())
+            ops = (TxnOp.check_session(self.key, self.session), TxnOp.delete(own), *reading(self.plan))
             result = await self._ask(*ops)
         except TxnFailed:
             return None
@@ -430,7 +424,7 @@ class LockAttempt(Attempt):
     # -- asking
 
     def _lock_op(self, key: str) -> TxnOp:
-        return TxnOp.lock(key, self.session, value=self.value, flags=self.plan.flags)
+        return locking(self.plan, key, self.session, self.value)
 
     def _unanswered(self) -> None:
         self.unanswered.add(self.session)

@@ -20,10 +20,10 @@ from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import SWEEPS, GiveBack, Sweep
 from consul_coord.recipes.cleanup.unlock import Locked, unlock, unlock_together
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.limits import check_value
+from consul_coord.recipes.contend.limits import LONGEST, check_value
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold.grant import OVERDUE, Ending, KeyWatch
-from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, watch_of
+from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, rewriting, watch_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -143,12 +143,21 @@ class Keys:
 class LockKind(KeyOfSession):
     """One key."""
 
+    _others: tuple[Locked, ...] = ()
+    """The keys besides the hold's own, as they were granted."""
+
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
-    def kept_as(self, value: bytes) -> bytes:
+    def kept_as(self, hold: Grant, value: bytes) -> bytes:
         """Return the value, which is kept as it is. Raises ValueTooLarge."""
-        return check_value(self._keys.names, value)
+        rewrite = partial(rewriting, hold.key, hold.session, index=LONGEST, flags=hold.flags)
+        return check_value(self._keys.names, value, (rewrite, partial(self._unlocking, hold)))
+
+    def _unlocking(self, hold: Grant, value: bytes) -> tuple[TxnOp, ...]:
+        """Return the longest request that gives all keys back, with a new value of the hold's own."""
+        own = Locked(hold.key, LONGEST, value, remove=bool(self._keys.remove))
+        return tuple(op for one in (own, *self._others) for op in one.unlocking(hold.session, hold.flags))
 
     def ended(self, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
         """Let the holder queue behind what is still to be given back."""

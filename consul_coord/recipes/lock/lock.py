@@ -20,6 +20,7 @@ from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.multi import MultiLockAttempt
+from consul_coord.recipes.lock.transactions import carriers
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -41,7 +42,7 @@ class LockObject(Recipe["SessionSource"]):
         queued = check_parent if len(plan.keys) == 1 else check_name
         for key in plan.keys:
             (check_key if plan.any_key else queued)(key)
-        check_value(plan.keys, plan.value or b"")
+        check_value(plan.keys, plan.value or b"", carriers(plan))
         self.plan = plan
 
     def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> Attempt:

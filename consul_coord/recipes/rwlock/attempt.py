@@ -119,9 +119,8 @@ class RwAttempt(PooledAttempt):
         await self._watch(dead.key, dead.modify_index, deadline=min(self.deadline, self.io.now() + pause))
 
     async def _join(self, pooled: PooledSession) -> Look:
-        own = TxnOp.lock(self.contender_of(pooled.id), pooled.id, value=self.value, flags=self.flags)
-        tree = TxnOp.get_tree(waitqueue.directory(self.base))
-        result = await self._ask(own, tree, retry=Retry.IDEMPOTENT)
+        join = rwqueue.joining(self.base, pooled.id, self.value, flags=self.flags)
+        result = await self._ask(*join, retry=Retry.IDEMPOTENT)
         self.born = result[0][0].create_index
         return self._read(result[1], pooled.id)
 
@@ -146,7 +145,7 @@ class RwAttempt(PooledAttempt):
         if not pooled.kept.lease.is_valid(self.io.now()):
             self._drop_session()
             return None
-        self.kind = RwKind(self.pool, pooled, self.mode)
+        self.kind = RwKind(rwqueue.key_of(self.base), self.pool, pooled, self.mode)
         handle = self.client.holds.grant(
             own,
             kept=pooled.kept,

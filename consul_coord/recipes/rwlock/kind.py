@@ -18,9 +18,9 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import delete_once
-from consul_coord.recipes.contend.limits import check_value
+from consul_coord.recipes.contend.limits import LONGEST, check_value
 from consul_coord.recipes.hold.grant import Ending
-from consul_coord.recipes.hold.kind import KeyOfSession, loss_of
+from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, rewriting
 from consul_coord.recipes.rwlock import queue as rwqueue
 
 if TYPE_CHECKING:
@@ -35,14 +35,21 @@ _CONSISTENT = ReadOptions(consistency="consistent")
 class RwKind(KeyOfSession):
     """The kind of a place in the queue that is in: its contender, held by a session of its own."""
 
-    def __init__(self, pool: SessionPool, pooled: PooledSession, mode: Mode) -> None:
+    def __init__(self, key: str, pool: SessionPool, pooled: PooledSession, mode: Mode) -> None:
+        self._key = key
         self._pool = pool
         self._pooled = pooled
         self._mode: Mode = mode
 
-    def kept_as(self, value: bytes) -> bytes:
+    def kept_as(self, hold: Grant, value: bytes) -> bytes:
         """Return the value with the mode's mark. Raises ValueTooLarge."""
-        return check_value((self._pooled.id,), rwqueue.marked(self._mode, value))
+
+        def rewrite(value: bytes) -> tuple[TxnOp, ...]:
+            kept = rwqueue.marked(self._mode, value)
+            return rewriting(hold.key, hold.session, kept, index=LONGEST, flags=hold.flags)
+
+        check_value((self._key,), value, (rewrite,))
+        return rwqueue.marked(self._mode, value)
 
     async def give_back(self, io: IO, hold: Grant, *, deadline: float) -> Ending:
         """Delete the contender; the session is kept for the next attempt."""

@@ -13,9 +13,9 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.retry import ask, perform
-from consul_coord.models import Contender, Holder, ReadOptions, SessionSpec
+from consul_coord.models import Contender, Holder, ReadOptions, SessionSpec, TxnOp
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.limits import check_value
+from consul_coord.recipes.contend.limits import ANY_SESSION, check_value
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.recipes.rwlock.attempt import RwAttempt
@@ -55,7 +55,11 @@ class RwSide(Recipe["SessionPool"]):
         self.base = rwqueue.base_of(check_parent(key))
         self.mode: Mode = mode
         self._value = value
-        check_value((self.base,), value or b"")
+
+        def join(value: bytes) -> tuple[TxnOp, ...]:
+            return rwqueue.joining(self.base, ANY_SESSION, rwqueue.marked(mode, value), flags=flags)
+
+        check_value((key,), value or b"", (join,))
         self._flags = flags
         self._spec = session
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from consul_coord.models import TxnOp
-from consul_coord.recipes.contend.queue import Rejoin
+from consul_coord.recipes.contend.queue import Rejoin, contender_key, directory
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair
@@ -102,6 +102,12 @@ def inside(look: Look) -> tuple[KVPair, ...]:
         return places[:1]
     first_writer = next((place for place, pair in enumerate(places) if mode_of(pair) == "write"), None)
     return places[:first_writer]
+
+
+def joining(base: str, session: str, value: bytes, *, flags: int) -> tuple[TxnOp, TxnOp]:
+    """Return the operations that queue with a marked value, and read the queue."""
+    own = TxnOp.lock(contender_key(base, session), session, value=value, flags=flags)
+    return own, TxnOp.get_tree(directory(base))
 
 
 def removal(dead: KVPair, *, by: str) -> tuple[TxnOp, TxnOp]:

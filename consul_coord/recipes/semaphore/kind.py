@@ -35,9 +35,9 @@ from consul_coord.http.endpoints import txn
 from consul_coord.http.retry import perform, send_once
 from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import delete_once
-from consul_coord.recipes.contend.limits import check_value
+from consul_coord.recipes.contend.limits import LONGEST, check_value
 from consul_coord.recipes.hold.grant import Ending, KeyWatch
-from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, watch_of
+from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, rewriting, watch_of
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.backoff import AdaptiveBackoff
 from consul_coord.recipes.session.keeping import renew
@@ -137,12 +137,16 @@ class PermitKind(KeyOfSession):
             return f"the semaphore's record {slots.record_key(self._memory.prefix)!r} was deleted"
         return None
 
-    def kept_as(self, value: bytes) -> bytes:
+    def kept_as(self, hold: Grant, value: bytes) -> bytes:
         """Return the value with a holder's mark. Raises ValueTooLarge."""
-        first = self._sessions[0]
-        held = check_value((slots.contender_key(self._memory.prefix, first.id),), slots.holding(value))
-        first.settled = False
-        return held
+
+        def rewrite(value: bytes) -> tuple[TxnOp, ...]:
+            held = slots.holding(value)
+            return rewriting(hold.key, hold.session, held, index=LONGEST, flags=hold.flags)
+
+        check_value((self._memory.prefix,), value, (rewrite,))
+        self._sessions[0].settled = False
+        return slots.holding(value)
 
     # -- giving back
 

@@ -6,11 +6,9 @@ import json
 
 import pytest
 
-from consul_coord.errors import BrokenReply, ConnectFailed, PermissionDenied, ValueTooLarge
-from consul_coord.http.endpoints._call import BODY_LIMIT
+from consul_coord.errors import BrokenReply, ConnectFailed, PermissionDenied
 from consul_coord.models import LOCK_FLAGS, LossReason
 from consul_coord.recipes.cleanup.unlock import Locked, Unlocked, unlock
-from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.hold.kind import loss_of
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
@@ -150,23 +148,3 @@ def test_a_key_that_is_written_again_and_again_is_not_asked_for_in_a_tight_loop(
     with pytest.raises(Exception, match=r"."):
         unlocked(io, deadline=5.0)
     assert len(io.requests) < 100
-
-
-@pytest.mark.parametrize(
-    ("keys", "size", "named"),
-    [(("k",), 400_000, "'k'"), (("k",), BODY_LIMIT + 1, "'k'"), (("k1", "k2"), 300_000, "'k1' and 1 more")],
-)
-def test_a_value_too_large_to_be_unlocked_is_told_with_its_key_the_limit_and_a_way_out(
-    keys: tuple[str, ...], size: int, named: str
-) -> None:
-    with pytest.raises(ValueTooLarge) as caught:
-        check_value(keys, b"v" * size)
-    words = str(caught.value)
-    assert f"the value of {named} has {size} bytes" in words
-    assert str(caught.value.limit) in words
-    assert words.endswith("Keep it elsewhere, and put a reference to it here")
-    assert caught.value.size > caught.value.limit
-    most = int(words.partition("may have ")[2].split()[0])
-    check_value(keys, b"v" * most)
-    with pytest.raises(ValueTooLarge):
-        check_value(keys, b"v" * (most + 3))

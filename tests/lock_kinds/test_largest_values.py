@@ -1,0 +1,105 @@
+"""The largest value that a recipe takes works in each of its requests; a longer one is refused before any."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consul_coord import (
+    Client,
+    Group,
+    LeaderElection,
+    Lock,
+    MultiLock,
+    Once,
+    ReadWriteLock,
+    ReleaseOutcome,
+    Semaphore,
+    ValueTooLarge,
+)
+from tests.support.sites import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord import Hold
+    from tests.lock.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+    from tests.support.sites import Site
+
+    Make = Callable[[Client, str, bytes], Any]
+
+LOCKS: dict[str, Make] = {
+    "lock": lambda client, key, value: Lock(client, key, value=value),
+    "lock, in turn": lambda client, key, value: Lock(client, key, value=value, fair=True),
+    "lock that is removed": lambda client, key, value: Lock(client, key, value=value, remove=True),
+    "two keys": lambda client, key, value: MultiLock(client, [key, key + "-"], value=value),
+    "two that are removed": lambda client, key, value: MultiLock(
+        client, [key, key + "-"], value=value, remove=True
+    ),
+    "read": lambda client, key, value: ReadWriteLock(client, key, value=value).read,
+    "write": lambda client, key, value: ReadWriteLock(client, key, value=value).write,
+}
+
+
+def largest(use: Callable[[bytes], object]) -> bytes:
+    """Return the largest value, as the refusal of a larger one names it."""
+    with pytest.raises(ValueTooLarge, match=r"Keep it elsewhere, and put a reference to it here$") as refused:
+        use(b"v" * 600_000)
+    assert refused.value.size > refused.value.limit == 512 * 1024
+    most = int(re.findall(r"has 600000 bytes, and may have (\d+) bytes", str(refused.value))[0])
+    with pytest.raises(ValueTooLarge, match=f"has {most + 1} bytes, and may have {most} bytes"):
+        use(b"v" * (most + 1))
+    return b"v" * most
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_of_a_lock(site: Site, make_client: MakeClient, proxy: FaultProxy, name: str) -> None:
+    make, client = LOCKS[name], make_client(address=proxy.address)
+    value = largest(lambda value: make(client, site.key, value))
+    assert proxy.requests == []
+    lock = make(client, site.key, value)
+    rivals = make(make_client(), site.key, b"").acquire(timeout=5)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lock.acquire, timeout=20)
+        eventually(lambda: waiting.done() or any("index=" in seen.path for seen in proxy.requests))
+        rivals.release()
+        assert waiting.result().release() is ReleaseOutcome.RELEASED
+    hold: Hold = lock.acquire(timeout=5)
+    before = len(proxy.requests)
+    longest = largest(hold.put)
+    assert len(proxy.requests) == before
+    hold.put(longest)
+    assert hold.release() is ReleaseOutcome.RELEASED
+
+
+def test_of_a_permit(site: Site, client: Client) -> None:
+    with Semaphore(client, site.key, 2).hold(timeout=5) as permit:
+        permit.put(largest(permit.put))
+
+
+def test_of_a_candidate(site: Site, make_client: MakeClient, proxy: FaultProxy) -> None:
+    client = make_client(address=proxy.address)
+    value = largest(lambda value: LeaderElection(client, site.key, value=value))
+    assert proxy.requests == []
+    with LeaderElection(client, site.key, value=value) as election:
+        election.wait_for_leadership(timeout=20)
+        election.proclaim(largest(election.proclaim))
+
+
+def test_of_a_member(site: Site, make_client: MakeClient, proxy: FaultProxy) -> None:
+    client = make_client(address=proxy.address)
+    value = largest(lambda value: Group(client, site.key, id="m", value=value).join(timeout=5))
+    assert proxy.requests == []
+    group = Group(client, site.key, id="m", value=value)
+    group.join(timeout=5)
+    group.update(largest(group.update))
+    group.leave()
+
+
+def test_of_a_job(site: Site, client: Client) -> None:
+    value = largest(lambda value: Once(client, site.key, value=value))
+    assert Once(client, site.key, value=value).run(lambda run: run.fence, slot="1", timeout=5).ran
