@@ -1,7 +1,8 @@
 """The ASGI app: HTTP in, ``Host`` in the middle, HTTP out; only the transport's rules live here.
 
 Rules
-- Every reply varies on Accept-Encoding and is gzipped for whoever takes it; a larger one is sent chunked.
+- A reply of an endpoint varies on Accept-Encoding and is gzipped for whoever takes it; a redirect, or a reply
+  to an unknown path, is not. A larger one is sent chunked.
 - A body without Content-Length is marked as such, because Consul does not read it everywhere.
 - A request says whom it is for, once; one of HTTP/1.0 need not.
 - A client that goes away before its request is whole, or while it waits, takes the request with it.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from consul_coord.server.control import PREFIX, Control
@@ -104,11 +105,13 @@ class App:
         reply = await self._later(outcome, receive) if isinstance(outcome, Late) else outcome
         if reply is None or not self._always:
             return reply
-        return Reply(reply.status, reply.body, (*reply.headers, *self._always))
+        return replace(reply, headers=(*reply.headers, *self._always))
 
     def _zips(self, request: Request, reply: Reply) -> bool:
         large = len(reply.body) >= self._least_gzip
-        return self._gzip and large and _takes_gzip(request.headers.get("accept-encoding", ""))
+        return (
+            self._gzip and large and reply.varies and _takes_gzip(request.headers.get("accept-encoding", ""))
+        )
 
     async def _later(self, late: Late, receive: Receive) -> Reply | None:
         async def wake_when_gone() -> None:
@@ -146,7 +149,7 @@ async def _as_error(outcome: _Outcome) -> None:
 
 async def _with_low_index(outcome: _Outcome) -> None:
     headers = tuple((k, "1" if k == "X-Consul-Index" else v) for k, v in outcome.reply.headers)
-    await _send(outcome.send, Reply(outcome.reply.status, outcome.reply.body, headers), zipped=outcome.zipped)
+    await _send(outcome.send, replace(outcome.reply, headers=headers), zipped=outcome.zipped)
 
 
 async def _not_at_all(outcome: _Outcome) -> None:
@@ -298,7 +301,8 @@ def _headers(reply: Reply) -> list[tuple[bytes, bytes]]:
 
 async def _send(send: Send, reply: Reply, *, zipped: bool) -> None:
     headers = _headers(reply)
-    headers.append((b"Vary", b"Accept-Encoding"))
+    if reply.varies:
+        headers.append((b"Vary", b"Accept-Encoding"))
     body = reply.body
     if zipped and body:
         body = gzip.compress(body, _GZIP_LEVEL, mtime=0)

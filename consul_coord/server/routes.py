@@ -153,6 +153,7 @@ ABSENT = (
     "/v1/internal/",
     "/v1/operator/",
     "/v1/snapshot",
+    "/debug/",
     "/ui/",
 )
 
@@ -223,8 +224,9 @@ def _clean(path: str) -> str:
 def _redirect(request: Request, path: str, status: int) -> Refusal:
     encoded = quote(path.encode("utf-8", "surrogateescape"), safe=_LEFT_ALONE)
     location = f"{encoded}?{request.query}" if request.query else encoded
+    headers = (("Location", location), ("Content-Type", "text/html; charset=utf-8"))
     if request.method != "GET":
-        return Refusal(status, "", (("Location", location),))
+        return Refusal(status, "", headers if request.method == "HEAD" else headers[:1])
     what = "Moved Permanently" if status == CONSUL_1_8.redirect else "Temporary Redirect"
     page = f'<a href="{location.translate(_HTML)}">{what}</a>.\n\n'
-    return Refusal(status, page, (("Location", location), ("Content-Type", "text/html; charset=utf-8")))
+    return Refusal(status, page, headers)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from consul_coord.server import routes
@@ -128,7 +128,7 @@ class Service:
         try:
             route, tail = routes.find(request, self._dialect)
         except Refusal as refused:
-            return self._refuse(refused)
+            return replace(self._refuse(refused), varies=False)
         try:
             handler = routes.handler_of(route, request.method)
             call = self._call(route, request, tail, now)

@@ -44,6 +44,8 @@ class Reply:
     status: int = 200
     body: bytes = b""
     headers: Headers = ()
+    varies: bool = True
+    """Whether it is gzipped for a client that takes it."""
 
     def header(self, name: str) -> str | None:
         """Return a header's value whatever its case, or None."""

@@ -308,6 +308,19 @@ def test_targets_that_are_no_endpoints(target: Target) -> None:
     assert target.get("/v1/").status == 404
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/"), ("HEAD", "/"), ("POST", "/"), ("GET", "/v1/kv"), ("GET", "/v1/nope"), ("GET", "//")],
+)
+def test_a_reply_that_no_endpoint_made_is_the_same_for_everybody(
+    target: Target, method: str, path: str
+) -> None:
+    reply = target.ask(method, path, headers={"Accept-Encoding": "gzip"})
+    assert (reply.headers["Vary"], reply.headers["Content-Encoding"]) == (None, None)
+    if target.is_redirect(reply.status):
+        assert reply.headers["Content-Type"] == (None if method == "POST" else "text/html; charset=utf-8")
+
+
 def test_a_key_of_a_hundred_thousand_bytes(target: Target) -> None:
     key = target.key("k" * 100_000)
     assert target.put(f"/v1/kv/{key}", b"v").json is True
