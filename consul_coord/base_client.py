@@ -5,16 +5,16 @@ A client is what users see of it; its runner does the work, and lives as long as
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from consul_coord.clock import SystemClock
 from consul_coord.errors import AcquireTimeout, InvalidArgument, TransportError
-from consul_coord.models import SessionSpec, WriteOptions
+from consul_coord.http.failures import next_step
+from consul_coord.models import SessionSpec, WriteOptions, _validate
 from consul_coord.models._validate import bytes_or_none
 
 if TYPE_CHECKING:
@@ -77,10 +77,8 @@ class BaseRunner:
         """Return the seconds that one call may take. Raises InvalidArgument for what is no time."""
         if timeout is None:
             return self._settings.timeout
-        if not 0 < timeout < math.inf:
-            message = f"timeout takes seconds, more than 0 and finite, or None for the client's: {timeout!r}"
-            raise InvalidArgument(message)
-        return timeout
+        none = ", or None for the client's own"
+        return _validate.span("timeout", timeout, positive=True, endless=False, none=none)
 
     def replace_token(self, token: str | None) -> None:
         """Send another token from now on. Raises ConfigError for what is no token."""
@@ -116,7 +114,8 @@ OUTAGES = (TransportError, AcquireTimeout)
 
 
 def brief(error: ConsulCoordError) -> ConsulCoordError:
-    """Return an error that will be raised without the frames that carried the request."""
+    """Return an error without the frames that carried the request, and with what to do next."""
+    error.args = (f"{error}{next_step(error)}",)
     inner: BaseException | None = error
     while inner is not None:
         inner = inner.with_traceback(None).__cause__
@@ -126,6 +125,17 @@ def brief(error: ConsulCoordError) -> ConsulCoordError:
 
 
 R = TypeVar("R", bound=BaseRunner)
+
+
+class WrongWith:
+    """What the other world's kind of ``with`` finds: it says which kind is right."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __call__(self, *_: object) -> NoReturn:
+        """Raise TypeError."""
+        raise TypeError(self._message)
 
 
 class BaseClient(Generic[R]):

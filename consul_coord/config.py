@@ -169,6 +169,8 @@ class Settings:
     scheme: str
     host: str
     port: int
+    origin: str = ""
+    """Where the address comes from, for messages; empty if it was given as an argument."""
     prefix: str = ""
     """The prefix of every path, percent-encoded, without a slash at its end."""
     uds: str | None = None
@@ -268,6 +270,7 @@ class _Place:
     port: int
     prefix: str = ""
     uds: str | None = None
+    origin: str = ""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -279,6 +282,7 @@ class _Place:
             "port": self.port,
             "prefix": self.prefix,
             "uds": self.uds,
+            "origin": self.origin,
         }
 
     @property
@@ -301,6 +305,7 @@ def _places(explicit: str | Sequence[str] | None, tls: TLSConfig | None, env: _E
 def _resolve_address(explicit: str | None, tls: TLSConfig | None, env: _Environment) -> _Place:
     source = "address" if explicit is not None else "CONSUL_HTTP_ADDR"
     text = explicit if explicit is not None else env.get("CONSUL_HTTP_ADDR") or DEFAULT_ADDRESS
+    origin = "" if explicit is not None else source if env.get(source) else "the default address"
     said, rest = _split_scheme(text, source)
     plain_by_argument = said == "http" and explicit is not None
     if plain_by_argument and tls is not None:
@@ -308,8 +313,8 @@ def _resolve_address(explicit: str | None, tls: TLSConfig | None, env: _Environm
     wants_tls = tls is not None or (env.boolean("CONSUL_HTTP_SSL") is True and not plain_by_argument)
     scheme = "https" if said == "https" or wants_tls else "http"
     if said == "unix":
-        return _socket_place(scheme, rest, source)
-    return _network_place(scheme, rest, text, source)
+        return replace(_socket_place(scheme, rest, source), origin=origin)
+    return replace(_network_place(scheme, rest, text, source), origin=origin)
 
 
 def _split_scheme(text: str, source: str) -> tuple[str, str]:
@@ -486,7 +491,7 @@ def _first_plain(explicit: str | None, name: str, env: _Environment, variable: s
     return _plain(explicit, name) if explicit is not None else _plain(env.get(variable), variable)
 
 
-def _checked_timeout(timeout: float) -> float:
-    if not 0 < timeout < math.inf:
-        raise ConfigError(f"timeout takes seconds, more than 0 and finite, not {timeout!r}")
+def _checked_timeout(timeout: object) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise ConfigError(f"timeout must be a number of seconds, more than 0 and finite, not {timeout!r}")
     return float(timeout)

@@ -110,6 +110,9 @@ class DecodeError(ConsulCoordError):
 class ClientClosed(ConsulCoordError):
     """The client was closed before or during the call."""
 
+    def __init__(self, message: str = "the client is closed: make a new one, and new locks with it") -> None:
+        super().__init__(message)
+
 
 class BackgroundFailed(ConsulCoordError, RuntimeError):
     """The background of a blocking client could not be started: the process may have no more threads."""

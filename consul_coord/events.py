@@ -64,10 +64,12 @@ class Waiting(Event):
 
     key: str
     blocker: Blocker
+    error: str = ""
+    """Why Consul could not be asked; empty if it could."""
 
     def describe(self) -> str:
         """Return one sentence."""
-        return f"waiting for {self.key}: {self.blocker.describe()}"
+        return f"waiting for {self.key}: {self.blocker.describe(self.error or None)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -430,7 +432,8 @@ class Retried(Event):
 
     def describe(self) -> str:
         """Return one sentence."""
-        return f"retrying {self.method} {self.path}: {self.error}"
+        request = f"{self.method} {self.path}: "
+        return f"retrying {request}{self.error.replace(request, '', 1)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

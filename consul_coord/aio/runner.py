@@ -22,6 +22,7 @@ from consul_coord.base_client import OUTAGES, BaseRunner, brief, own_name
 from consul_coord.host import BaseHost
 from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, Signal
+from consul_coord.models import _validate
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.client import ClientState
 
@@ -219,6 +220,7 @@ class AsyncRunner(BaseRunner):
 
     async def close(self, timeout: float) -> None:
         """Give everything back and stop, in ``timeout`` seconds; harmless when done before."""
+        timeout = _validate.span("timeout", timeout)
         mine = object()
         try:
             if self._closed_by.setdefault(None, mine) is mine:

@@ -49,6 +49,8 @@ _SHOWN = (
 """The events that people read of; JSON has all."""
 RETRY_SPACING = 10.0
 """Seconds between two lines about requests that are sent again."""
+REPEAT_SPACING = 300.0
+"""The same between two lines that say the same."""
 
 
 class Reporter:
@@ -59,7 +61,7 @@ class Reporter:
         self._as_json = as_json
         self._quiet = quiet
         self._writing = threading.Lock()
-        self._retry_told_at = -math.inf
+        self._retry_told = -math.inf, ""
         self._in_place = sys.stderr is not None and sys.stderr.isatty()
         self._unfinished = False
         """Whether the last line on the terminal is one that changes."""
@@ -80,9 +82,10 @@ class Reporter:
             case events.OutageEnded():
                 return True
             case events.Retried() if not self._quiet:
-                now = time.monotonic()
-                due = now - self._retry_told_at >= RETRY_SPACING
-                self._retry_told_at = now if due else self._retry_told_at
+                now, (told_at, told) = time.monotonic(), self._retry_told
+                due = now - told_at >= (REPEAT_SPACING if told == event.describe() else RETRY_SPACING)
+                if due:
+                    self._retry_told = now, event.describe()
                 return due
             case _:
                 return not self._quiet or event.level >= logging.WARNING

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
     from consul_coord.http.messages import Request, Response
 
+_NEXT_STEP = (
+    ". Is an agent running there? If not, start one, or set the address of another (CONSUL_HTTP_ADDR)"
+)
 _SHOWN = 200
 _CREATE = "/v1/session/create"
 _RENEW = "/v1/session/renew/"
@@ -258,13 +261,12 @@ def outcome_unknown(error: BaseException) -> bool:
 
 
 def next_step(error: BaseException | None) -> str:
-    """Return what to do when no connection could be made, as an end for a message; empty for other errors.
+    """Return what to do when no connection could be made, as an end for a message that does not have it.
 
-    ``ConnectFailed`` does not say so itself, because the log repeats it for as long as an agent is away.
+    Empty for other errors. ``ConnectFailed`` has it only where it leaves the client, because the log repeats
+    it for as long as an agent is away.
     """
-    if type(error) is not ConnectFailed:
-        return ""
-    return ". Is an agent running there? If not, start one, or set the address of another (CONSUL_HTTP_ADDR)"
+    return _NEXT_STEP if type(error) is ConnectFailed and not str(error).endswith(_NEXT_STEP) else ""
 
 
 def raise_if_denied(key: str, error: TxnFailed) -> None:

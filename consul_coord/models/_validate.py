@@ -43,11 +43,37 @@ def number(name: str, value: object) -> float:
 
 def seconds(name: str, value: object, *, minimum: float, maximum: float = math.inf) -> float:
     """Return a duration in seconds that lies within the range, which the error names."""
-    if not minimum <= (duration := number(name, value)) <= maximum:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not minimum <= value <= maximum
+        or value == math.inf
+    ):
         bounds = f"{minimum:.15g} to {maximum:.15g}" if maximum < math.inf else f"{minimum:.15g} or more"
         message = f"{name} must be {bounds} seconds, not {value!r}"
         raise InvalidArgument(message)
-    return duration
+    return float(value)
+
+
+def span(name: str, value: object, *, positive: bool = False, endless: bool = True, none: str = "") -> float:
+    """Return how long something lasts, in seconds; ``none`` tells in the error what None would mean."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not value >= 0  # also true of nan
+        or (positive and not value)
+        or (value == math.inf and not endless)
+    ):
+        least = "more than 0" if positive else "0 or more"
+        finite = "" if endless else " and finite"
+        message = f"{name} must be a number of seconds, {least}{finite}{none}, not {value!r}"
+        raise InvalidArgument(message)
+    return float(value)
+
+
+def patience(timeout: object) -> float:
+    """Return how long a call may wait, in seconds; for ever if None."""
+    return math.inf if timeout is None else span("timeout", timeout, none=", or None to wait for ever")
 
 
 def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:

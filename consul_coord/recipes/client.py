@@ -301,7 +301,7 @@ class _OwnSession:
 
 
 def _closed() -> ClientClosed:
-    return ClientClosed("the client is closed")
+    return ClientClosed()
 
 
 async def close(io: IO, client: ClientState, *, deadline: float) -> None:

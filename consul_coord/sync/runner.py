@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from consul_coord.base_client import OUTAGES, BaseRunner, brief, own_name
 from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, run
+from consul_coord.models import _validate
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.client import ClientState
 from consul_coord.sync import green, lifetime
@@ -151,6 +152,7 @@ class Runner(BaseRunner):
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Give everything back and stop, in ``timeout`` seconds; harmless when done before."""
+        timeout = _validate.span("timeout", timeout)
         mine = object()
         try:
             if self._closed_by.setdefault(None, mine) is mine:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import consul_coord as cc
+from consul_coord import config
 from consul_coord.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -60,3 +63,50 @@ def test_a_class_of_ones_own_is_a_client_too() -> None:
 
     with Ours() as client:
         assert cc.Lock(client, "k").key == "k"
+
+
+def test_the_other_kind_of_with_says_which_is_right() -> None:
+    async def main() -> None:
+        async with cc.Client():  # type: ignore[attr-defined]
+            pass
+
+    with ExitStack() as stack, pytest.raises(TypeError, match=r"'async with'; blocking code uses a Client$"):
+        stack.enter_context(cc.AsyncClient())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^a Client is entered with 'with'; a coroutine uses AsyncClient$"):
+        asyncio.run(main())
+
+
+def test_a_closed_client_says_what_to_do() -> None:
+    client = cc.Client()
+    lock = cc.Lock(client, "k")
+    client.close()
+    for use in (partial(client.kv.get, "k"), partial(lock.acquire, timeout=1)):
+        with pytest.raises(cc.ClientClosed, match="make a new one, and new locks with it"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("address", "environment", "where"),
+    [
+        (None, None, r"http://127\.0\.0\.1:3 \(the default address\): "),
+        (None, "127.0.0.1:1", r"http://127\.0\.0\.1:1 \(CONSUL_HTTP_ADDR\): "),
+        ("127.0.0.1:1", "127.0.0.1:2", r"http://127\.0\.0\.1:1: "),
+    ],
+)
+def test_no_agent_is_told_with_the_address_its_origin_and_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, environment: str | None, where: str
+) -> None:
+    monkeypatch.delenv("CONSUL_HTTP_ADDR", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("CONSUL_HTTP_ADDR", environment)
+    monkeypatch.setattr(config, "DEFAULT_ADDRESS", "http://127.0.0.1:3")
+    words = rf"^GET /v1/kv/k: no connection to {where}.*refused\. Is an agent running there\? "
+    with cc.Client(address) as client, pytest.raises(cc.ConnectFailed, match=words):
+        client.kv.get("k", timeout=0.2)
+
+    async def main() -> None:
+        async with cc.AsyncClient(address) as client:
+            with pytest.raises(cc.ConnectFailed, match=words):
+                await client.kv.get("k", timeout=0.2)
+
+    asyncio.run(main())

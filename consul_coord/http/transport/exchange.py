@@ -83,11 +83,17 @@ class Engine(ABC):
 
     def _begin(self, request: Request, timeout: float, cancellation: Cancellation | None = None) -> Attempt:
         if self._closed:
-            raise ClientClosed("the client is closed")
+            raise ClientClosed
         if self._process != os.getpid():
             self.forget()
-        address = self._settings.address
-        attempt = Attempt(request, address=address, timeout=timeout, cancellation=cancellation)
+        settings = self._settings
+        attempt = Attempt(
+            request,
+            address=settings.address,
+            origin=settings.origin,
+            timeout=timeout,
+            cancellation=cancellation,
+        )
         attempt.data = self._outgoing.encode(request, attempt.began)
         return attempt
 

@@ -112,11 +112,18 @@ class Attempt:
     """The state of one exchange. Its times are ``time.monotonic``'s: they bound waits, and judge no lease."""
 
     def __init__(
-        self, request: Request, *, address: str, timeout: float, cancellation: Cancellation | None = None
+        self,
+        request: Request,
+        *,
+        address: str,
+        origin: str = "",
+        timeout: float,
+        cancellation: Cancellation | None = None,
     ) -> None:
         """Begin. Raises ``RequestTimeout`` when there is no time to begin with."""
         self.request = request
         self.address = address
+        self._origin = f" ({origin})" if origin else ""
         self.data = b""
         """The request as it goes over the wire."""
         self.began = time.monotonic()
@@ -173,7 +180,7 @@ class Attempt:
     def unreachable(self, error: BaseException) -> ConnectFailed:
         """Return the error for a connection that could not be made."""
         kind = CertificateRefused if _is_about_a_certificate(error) else ConnectFailed
-        return self._error(kind, f"no connection to {self.address}: {_reason(error)}")
+        return self._error(kind, f"no connection to {self.address}{self._origin}: {_reason(error)}")
 
     def too_many(self, *, limit: bool) -> ConnectFailed:
         """Return the error for a connection that the agent did not take, though it was tried for long.

@@ -73,7 +73,7 @@ class Several(ABC, Generic[E]):
     def engine(self, agent: Agent) -> E:
         """Return what sends to an agent."""
         if self._closed:
-            raise ClientClosed("the client is closed")
+            raise ClientClosed
         engine = self._engines.get(agent.address)
         if engine is None:
             made = self._make(agent.settings, self._fleet.pool(agent.settings))

@@ -45,7 +45,7 @@ class _OverClient(Generic[C]):
 
     def __init__(self, settings: Settings, client: C, *, limits: Limits = DEFAULT_LIMITS) -> None:
         self._outgoing = Outgoing(settings)
-        self._address = settings.address
+        self._address, self._origin = settings.address, settings.origin
         self._root = f"{settings.scheme}://{settings.authority}"
         self._client: C = client
         self._limits = limits
@@ -59,8 +59,8 @@ class _OverClient(Generic[C]):
 
     def _begin(self, request: Request, timeout: float) -> Attempt:
         if self._closed or self._client.is_closed:
-            raise ClientClosed("the client is closed")
-        return Attempt(request, address=self._address, timeout=timeout)
+            raise ClientClosed
+        return Attempt(request, address=self._address, origin=self._origin, timeout=timeout)
 
     def _build(self, attempt: Attempt, trace: Callable[..., object]) -> httpx.Request:
         request = attempt.request

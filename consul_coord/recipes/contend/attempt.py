@@ -27,7 +27,6 @@ from consul_coord.errors import (
     AcquireTimeout,
     BrokenReply,
     ConsulCoordError,
-    InvalidArgument,
     PermissionDenied,
     RequestTimeout,
     TxnFailed,
@@ -40,7 +39,7 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import is_safe
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.retry import send_once
-from consul_coord.models import Blocker
+from consul_coord.models import Blocker, _validate
 from consul_coord.models.state import MOST_NAMED
 from consul_coord.recipes.contend.refusals import timed_out
 
@@ -83,12 +82,7 @@ def deadline_of(io: IO, timeout: float | None) -> float:
 
     Never for None. Raises InvalidArgument for what is no time.
     """
-    if timeout is None:
-        return math.inf
-    if not timeout >= 0:  # also true of nan
-        message = f"timeout must be 0 or more seconds, or None to wait for ever, not {timeout!r}"
-        raise InvalidArgument(message)
-    return io.now() + timeout
+    return io.now() + _validate.patience(timeout)
 
 
 class Attempt(ABC):
@@ -229,7 +223,7 @@ class Attempt(ABC):
         self._must_pause = kind in _PAUSES
         if self._reported != (kind, position):
             self._reported = (kind, position)
-            self.io.emit(Waiting(self.wanted, self.blocker))
+            self.io.emit(Waiting(self.wanted, self.blocker, "" if cause is None else str(cause)))
 
     def _timeout(self) -> AcquireTimeout:
         nodes = self._nodes or {}

@@ -18,8 +18,9 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from consul_coord.errors import AcquireCancelled, InvalidArgument, LockLost, NotHeld
+from consul_coord.errors import AcquireCancelled, LockLost, NotHeld
 from consul_coord.io import Interrupt
+from consul_coord.models import _validate
 from consul_coord.recipes.contend.attempt import or_none
 from consul_coord.recipes.hold.asking import check
 from consul_coord.recipes.hold.grant import Handle
@@ -212,9 +213,8 @@ def acquire(
 
 def check_max_hold(max_hold: float | None) -> None:
     """Raise InvalidArgument for what is no time to hold."""
-    if max_hold is not None and not max_hold > 0:  # also true of nan
-        message = f"max_hold must be more than 0 seconds, or None for no limit, not {max_hold!r}"
-        raise InvalidArgument(message)
+    if max_hold is not None:
+        _validate.span("max_hold", max_hold, positive=True, none=", or None for no limit")
 
 
 async def _limited(client: Shared, program: Coroutine[Any, Any, Handle], max_hold: float) -> Handle:

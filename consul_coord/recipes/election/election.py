@@ -59,6 +59,7 @@ from consul_coord.models import (
     ReadOptions,
     ReleaseOutcome,
     TxnOp,
+    _validate,
 )
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend import queue as waitqueue
@@ -144,16 +145,15 @@ class ElectionPlan:
 
     def __post_init__(self) -> None:
         check_max_hold(self.max_hold)
-        shortest, longest = self.retry_wait
-        if not 0 <= shortest <= longest < math.inf:
-            message = f"retry_wait is (shortest, longest) in seconds, not {self.retry_wait!r}"
+        try:
+            shortest, longest = (_validate.span("", each, endless=False) for each in self.retry_wait)
+        except (TypeError, ValueError):
+            shortest, longest = 1.0, 0.0
+        if shortest > longest:
+            message = f"retry_wait must be (shortest, longest), in seconds, not {self.retry_wait!r}"
             raise InvalidArgument(message)
-        if not 0 <= self.priority_delay < math.inf:
-            message = f"priority_delay is seconds, 0 or more, not {self.priority_delay!r}"
-            raise InvalidArgument(message)
-        if not 0 < self.health_interval < math.inf:
-            message = f"health_interval is seconds, above 0, not {self.health_interval!r}"
-            raise InvalidArgument(message)
+        _validate.span("priority_delay", self.priority_delay, endless=False)
+        _validate.span("health_interval", self.health_interval, positive=True, endless=False)
 
 
 def lock_of(
@@ -573,6 +573,7 @@ async def start(io: IO, candidacy: Candidacy) -> None:
 
 async def stop(io: IO, candidacy: Candidacy, *, timeout: float) -> None:
     """End a candidacy, resigning first; waits up to ``timeout`` seconds for that."""
+    timeout = _validate.span("timeout", timeout)
     candidacy.stop()
     if candidacy.task is not None:
         async with io.shield(timeout) as deadline:
@@ -646,6 +647,7 @@ def report_work(candidacy: Candidacy | None, error: BaseException | None) -> Non
 
 async def resign(io: IO, candidacy: Candidacy | None, *, pause: float) -> ReleaseOutcome:
     """Give up the leadership, and be no candidate for ``pause`` seconds, and a moment at least."""
+    pause = _validate.span("pause", pause)
     if candidacy is None:
         return ReleaseOutcome.ALREADY_LOST
     if pause > 0:

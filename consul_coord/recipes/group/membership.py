@@ -25,7 +25,7 @@ from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import ask
 from consul_coord.io import Signal
-from consul_coord.models import Blocker, LossReason, ReadOptions, ReleaseOutcome
+from consul_coord.models import Blocker, LossReason, ReadOptions, ReleaseOutcome, _validate
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.contend.attempt import deadline_of
 from consul_coord.recipes.contend.changes import Changes
@@ -266,7 +266,7 @@ async def join(io: IO, membership: Membership, *, timeout: float | None) -> None
 
 async def leave(io: IO, membership: Membership, *, timeout: float) -> ReleaseOutcome:
     """Be no member any more; waits up to ``timeout`` seconds for that."""
-    await membership.end(io, timeout=timeout)
+    await membership.end(io, timeout=_validate.span("timeout", timeout))
     hold = membership.hold
     return NOT_JOINED if hold is None else await release(io, membership.client.holds, hold)
 

@@ -7,13 +7,12 @@ Rules
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
 from consul_coord.http.endpoints import kv, txn
 from consul_coord.http.retry import Failures, ask, perform, send_once
-from consul_coord.models import ReadOptions
+from consul_coord.models import ReadOptions, _validate
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.grant import lost_error
 from consul_coord.recipes.hold.kind import rewriting
@@ -45,6 +44,7 @@ async def ensure(io: IO, sessions: Sessions, hold: Grant, *, seconds: float) -> 
     Passing trouble is sat out, for the client's time at most. Raises LockLost when it is lost, NotHeld when
     it was released, InvalidArgument when the lease can never be that long, and what the last renewal raised.
     """
+    seconds = _validate.span("seconds", seconds)
     if seconds > hold.lease.longest:
         message = (
             f"ensure({seconds:g}): this session's lease is {hold.lease.longest:g} s at most; set longer ttl "
@@ -78,7 +78,7 @@ async def wait_for_loss(io: IO, subject: Losable, *, timeout: float | None) -> b
 
     Returns False as soon as it was released. Looks again at the deadline: perhaps nobody else does.
     """
-    deadline = math.inf if timeout is None else io.now() + timeout
+    deadline = io.now() + _validate.patience(timeout)
     while not subject.is_lost(io.now()) and not subject.over.is_set() and io.now() < deadline:
         await io.wait(subject.over, deadline=min(deadline, subject.valid_until))
     return subject.is_lost(io.now())

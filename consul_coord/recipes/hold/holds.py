@@ -31,10 +31,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from consul_coord.errors import ConsulCoordError, InvalidArgument
+from consul_coord.errors import ConsulCoordError
 from consul_coord.events import Forgotten, HandedOver, Lost, Released
 from consul_coord.io import Signal
-from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.models import LossReason, ReleaseOutcome, _validate
 from consul_coord.recipes.hold.asking import check
 from consul_coord.recipes.hold.grant import OVERDUE, Ending, Grant, Handle
 from consul_coord.recipes.hold.limits import Limits
@@ -236,9 +236,7 @@ class Holds:
 
         Raises LockLost, NotHeld, InvalidArgument.
         """
-        if not within > 0:  # also true of nan
-            message = f"within must be more than 0 seconds, not {within!r}"
-            raise InvalidArgument(message)
+        _validate.span("within", within, positive=True)
         check(hold, self._host.now())
         hold.limit(LossReason.STALLED, self._host.now() + within)
         self.limits.watch(hold)
@@ -259,7 +257,7 @@ class Holds:
 
     def healthy(self, slack: float) -> bool:
         """Return whether every live hold has at least ``slack`` seconds of its lease left."""
-        now = self._host.now()
+        now, slack = self._host.now(), _validate.span("slack", slack)
         return all(hold.lease.remaining(now) >= slack for hold in self.all())
 
     # -- closing

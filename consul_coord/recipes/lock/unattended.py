@@ -19,5 +19,5 @@ class UnattendedAttempt(LockAttempt):
 
     async def _need_session(self) -> None:
         if self.client.closing.is_set():
-            raise ClientClosed("the client is closed")
+            raise ClientClosed
         await super()._need_session()

@@ -142,7 +142,7 @@ async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) ->
             if not retryable(error):
                 raise
             if not failures.any:
-                io.emit(Waiting(once.key, blocker))
+                io.emit(Waiting(once.key, blocker, str(error)))
             with suppress(ConsulCoordError):
                 await failures.pause(error)
                 continue

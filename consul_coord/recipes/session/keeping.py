@@ -330,7 +330,7 @@ class Sessions:
     async def create(self, io: IO, spec: SessionSpec) -> KeptSession:
         """Make a session and take it into care. Raises what the server or the network says."""
         if self.closing.is_set():
-            raise ClientClosed("the client is closed")
+            raise ClientClosed
         deadline = io.now() + self.timeout
         try:
             kept = await self._create_once(io, spec, deadline)
@@ -422,7 +422,7 @@ class Creation:
         result = self.result.value
         if isinstance(result, KeptSession):
             return result
-        raise result or ClientClosed("the client is closed")
+        raise result or ClientClosed()
 
 
 class SessionSource:

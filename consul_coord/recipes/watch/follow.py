@@ -21,6 +21,7 @@ from consul_coord.http.blocking import JITTER, IndexTracker, Pace
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import wait_once
 from consul_coord.io import Signal
+from consul_coord.models import _validate
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call
@@ -94,7 +95,8 @@ class Follower(Generic[T]):
     ) -> None:
         self._query = query
         self._wait = wait
-        self._pace = Pace(interval=min_interval, burst=1) if min_interval else Pace()
+        interval = _validate.span("min_interval", min_interval)
+        self._pace = Pace(interval=interval, burst=1) if interval else Pace()
         self._tracker: IndexTracker[T] = IndexTracker(index)
         self._failures = 0
 
