@@ -119,7 +119,6 @@ def test_every_cause_of_a_loss_is(site: Site, client: Client) -> None:
         ThreadPoolExecutor() as pool,
         Lock(client, site.key).hold(timeout=5, interrupt=True) as hold,
     ):
-        time.sleep(0.1)  # a hold is watched after a moment
         pool.submit(site.operator.destroy, hold.session)
         sleep()
     assert caught.value.reason is LossReason.SESSION_GONE
@@ -228,7 +227,6 @@ def test_nested_blocks_get_one_each_the_inner_one_first(site: Site, client: Clie
     with pytest.raises(LockLost) as caught, Lock(client, site.key).hold(timeout=5, interrupt=True) as outer:  # noqa: PT012
         try:
             with Lock(client, f"{site.key}.2").hold(timeout=5, interrupt=True) as inner:
-                time.sleep(0.1)
                 threading.Thread(target=site.operator.destroy, args=(inner.session,)).start()
                 try:
                     sleep()

@@ -201,7 +201,7 @@ class SemaphoreModel:
     """How often an operator raises the limit by one."""
     lowers: int = 0
     """How often an operator lowers the limit by one."""
-    begins_anew_without_second: bool = True
+    gives_up_without_second: bool = True
     """Whether a take that is refused as the second session has ended is given up."""
     one_lost_is_all_lost: bool = True
     """Whether the lease is over when that of any session is."""
@@ -425,7 +425,7 @@ class SemaphoreModel:
         """Return what becomes of a client whose take was refused."""
         client, delayed = world.clients[who], _delayed(world, world.clients[who].removed)
         kept, client = client.seen, client._replace(removed=(), seen=None)
-        if self.begins_anew_without_second and world.ended.intersection(client.sessions[1:]):
+        if self.gives_up_without_second and world.ended.intersection(client.sessions[1:]):
             return _put(world, who, client._replace(doing="drop", attempts=client.attempts + 1, refused=()))
         if not delayed or "remove the dead" not in self.requests["take"]:
             return _put(world, who, client._replace(doing="list"))

@@ -275,7 +275,7 @@ WITHOUT: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "nobody begins anew when the second session has ended": (
         "progress",
-        {"begins_anew_without_second": False, "wants": (2,), "limit": 2, "faults": 0, "kills": 1},
+        {"gives_up_without_second": False, "wants": (2,), "limit": 2, "faults": 0, "kills": 1},
     ),
     "giving up destroys the first session alone": (
         "progress",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -92,26 +91,19 @@ def test_an_object_for_each_call_costs_no_session_for_each_call(client: Client, 
 
 
 def test_a_pair_costs_two_requests(make_client: MakeClient, place: Place, proxy: FaultProxy) -> None:
-    semaphore = Semaphore(make_client(address=proxy.address), place.prefix, 2)
+    client = make_client(address=proxy.address)
+    semaphore = Semaphore(client, place.prefix, 2)
     for _ in range(3):
         with semaphore:
             pass
-    before = quiet(proxy)  # the session of the next pair is there
+    eventually(lambda: len(place.operator.sessions(place.site.unique)) > 1)  # that of the next pair is there
+    before = len(proxy.requests)
     with semaphore:
         pass
-    asked = [(request.method, request.path) for request in proxy.requests[before:][:2]]
-    assert asked == [("PUT", "/v1/txn")] * 2
-    after = proxy.requests[before + 2 : quiet(proxy)]
-    assert all(request.path.startswith("/v1/session/") for request in after), "at most a session's upkeep"
-
-
-def quiet(proxy: FaultProxy) -> int:
-    """Wait until nothing is asked any more; return how much was asked so far."""
-    asked = -1
-    while asked != len(proxy.requests):
-        asked = len(proxy.requests)
-        time.sleep(0.3)
-    return asked
+    client.close()  # what the background has begun is done by then
+    asked = [(request.method, request.path) for request in proxy.requests[before:]]
+    upkeep = [(method, path) for method, path in asked if path.startswith("/v1/session/")]
+    assert [each for each in asked if each not in upkeep] == [("PUT", "/v1/txn")] * 2
 
 
 def test_one_thread_may_have_several_permits_and_gives_up_the_latest_first(
