@@ -128,7 +128,7 @@ R = TypeVar("R", bound=BaseRunner)
 
 
 class WrongWith:
-    """What the other world's kind of ``with`` finds: it says which kind is right."""
+    """The refusal of a ``with`` or ``async with`` that is the wrong kind for a client."""
 
     def __init__(self, message: str) -> None:
         self._message = message
