@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from bench.contenders.go_client import GO_GIVEN, GO_OWN, GO_SLOT_GIVEN
-from bench.contenders.ours import OursAsync, OursSync
+from bench.contenders.ours import OursAsync, OursOverHttpx, OursSync
+from bench.contenders.raw import BareHttpx
 from bench.measures import (
     async_throughput,
     capacity,
@@ -45,6 +46,7 @@ Reading: TypeAlias = Callable[["Outcome"], float]
 """Takes one number out of an outcome. Raises KeyError when it was not measured."""
 
 SYNC, ASYNC = OursSync().name, OursAsync().name
+OVER_HTTPX, BARE_HTTPX = OursOverHttpx().name, BareHttpx().name
 PAIR = "acquire + release"
 
 
@@ -196,6 +198,13 @@ AIMS: tuple[Aim, ...] = (
         what=f"{SYNC} / {GO_OWN.name}",
         reading=quotient(median(SYNC, PAIR), median(GO_OWN.name, PAIR)),
         most=0.5,
+        unit="×",
+    ),
+    Aim(
+        measure="pair",
+        what=f"{OVER_HTTPX} / {BARE_HTTPX}",
+        reading=quotient(median(OVER_HTTPX, PAIR), median(BARE_HTTPX, PAIR)),
+        most=1.15,
         unit="×",
     ),
     Aim(measure="pair", what=f"{ASYNC} / raw sockets", reading=ratio(ASYNC, PAIR), most=4, unit="×"),

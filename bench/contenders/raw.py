@@ -1,4 +1,4 @@
-"""The floor: the two transactions of a lock, prepared, on one plain socket.
+"""The floor: the two transactions of a lock, prepared, on one plain socket; and the same two over httpx.
 
 Rules
 - It sends what ``consul_coord`` sends, byte for byte but for padding: the index in the release is filled into
@@ -16,7 +16,7 @@ import json
 import re
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.contenders.pairs import timed
 from consul_coord import LOCK_FLAGS, __version__
@@ -25,6 +25,8 @@ from consul_coord.base_client import own_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias
+
+    import httpx
 
     from bench.bed import Bed
     from bench.contenders.pairs import Pairs
@@ -84,7 +86,7 @@ class PreparedPair:
         """Return the release of a hold that was granted at ``index``."""
         return self.unlock_head + index.rjust(_WIDTH) + self.unlock_tail
 
-    def run(self, link: Link) -> None:
+    def run(self, link: Carrier) -> None:
         """Lock and unlock."""
         link.exchange(self.unlock(index_in(link.exchange(self.lock))))
 
@@ -101,6 +103,29 @@ def index_in(reply: bytes) -> bytes:
 def body_of(request: bytes) -> bytes:
     """Return a request without its head."""
     return request[request.index(_HEAD_END) + len(_HEAD_END) :]
+
+
+class Carrier(Protocol):
+    """Carries a request to the agent, and its reply back."""
+
+    def exchange(self, request: bytes) -> bytes:
+        """Send a request and return its whole reply. Raises RuntimeError unless it is a 200."""
+        ...
+
+
+class HttpxLink:
+    """An ``httpx.Client``, which is given the body of each request."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def exchange(self, request: bytes) -> bytes:
+        """Send a request and return its reply's body. Raises RuntimeError unless it is a 200."""
+        reply = self._client.put("/v1/txn", content=body_of(request))
+        if reply.status_code != http.client.OK:
+            message = f"refused: {reply.content!r}"
+            raise RuntimeError(message)
+        return reply.content
 
 
 class Link:
@@ -171,6 +196,23 @@ class RawSockets:
         link = Link(bed)
         with contextlib.closing(link.socket), session(bed) as made:
             prepared = PreparedPair.of(bed, self.verbs(bed.key(), made))
+            yield timed(lambda: prepared.run(link))
+
+
+@dataclass(frozen=True, slots=True)
+class BareHttpx:
+    """The same pair over an ``httpx.Client``."""
+
+    name: str = "httpx.Client, the same two requests"
+
+    @contextlib.contextmanager
+    def open(self, bed: Bed) -> Iterator[Pairs]:
+        """Make the client and the session."""
+        import httpx
+
+        headers = {"Accept-Encoding": "identity"}
+        with httpx.Client(base_url=bed.address, headers=headers) as client, session(bed) as made:
+            prepared, link = PreparedPair.of(bed, whole(bed.key(), made)), HttpxLink(client)
             yield timed(lambda: prepared.run(link))
 
 

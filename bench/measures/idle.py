@@ -17,7 +17,7 @@ from bench.bed import Unavailable
 from bench.contenders.go_client import go_peer
 from bench.counting import RENEWAL, REQUEST, WATCH, counting_proxy
 from bench.results import Figure, Outcome, Skipped, Spread
-from consul_coord import Client, LeaderElection, Lock
+from consul_coord import Client, LeaderElection, Lock, Semaphore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,6 +75,12 @@ def _wait(bed: Bed, key: str) -> Iterator[None]:
 
 
 @contextmanager
+def _hold_a_permit(bed: Bed, key: str) -> Iterator[None]:
+    with Client(address=bed.address) as client, Semaphore(client, key, 1):
+        yield
+
+
+@contextmanager
 def _lead(bed: Bed, key: str) -> Iterator[None]:
     with Client(address=bed.address) as client, LeaderElection(client, key) as election:
         election.wait_for_leadership(timeout=10)
@@ -97,6 +103,7 @@ def _go(bed: Bed, command: str) -> Iterator[None]:
 IDLERS = (
     Idler("ours, holder", _hold),
     Idler("ours, waiter", _wait, held=True),
+    Idler("ours, permit's holder", _hold_a_permit),
     Idler("ours, leader", _lead),
     Idler("ours, candidate", _stand, held=True),
     Idler("Go api.Lock, holder", lambda bed, key: _go(bed, f"hold {key}")),

@@ -10,7 +10,7 @@ from bench.contenders.consul_cli import ConsulCli
 from bench.contenders.go_client import GO_GIVEN, GO_OWN
 from bench.contenders.ours import OursAsync, OursOverHttpx, OursSync
 from bench.contenders.py_consul import PyConsul
-from bench.contenders.raw import RAW, RAW_BARE
+from bench.contenders.raw import RAW, RAW_BARE, BareHttpx
 from bench.results import Outcome
 from bench.rounds import figures, in_turns, open_all
 
@@ -34,6 +34,7 @@ ENTRIES = (
     Entry(OursSync()),
     Entry(OursAsync()),
     Entry(OursOverHttpx()),
+    Entry(BareHttpx()),
     Entry(PyConsul()),
     Entry(GO_GIVEN),
     Entry(GO_OWN),
