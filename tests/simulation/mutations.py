@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord.http.agents import Agents
 from consul_coord.http.retry import Failures
+from consul_coord.http.transport import pool
+from consul_coord.http.transport.exchange import Engine
 from consul_coord.models import session as session_model
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.cleanup.tasks import RemoveKey
@@ -56,8 +58,10 @@ from consul_coord.recipes.watch.engine import Watches
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.plan import (
     SCENES,
+    Pool,
     draw,
     draw_with_agents,
+    draw_with_limit,
     draw_with_members,
     draw_with_rwlocks,
 )
@@ -139,6 +143,12 @@ def _watching(seed: int) -> Plan:
 def _restarting(seed: int) -> Plan:
     """Return a plan in which nothing goes wrong except that the agent restarts."""
     return replace(draw(seed), chaos={"agent restart": 2.0}, fates={})
+
+
+def _many_slots_at_the_limit(seed: int) -> Plan:
+    """Return a plan with more sessions in each process, of shorter leases, than take turns."""
+    pools = (Pool("pool/a", 2, 1.0), Pool("pool/ab", 3, 1.0))
+    return replace(draw_with_limit(seed), keys=(), several=False, pools=pools, permits=True, users=2)
 
 
 _NOBODY_TIMES_LEASES = Mutation(
@@ -848,6 +858,76 @@ MUTATIONS = (
         breaks="progress",
         within=20,
         drawn=draw_with_rwlocks,
+    ),
+    Mutation(
+        "a renewal opens a connection of its own",
+        Engine,
+        "_exchange",
+        "None if only_new else",
+        "None if only_new or attempt.request.urgent else",
+        breaks="limit of connections",
+        within=40,
+        drawn=draw_with_limit,
+    ),
+    Mutation(
+        "the connection of a cancelled request is closed",
+        Engine,
+        "_use",
+        "if intact and",
+        "if not intact and",
+        breaks="limit of connections",
+        within=40,
+        drawn=draw_with_limit,
+    ),
+    Mutation(
+        "at the limit a connection is closed while a reply is due",
+        pool.Pool,
+        "sweep",
+        "needed_until = link.back_by + LATE",
+        "needed_until = link.back_by",
+        breaks="limit of connections",
+        within=40,
+        drawn=draw_with_limit,
+    ),
+    Mutation(
+        "blocking queries do not let other requests go first",
+        Engine,
+        "_exchange",
+        "if attempt.request.hold_open and pool.waiting:",
+        "if False:",
+        breaks="limit of connections",
+        within=200,
+        drawn=draw_with_limit,
+    ),
+    Mutation(
+        "a session without holds closes the connection of those with holds",
+        pool.Pool,
+        "_take_parked",
+        "max(link.kept_until, now + KEEP)",
+        "now",
+        breaks="limit of connections",
+        within=100,
+        drawn=_many_slots_at_the_limit,
+    ),
+    Mutation(
+        "blocking queries last longer than renewals can wait",
+        Watches,
+        "longest",
+        "LONGEST_WHEN_CROWDED, self._sessions.patience",
+        "LONGEST_WHEN_CROWDED",
+        breaks="limit of connections",
+        within=100,
+        drawn=_many_slots_at_the_limit,
+    ),
+    Mutation(
+        "connections that lie idle are never closed",
+        pool.Pool,
+        "sweep",
+        "link.kept_until <= now and not is_needed",
+        "False",
+        breaks="connections",
+        within=10,
+        drawn=draw_with_limit,
     ),
 )
 """All of them."""

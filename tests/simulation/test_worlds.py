@@ -1,4 +1,5 @@
-"""Worlds of the simulator with runs of their own: several agents, shared partitions, read-write locks.
+"""Worlds of the simulator with runs of their own: several agents, a limit on connections, shared partitions,
+read-write locks.
 
 The rules of each have faults planted against them in ``mutations``.
 """
@@ -12,7 +13,12 @@ import pytest
 
 from consul_coord.recipes.group import follow
 from consul_coord.testing import Simulation
-from consul_coord.testing.simulation.plan import draw_with_agents, draw_with_members, draw_with_rwlocks
+from consul_coord.testing.simulation.plan import (
+    draw_with_agents,
+    draw_with_limit,
+    draw_with_members,
+    draw_with_rwlocks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +46,12 @@ WORLDS = {
         6,
         200,
         ("chaos: agent death", "chaos: agent silence", "failed over", "stray agent refused"),
+    ),
+    "limit": World(
+        draw_with_limit,
+        3,
+        200,
+        ("chaos: crowd", "connection refused at the limit", "limit reported", "released: released"),
     ),
     "members": World(
         draw_with_members,

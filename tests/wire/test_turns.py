@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import pytest
 from consul_coord.config import Settings
 from consul_coord.errors import BrokenReply, ClientClosed, RequestTimeout, TooManyConnections
 from consul_coord.http.messages import Request, Retry
-from consul_coord.http.transport.pool import KEEP, KEEP_PARKED, Link
+from consul_coord.http.transport.pool import KEEP, KEEP_PARKED, LATE, Link
 from consul_coord.http.transport.streams import MAX_SHORT, StreamTransport
 from tests.wire.servers import OK, PATIENCE, always
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 WRITE = Request("PUT", "/v1/kv/a", body=b"v", retry=Retry.NEVER)
 RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT, urgent=True)
+READ = Request("GET", "/v1/kv/a", retry=Retry.READ)
 WATCH = Request("GET", "/v1/kv/a", params=(("index", "7"),), retry=Retry.READ, hold_open=30.0)
 
 PLACES = 2
@@ -259,24 +261,27 @@ class Holding:
             peer.send(OK)
 
 
-async def ask_for_a_moment(transport: StreamTransport, agent: Holding) -> None:
-    """Have a blocking query asked and cancelled."""
+async def ask_for_a_moment(transport: StreamTransport, agent: Holding, request: Request = WATCH) -> None:
+    """Have something asked and cancelled."""
     async with anyio.create_task_group() as group:
 
         async def ask() -> None:
-            await transport.send(WATCH, timeout=PATIENCE)
+            await transport.send(request, timeout=PATIENCE)
 
         group.start_soon(ask)
         await anyio.to_thread.run_sync(agent.asked.wait, PATIENCE)
         group.cancel_scope.cancel()
 
 
-def test_a_cancelled_querys_connection_is_used_once_it_is_answered(serve: Serve, backend: str) -> None:
+@pytest.mark.parametrize("request_", [WATCH, READ], ids=["query", "read"])
+def test_a_cancelled_requests_connection_is_used_once_it_is_answered(
+    serve: Serve, backend: str, request_: Request
+) -> None:
     agent = Holding()
     server = serve(agent.handle)
 
     async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
-        await ask_for_a_moment(transport, agent)
+        await ask_for_a_moment(transport, agent, request_)
         (parked,) = transport.pool.parked
         assert not parked.has_answered()
         agent.opened.set()
@@ -303,6 +308,43 @@ def test_a_cancelled_querys_connection_is_closed_when_it_is_not_needed(serve: Se
 
     run(backend, server, scenario)
     server.wait_until_idle()
+
+
+def test_a_cancelled_querys_connection_outlives_a_request_that_wants_none(serve: Serve, backend: str) -> None:
+    agent = Holding()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await ask_for_a_moment(transport, agent)
+        (parked,) = transport.pool.parked
+        parked.kept_until = time.monotonic()
+        agent.opened.set()
+        with anyio.fail_after(PATIENCE):
+            await anyio.wait_readable(parked.sock)
+        await transport.send(replace(RENEW, keep=0.0), timeout=PATIENCE)
+        assert list(transport.pool.idle) == [parked]
+
+    run(backend, server, scenario)
+
+
+def test_near_the_limit_a_reply_may_come_late(serve: Serve, backend: str) -> None:
+    agent = Holding()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await ask_for_a_moment(transport, agent)
+        (parked,) = transport.pool.parked
+        now = time.monotonic()
+        transport.pool.limit.refused(now)
+        parked.kept_until = parked.back_by = now - 0.1
+        assert 0 < await transport.sweep() <= LATE
+        assert transport.pool.parked
+        parked.back_by -= LATE
+        await transport.sweep()
+        assert not transport.pool.parked
+        agent.opened.set()
+
+    run(backend, server, scenario)
 
 
 def test_a_renewal_waits_for_the_query_that_is_about_to_return(serve: Serve, backend: str) -> None:

@@ -85,7 +85,8 @@ class AsyncTransport(Protocol):
         """Return the whole reply, whatever its status.
 
         ``timeout``: seconds for the whole exchange. Raises ``ConnectFailed``, ``RequestTimeout``,
-        ``BrokenReply`` and ``ClientClosed``. A cancelled call closes its connection.
+        ``BrokenReply`` and ``ClientClosed``. A cancelled call's connection is used again after its reply,
+        or closed.
         """
         ...
 

@@ -70,5 +70,5 @@ class DirectTransport(Engine):
         sock.settimeout(attempt.remaining())
         return sock.recv(READ_SIZE)
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause(self, attempt: Attempt, seconds: float) -> None:  # noqa: ARG002 - the caller looks at its time
         time.sleep(seconds)  # noqa: ASYNC251 - this engine blocks its caller

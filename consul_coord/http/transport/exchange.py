@@ -1,8 +1,8 @@
 """Exchange a request for its reply over a connection that is kept or new: what both engines have in common.
 
 Rules
-- A connection is kept only after a whole reply, or parked while the reply of a blocking query is due; after
-  anything else it is closed.
+- A connection is kept only after a whole reply, or parked while a reply is due that nobody waits for any
+  more; after anything else it is closed.
 - Nothing suspends here but what the engines do: the blocking one never does.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,7 +21,7 @@ from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.http.transport.limit import SOON, STEP
 from consul_coord.http.transport.outgoing import Abandoned, Attempt, Outgoing
-from consul_coord.http.transport.pool import KEEP, MAX_IDLE, PATIENCE, PATIENCE_PART, Link, Pool
+from consul_coord.http.transport.pool import KEEP, LATE, MAX_IDLE, PATIENCE, PATIENCE_PART, Link, Pool
 
 if TYPE_CHECKING:
     import socket
@@ -49,6 +48,8 @@ class Engine(ABC):
     """Whether a request may end before its reply with the connection still whole."""
     most: int = MAX_IDLE
     """How many connections are kept."""
+    link: ClassVar[type[Link]] = Link
+    """The kind of connection that it makes of a socket."""
 
     def __init__(
         self, settings: Settings, *, pool: Pool | None = None, limits: Limits = DEFAULT_LIMITS
@@ -78,8 +79,8 @@ class Engine(ABC):
         """Return the next bytes, or ``b""`` at the end."""
 
     @abstractmethod
-    async def _pause(self, seconds: float) -> None:
-        """Let time pass."""
+    async def _pause(self, attempt: Attempt, seconds: float) -> None:
+        """Let time pass, within the attempt's."""
 
     def _begin(self, request: Request, timeout: float, cancellation: Cancellation | None = None) -> Attempt:
         if self._closed:
@@ -93,6 +94,7 @@ class Engine(ABC):
             origin=settings.origin,
             timeout=timeout,
             cancellation=cancellation,
+            now=self.pool.now,
         )
         attempt.data = self._outgoing.encode(request, attempt.began)
         return attempt
@@ -101,10 +103,10 @@ class Engine(ABC):
         pool, only_new = self.pool, False
         try:
             while True:
-                now = time.monotonic()
+                now = pool.now()
                 if attempt.request.hold_open and pool.waiting:  # these go first
                     attempt.remaining()
-                    await self._pause(STEP)
+                    await self._pause(attempt, STEP)
                     continue
                 link = None if only_new else pool.take(now)
                 if link is not None:
@@ -112,7 +114,7 @@ class Engine(ABC):
                         return await self._use(link, attempt)
                     except LOST as error:
                         if not (link.is_cut or attempt.cancelled or isinstance(error, TimeoutError)):
-                            pool.limit.ended(time.monotonic())
+                            pool.limit.ended(pool.now())
                         if not attempt.may_repeat(error) or attempt.began <= pool.cut_at:
                             raise
                         only_new = True  # the others may have ended as well
@@ -121,7 +123,7 @@ class Engine(ABC):
                     only_new = False
                     if not attempt.request.hold_open:
                         pool.waiting[attempt] = None
-                    await self._pause(pause)
+                    await self._pause(attempt, pause)
                 elif (response := await self._use_new(attempt)) is not None:
                     return response
         finally:
@@ -145,7 +147,7 @@ class Engine(ABC):
         """
         if attempt.cancelled:
             raise Abandoned(errno.ECONNABORTED, "cancelled")
-        now = time.monotonic()
+        now = self.pool.now()
         until = min(attempt.deadline, attempt.began + self.connect_within)
         if now + pause >= until and self.pool.limit.is_near(now):
             raise attempt.too_many(limit=self.pool.limit.is_blamed(now))
@@ -156,39 +158,39 @@ class Engine(ABC):
         Raises ``BrokenReply`` when it was refused, and the request may have been applied all the same.
         """
         limit, before = self.pool.limit, attempt.sent
-        near = limit.is_near(time.monotonic()) or self.pool.has_query()
+        near = limit.is_near(self.pool.now()) or self.pool.has_query()
         try:
             link = await self._open_link(attempt)
         except ConnectFailed as error:
             if not _is_hang_up(error.__cause__):
                 raise
             # Amid the TLS handshake: nothing was sent.
-            limit.refused(time.monotonic())
+            limit.refused(self.pool.now())
             if near and not self._tells_at_once(attempt):
                 return None
-            raise attempt.too_many(limit=limit.is_blamed(time.monotonic())) from error
-        opened = time.monotonic()
+            raise attempt.too_many(limit=limit.is_blamed(self.pool.now())) from error
+        opened = self.pool.now()
         response: Response | None = None
         try:
             if near and attempt.request.retry is Retry.NEVER:
                 link = await self._tried_out(link, attempt)
             response = await self._use(link, attempt)
         except LOST as error:
-            if time.monotonic() >= opened + SOON or not self._may_be_refused(attempt, error):
+            if self.pool.now() >= opened + SOON or not self._may_be_refused(attempt, error):
                 raise
-            limit.refused(time.monotonic())
+            limit.refused(self.pool.now())
             is_final = not near or self._tells_at_once(attempt)
             if is_final or (attempt.sent and attempt.request.retry is Retry.NEVER):
-                raise attempt.turned_away(limit=limit.is_blamed(time.monotonic())) from error
+                raise attempt.turned_away(limit=limit.is_blamed(self.pool.now())) from error
             return None
         if _is_refusal(response):
-            limit.refused(time.monotonic())
+            limit.refused(self.pool.now())
             # This is an answer: it was not applied.
             attempt.sent, attempt.answered = before, False
             return None
         limit.admitted()
         if attempt.request.urgent:
-            self.pool.cut_overdue(time.monotonic())
+            self.pool.cut_overdue(self.pool.now())
         return response
 
     def _may_be_refused(self, attempt: Attempt, error: BaseException) -> bool:
@@ -231,11 +233,11 @@ class Engine(ABC):
 
     async def _open_link(self, attempt: Attempt) -> Link:
         home = self.pool.open
-        attempt.connect_by = min(attempt.deadline, time.monotonic() + self.connect_within)
+        attempt.connect_by = min(attempt.deadline, self.pool.now() + self.connect_within)
         try:
-            link = Link(await self._connect(attempt))
+            link = self.link(await self._connect(attempt))
         except TimeoutError as error:
-            if time.monotonic() < attempt.deadline:
+            if self.pool.now() < attempt.deadline:
                 raise attempt.unreachable(error) from error
             raise
         except LOST as error:
@@ -251,7 +253,7 @@ class Engine(ABC):
         request, whole, done = attempt.request, False, False
         reader = ReplyReader(request.method, self._limits)
         link.is_query = request.hold_open > 0
-        link.back_by = time.monotonic() + request.hold_open * (1 + JITTER)
+        link.back_by = self.pool.now() + request.hold_open * (1 + JITTER)
         link.in_use = True
         try:
             attempt.hold(link.sock)
@@ -260,15 +262,15 @@ class Engine(ABC):
                 received = await self._read(link.sock, attempt)
                 attempt.answered = attempt.answered or received != b""
                 done = reader.feed(received)
-            now = time.monotonic()
+            now = self.pool.now()
             link.kept_until = max(link.kept_until, now + (KEEP if request.keep is None else request.keep))
             fit = attempt.let_go() and whole and reader.reusable and link.home is self.pool.open
             fit = fit and now < link.kept_until
             link.in_use = False
         except BaseException as error:
-            now = time.monotonic()
+            now = self.pool.now()
             intact = attempt.let_go() and whole and self.parks and not isinstance(error, Exception)
-            if intact and link.is_query and now < link.back_by and not self._closed:
+            if intact and now < link.back_by + LATE and not self._closed:
                 self.pool.park(link, reader, now)
             else:
                 link.close()
@@ -284,7 +286,7 @@ class Engine(ABC):
 
     def _sweep(self) -> float:
         """Close what is superfluous; return the seconds until there may be more."""
-        now = time.monotonic() if self.pool.engines else math.inf
+        now = self.pool.now() if self.pool.engines else math.inf
         return self.pool.sweep(now, most=self.most)
 
     def _close(self) -> None:

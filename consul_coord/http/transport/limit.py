@@ -51,9 +51,10 @@ def nobody() -> None:
 
 
 class Limit:
-    """See the module. Times are ``time.monotonic``'s."""
+    """See the module. Times are those of its pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, random: Callable[[], float] = random.random) -> None:
+        self._random = random
         self.on_refusal: Callable[[], object] = nobody
         """Called at each refusal after a first one, from any thread."""
         self._refusals = 0
@@ -77,7 +78,7 @@ class Limit:
         """Take note of a refusal."""
         self._refusals += 1
         self._refused_at = now
-        self._next_try = now + delay(self._refusals, random.random(), first=FIRST, most=MOST)  # noqa: S311 - spreads load, protects nothing
+        self._next_try = now + delay(self._refusals, self._random(), first=FIRST, most=MOST)
         if self._refusals > 1 and self.is_blamed(now):
             self.on_refusal()
 

@@ -36,6 +36,8 @@ from consul_coord.http.transport.base import SendCancelled
 from consul_coord.http.transport.limit import HANGS_UP, TOO_MANY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request
     from consul_coord.http.transport.base import Cancellation
@@ -109,7 +111,7 @@ class Abandoned(ConnectionAbortedError):
 
 
 class Attempt:
-    """The state of one exchange. Its times are ``time.monotonic``'s: they bound waits, and judge no lease."""
+    """The state of one exchange. Its times are those of ``now``: they bound waits, and judge no lease."""
 
     def __init__(
         self,
@@ -119,6 +121,7 @@ class Attempt:
         origin: str = "",
         timeout: float,
         cancellation: Cancellation | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin. Raises ``RequestTimeout`` when there is no time to begin with."""
         self.request = request
@@ -126,7 +129,8 @@ class Attempt:
         self._origin = f" ({origin})" if origin else ""
         self.data = b""
         """The request as it goes over the wire."""
-        self.began = time.monotonic()
+        self._now = now
+        self.began = now()
         self.deadline = self.began + timeout
         self.connect_by = self.deadline
         """When a connection has to be open that is being opened; the deadline itself otherwise."""
@@ -142,7 +146,7 @@ class Attempt:
 
     def remaining(self) -> float:
         """Return the seconds left, more than 0, or raise ``TimeoutError``."""
-        left = self.connect_by - time.monotonic()
+        left = self.connect_by - self._now()
         if left <= 0:
             raise TimeoutError
         return left

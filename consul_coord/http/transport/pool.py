@@ -11,7 +11,8 @@ Rules
   one kept, which finds it open then.
 - The agent goes on with a blocking query that nobody waits for any more, and counts its connection until it
   has answered, also when that is closed. So it is *parked* for a moment: it may be all that the client can
-  have, and once its reply has come, it is used again.
+  have, and once its reply has come, it is used again. So is the connection of any other request whose caller
+  has stopped waiting for the reply.
 - A renewal waits a moment for a connection that is about to come back. Only then does it open one, and cuts
   off a blocking query that is overdue: not before, as it may be refused another connection.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import select
 import socket
 import sys
@@ -33,6 +35,8 @@ from consul_coord.http.transport.limit import Limit
 from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consul_coord.http.transport.incoming import ReplyReader
 
 MAX_IDLE = 16
@@ -41,6 +45,8 @@ KEEP = 4.0
 """How long one is kept after its last use, in seconds."""
 KEEP_PARKED = 0.5
 """How long one is kept on which a reply is due that nobody waits for, in seconds."""
+LATE = 2.0
+"""Seconds by which a reply may come later than it is due: on its way, and by a clock of another rate."""
 LOOK = 1.0
 """Seconds between two sweeps while there is anything that could be parked."""
 READ_SIZE = 64 * 1024
@@ -51,7 +57,7 @@ PATIENCE_PART = 1 / 8
 
 
 class Link:
-    """One open connection. Times are ``time.monotonic``'s."""
+    """One open connection. Times are those of its pool."""
 
     __slots__ = (
         "__weakref__",
@@ -73,7 +79,7 @@ class Link:
         self.in_use = False
         """Whether there is an exchange under way that somebody waits for."""
         self.back_by = 0.0
-        """When its reply is due at the latest."""
+        """When the agent sends its reply at the latest."""
         self.is_cut = False
         """Whether this side has ended it."""
         self.is_query = False
@@ -82,10 +88,14 @@ class Link:
         """The reader of the reply that is still due, while the connection is parked."""
         self.home: Alive[Link] | None = None
         """The set of open connections that it is one of: another one when it was let go of."""
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
-        self.has_input = poll.poll
+        self.has_input = self._look()
         """Called with 0: whether there is something to read, an end or an error included."""
+
+    def _look(self) -> Callable[[int], object]:
+        """Return ``has_input``."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return poll.poll
 
     def close(self) -> None:
         """Close without a goodbye."""
@@ -140,7 +150,11 @@ def would_block(error: OSError) -> bool:
 class Pool:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, now: Callable[[], float] = time.monotonic, random: Callable[[], float] = random.random
+    ) -> None:
+        """Begin without a connection; ``now`` and ``random`` are the simulator's own in its runs."""
+        self.now = now
         self.idle: deque[Link] = deque()
         self.parked: deque[Link] = deque()
         self.open: Alive[Link] = Alive()
@@ -149,7 +163,7 @@ class Pool:
         """Those that send over it: it is closed when none is left."""
         self.cut_at = -math.inf
         """When all that was under way was cut off."""
-        self.limit = Limit()
+        self.limit = Limit(random)
         self.waiting: dict[object, None] = {}
         """The requests that wait for a connection: blocking queries let them go first."""
 
@@ -159,14 +173,14 @@ class Pool:
             try:
                 link = self.idle.pop()
             except IndexError:  # none, or another thread was quicker
-                return self._take_parked()
+                return self._take_parked(now)
             if now < link.kept_until:
                 if not link.has_input(0):
                     return link
                 self.limit.ended(now)
             link.close()
 
-    def _take_parked(self) -> Link | None:
+    def _take_parked(self, now: float) -> Link | None:
         for _ in range(len(self.parked)):
             try:
                 link = self.parked.popleft()
@@ -174,6 +188,8 @@ class Pool:
                 break
             try:
                 if link.has_answered():
+                    # Kept as any other: a request that wants none kept must not close it under the others.
+                    link.kept_until = max(link.kept_until, now + KEEP)
                     return link
             except (OSError, Garbled):
                 link.close()
@@ -209,7 +225,7 @@ class Pool:
 
     def cut(self) -> None:
         """End all exchanges that are under way: the agent is given up."""
-        self.cut_at = time.monotonic()
+        self.cut_at = self.now()
         for link in self.open.all():
             if link.in_use or link.reader is not None:
                 link.cut_off()
@@ -224,12 +240,13 @@ class Pool:
                     link = links.popleft()
                 except IndexError:  # in use, once more
                     break
-                is_needed = links is self.parked and now < link.back_by and self.limit.is_near(now)
+                needed_until = link.back_by + LATE
+                is_needed = links is self.parked and now < needed_until and self.limit.is_near(now)
                 if (link.kept_until <= now and not is_needed) or len(links) >= limit:
                     link.close()
                 else:
                     links.append(link)
-                    next_at = min(next_at, link.back_by if is_needed else link.kept_until)
+                    next_at = min(next_at, needed_until if is_needed else link.kept_until)
         return next_at - now
 
     def forget(self, engine: object) -> None:

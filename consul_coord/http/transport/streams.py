@@ -145,7 +145,7 @@ class StreamTransport(Engine):
                 if not would_block(error):
                     raise
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause(self, attempt: Attempt, seconds: float) -> None:  # noqa: ARG002 - as above
         await anyio.sleep(seconds)
 
 

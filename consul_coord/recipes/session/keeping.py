@@ -306,6 +306,11 @@ class Sessions:
         keys = {hold.key for kept in holding for hold in list(kept.dependents)}
         return min((kept.lease.remaining(now) for kept in holding), default=0.0), tuple(sorted(keys))
 
+    @property
+    def patience(self) -> float:
+        """For how many seconds a renewal that is due may wait for a connection, for whichever session."""
+        return min((kept.lease.longest for kept in self), default=math.inf) / TRIES_PER_LEASE
+
     def first_warning_of(self, horizon: float) -> bool:
         """Return whether nobody has been warned of a horizon that short yet."""
         known = horizon in self._short_horizons

@@ -227,7 +227,7 @@ class Watches:
         Waits for a renewal that is due, until ``until`` is raised or ``deadline`` comes.
         """
         longest = await self._sessions.give_way(io, until=until, deadline=deadline)
-        return min(longest, LONGEST_WHEN_CROWDED) if self._is_crowded else longest
+        return min(longest, LONGEST_WHEN_CROWDED, self._sessions.patience) if self._is_crowded else longest
 
     def query(self) -> Signal | None:
         """Count a blocking query that begins; returns what ends it, or None when there are too many.

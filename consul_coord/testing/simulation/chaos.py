@@ -74,6 +74,7 @@ class Chaos:
             "double": self._double,
             "agent death": lambda: self._lose_agent(SimAgent.die),
             "agent silence": lambda: self._lose_agent(SimAgent.fall_silent),
+            "crowd": self._crowd,
         }
         self._agents_rest_until = 0.0
         self._keys = tuple(world.judge.keys)
@@ -203,6 +204,13 @@ class Chaos:
         self._trouble(lasts=seconds + UNANSWERED)
         self._agents_rest_until = now + seconds + 2 * (world.plan.spec.ttl or 0.0)
 
+    def _crowd(self) -> None:
+        """Let strangers take the agent's connections, all that are free or each that becomes free."""
+        room = self._world.network.room
+        if room is not None:
+            room.crowd(greedy=self._rng.chance(0.5))
+            self._note("strangers take all connections", seconds=self._later(0.1, 20.0, room.thin_out))
+
     def _restart(self) -> None:
         cluster = self._world.cluster
         if cluster.down:
@@ -211,6 +219,8 @@ class Chaos:
         self._note("restarts", seconds=seconds)
         self._trouble(lasts=seconds)
         cluster.stop()
+        if self._world.network.room is not None:
+            self._world.network.room.break_all()
 
     def _fail_check(self) -> None:
         self._be_critical(self._rng.uniform(0.05, 3.0))

@@ -19,6 +19,7 @@ from consul_coord.errors import RequestTimeout
 from consul_coord.host import BaseHost, HostedIO
 from consul_coord.http.blocking import read_timeout
 from consul_coord.io import Signal
+from consul_coord.testing.simulation.connections import Call, Stopped
 from consul_coord.testing.simulation.program import SimTask
 
 if TYPE_CHECKING:
@@ -166,21 +167,26 @@ class SimIO(HostedIO):
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
         if (agents := self._process.agents) is not None:
             return await agents.send(Way(self), request, timeout=deadline - self.now())
+        if (engine := self._process.engine) is not None:
+            timeout = min(deadline - self.now(), LONGEST_TIMER)
+            return await engine.send(Call(self), request, timeout=timeout)
         return await self.exchange(request, self.suspend(), deadline)
 
     async def changed(
         self, request: Request, *, until: Signal | None = None, deadline: float | None = None
     ) -> Response | None:
         """Exchange one blocking query for its reply; None when ``until`` or ``deadline`` came first."""
-        if (agents := self._process.agents) is not None:
-            try:
-                way = Way(self, until, deadline)
-                return await agents.send(way, request, timeout=read_timeout(request.hold_open))
-            except _Stopped:
-                return None
+        timeout = read_timeout(request.hold_open)
+        try:
+            if (agents := self._process.agents) is not None:
+                return await agents.send(Way(self, until, deadline), request, timeout=timeout)
+            if (engine := self._process.engine) is not None:
+                return await engine.send(Call(self, until, deadline), request, timeout=timeout)
+        except (_Stopped, Stopped):
+            return None
         wakeup = self.suspend()
         self.end_by(wakeup, until, deadline, _nothing)
-        return await self.exchange(request, wakeup, self.now() + read_timeout(request.hold_open))
+        return await self.exchange(request, wakeup, self.now() + timeout)
 
     def end_by(
         self, wakeup: Wakeup, until: Signal | None, deadline: float | None, outcome: Callable[[], object]

@@ -279,7 +279,9 @@ class User(Holder, ABC):
 
         def strike() -> None:
             # A Ctrl-C may strike just when the program goes on, and is lost.
-            if self._call is not None and attack != io.task.strike:
+            if attack == io.task.strike:
+                self.process.struck_at = self.judge.now
+            elif self._call is not None:
                 self._call.cancel()
             attack()
 

@@ -19,6 +19,7 @@ from consul_coord.testing.simulation.counts import Counts
 from consul_coord.testing.simulation.jobs import JobRules
 from consul_coord.testing.simulation.key_rules import KeyRules
 from consul_coord.testing.simulation.promises import Promises
+from consul_coord.testing.simulation.room_rules import RoomRules
 from consul_coord.testing.simulation.rw_rules import RwRules
 from consul_coord.testing.simulation.shapes import GUARDED, LOCKING
 from consul_coord.testing.simulation.slot_rules import SlotRules
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.server.wire import Reply
     from consul_coord.testing.simulation.cluster import Cluster
+    from consul_coord.testing.simulation.connections import Room
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.rules import Rules
@@ -65,6 +67,8 @@ Rule = Literal[
     "nothing left",
     "one cluster",
     "ways in",
+    "limit of connections",
+    "connections",
     "no bugs",
 ]
 """The rules that can be broken; for each there is a planted fault that breaks it."""
@@ -76,6 +80,7 @@ _SEEN: dict[type[object], str] = {
     events.Overwritten: "overwritten",
     events.FailedOver: "failed over",
     events.AgentRefused: "stray agent refused",
+    events.ConnectionsRefused: "limit reported",
 }
 _OK = 200
 _FORBIDDEN = 403
@@ -112,7 +117,9 @@ class Judge:
         self.quiet_at = float("inf")
         """From when on nothing that went wrong before can still be felt."""
         self.ttl = plan.spec.ttl or 0.0
-        self._several_agents = plan.agents > 1
+        self._plan = plan
+        self.room: RoomRules | None = None
+        """The rules of connections, where the agent has a limit."""
         self.gentle = plan.gentle
         """Whether who could be served must be, also while things go wrong."""
         self.skew = plan.skew
@@ -202,6 +209,10 @@ class Judge:
     def any_without_queue(self, key: str) -> bool:
         """Return whether a client goes without a key's queue, for want of permission once."""
         return any(one.goes_without_queue(key) for one in self._processes.values())
+
+    def watch_room(self, room: Room) -> None:
+        """Judge the connections to an agent that has a limit."""
+        self.room = RoomRules(self, self._plan, room)
 
     # -- requests
 
@@ -326,7 +337,7 @@ class Judge:
 
     def _check_ways_in(self, process: Process, key: str, reason: LossReason) -> None:
         """Convict a loss where nothing goes wrong but with one of several agents at a time."""
-        if self._several_agents and reason in {LossReason.EXPIRED, LossReason.SESSION_GONE}:
+        if self._plan.agents > 1 and reason in {LossReason.EXPIRED, LossReason.SESSION_GONE}:
             self.convict("ways in", f"{process.name} lost {key}, and another agent served: {reason}")
 
     def _renewed(self, session: str) -> None:
@@ -442,6 +453,8 @@ class Judge:
             for job in self.jobs.values():
                 job.look()
         self.promises.look()
+        if self.room is not None:
+            self.room.look()
 
 
 def _is_expected(where: str, error: str) -> bool:

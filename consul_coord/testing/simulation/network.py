@@ -1,7 +1,8 @@
 """Between the processes and the agent: every request has a fate, drawn before it is sent.
 
 Rules
-- Requests of one process may pass each other: each has a connection of its own.
+- Requests of one process may pass each other: each has a connection of its own, unless the agent has a limit
+  on connections (``connections``).
 - A client without a reply waits until its own time is over. A connection that breaks says so at once.
 - A request is applied up to ``Plan.latest`` seconds after it was sent, as seen with an agent that was stopped
   and went on. Nothing is applied later: that is where the clean-up of real clients ends, too.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from consul_coord.errors import TransportError
     from consul_coord.http.messages import Request
     from consul_coord.testing.simulation.cluster import Cluster
+    from consul_coord.testing.simulation.connections import Room
     from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
@@ -107,6 +109,8 @@ class Network:
         self.rng = rng
         self.agents: tuple[SimAgent, ...] = ()
         """Several agents, where a run has them; otherwise there is one, which is the cluster."""
+        self.room: Room | None = None
+        """The agent's room for connections, where a run has a limit; otherwise each request has its own."""
 
     def agent(self, address: str) -> SimAgent:
         """Return an agent by its address."""

@@ -79,6 +79,10 @@ AGENT_CHAOS = {
 """The further faults where there are several agents."""
 
 
+CROWD_CHAOS = {"crowd": "other programs of the host take all of the agent's connections for a while"}
+"""The further faults where an agent has a limit on connections."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """A semaphore."""
@@ -146,6 +150,8 @@ class Plan:
     """The partitions that the processes share as members of a group."""
     agents: int = 1
     """Ways to the servers, of which one at a time is gone or silent; with a stray one among several."""
+    connections: int = 0
+    """The agent's limit on connections from the processes, which are one address; 0 for no limit."""
     office: Literal["", "heirs", "short"] = ""
     """The kind of leaders: all hand over, or all lead for a moment, with many of low priority."""
 
@@ -190,6 +196,7 @@ class Plan:
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
             f"aimed at: {', '.join(sorted(self.hot)) or 'nothing'} ({self.hot_probability:.0%})",
             f"and: {chaos or 'nothing else'}; stuck holders: {self.stuck:.0%}",
+            *([f"the agent takes {self.connections} connections"] if self.connections else ()),
         )
         return "\n".join(rows)
 
@@ -348,6 +355,32 @@ def draw_with_agents(seed: int) -> Plan:
         lingering=rng.chance(0.5),
         foreign=0,
         skew=0.0,
+    )
+
+
+def draw_with_limit(seed: int) -> Plan:
+    """Return a run with more processes than the agent takes connections, where little else goes wrong."""
+    rng = Dice(seed, "limit")
+    limit = rng.choice((2, 2, 3, 4))
+    ttl = rng.choice((4.0, 8.0, 16.0))
+    return replace(
+        _mixed(seed, Dice(seed, "plan")),
+        connections=limit,
+        processes=limit + rng.choice((1, 2)),
+        users=rng.choice((1, 1, 2)),
+        fates={},
+        hot=frozenset(),
+        chaos={
+            "crowd": rng.uniform(3.0, 8.0),
+            **({"crash": rng.uniform(10.0, 20.0)} if rng.chance(0.3) else {}),
+        },
+        chaos_seconds=rng.uniform(10.0, 18.0),
+        spec=SessionSpec(ttl=ttl, lock_delay=ttl),
+        timeout=10.0,
+        ttl_factor=1.0,
+        lingering=rng.chance(0.5),
+        foreign=0,
+        skew=rng.choice((0.0, SAFE_SKEW)),
     )
 
 

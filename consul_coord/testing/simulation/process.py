@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.client import ClientState
 from consul_coord.testing.simulation.clock import LocalClock
+from consul_coord.testing.simulation.connections import SimEngine
 from consul_coord.testing.simulation.driver import SimHost, SimIO, Way
 from consul_coord.testing.simulation.network import Link
 from consul_coord.testing.simulation.program import SimTask
@@ -73,6 +75,8 @@ class Process:
         """Whether its client was closed, and has nothing to do any more."""
         self.awake_since = 0.0
         """True time since which it has not stood still."""
+        self.struck_at = -math.inf
+        """When a Ctrl-C has struck it last."""
         self.slept = 0.0
         """Seconds, in all, for which its timers stood still as well."""
         self.fair = rng.chance(0.4)
@@ -87,10 +91,14 @@ class Process:
         self._kept: list[Event] = []
         self._tasks: dict[SimTask, None] = {}
         self.agents = self._know_agents(network)
+        self.engine = None if network.room is None else SimEngine(self, network.room)
         self.core = ClientState(self.host, spec=plan.spec, timeout=plan.timeout)
         if self.agents is not None:
             self.core.attach(self.agents)
             self.spawn(partial(self._look_after, self.agents), name="look after the agents")
+        if self.engine is not None:
+            self.engine.listen(partial(self.core.refused, "the agent"))
+            self.spawn(partial(self._sweep, self.engine), name="idle connections")
         self.reaper = WatchedReaper(self.core, judge)
         self.core.reaper = self.reaper
 
@@ -111,6 +119,18 @@ class Process:
             await io.sleep(LOOK)
             await agents.look_for_life(way)
             await agents.look_after(way)
+
+    async def _sweep(self, engine: SimEngine, io: SimIO) -> None:
+        """Close connections soon after their last use, as the background of a client does."""
+        wait = 0.0
+        while wait < math.inf:
+            await io.sleep(wait)
+            wait = engine.sweep()
+
+    @property
+    def connections(self) -> int:
+        """How many are open, where the agent has a limit on them."""
+        return 0 if self.engine is None else len(self.engine.pool.open.all())
 
     # -- events
 
@@ -134,6 +154,8 @@ class Process:
         """Tell the judge what the client reports."""
         if not self.crashed:
             self.judge.reported(self, event)
+            if self.judge.room is not None:
+                self.judge.room.reported(self, event)
 
     def on_failure(self, where: str, error: BaseException) -> None:
         """Tell the judge of a bug."""
@@ -174,6 +196,8 @@ class Process:
         for task in list(self._tasks):
             task.abandon()
         self._tasks.clear()
+        if self.engine is not None:
+            self.engine.die()
 
     # -- programs
 
@@ -219,6 +243,8 @@ class Process:
     async def close_late(self, io: SimIO, *, timeout: float = 5.0) -> None:
         """Do what closing does once the background has ended."""
         await coordinator.close_late(io, self.core, deadline=io.now() + timeout)
+        if self.engine is not None:
+            self.engine.close()
 
     def end(self) -> None:
         """Let all be gone that is left, the run being over."""

@@ -129,6 +129,8 @@ class Promises:
         if len(times) > MOST_SENT:
             text = f"{process.name} sends {len(times)} requests in {PACE:g} s, the last of them {shape}"
             self._judge.convict("pace", text)
+        if self._judge.room is not None:
+            self._judge.room.sent(process, shape)
 
     def heard(self, process: Process, shape: Shape, sent_at: float, response: Response) -> None:
         """Take note of a reply that reaches its sender."""

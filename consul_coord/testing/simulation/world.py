@@ -19,6 +19,7 @@ from consul_coord.recipes.cleanup.tasks import SWEEPS, StraySession, Sweep
 from consul_coord.testing.simulation.candidates import REST, CandidateUser
 from consul_coord.testing.simulation.chaos import Chaos
 from consul_coord.testing.simulation.cluster import Cluster
+from consul_coord.testing.simulation.connections import Room
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.double import fork
 from consul_coord.testing.simulation.foreign import ForeignLock, ForeignSemaphore
@@ -60,6 +61,9 @@ _LONGEST_WATCH = 37.0
 """Seconds after which a client gives up a blocking query of which it hears nothing."""
 _LONGEST_PAUSE = 16.0
 """Seconds between two tries of anything, at most."""
+RESTED = 20.0
+"""Seconds within which a client that has released everything has a moment without a connection: clean-up may
+look for something in between."""
 _TURN = 1.5
 """Seconds that one turn takes at most, beyond the hold itself, when nothing goes wrong."""
 
@@ -79,6 +83,9 @@ class World:
         self.network = Network(self.scheduler, self.cluster, plan, self._dice("network"), self.judge)
         if plan.agents > 1:
             self.network.agents = self._make_agents(plan)
+        if plan.connections:
+            self.network.room = Room(plan.connections, self._dice("room"))
+            self.judge.watch_room(self.network.room)
         self.processes: list[Process] = []
         self._users: list[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser] = []
         self._running: dict[SimTask, str] = {}
@@ -199,6 +206,7 @@ class World:
             self._healing,
             self._settling,
             self._calm,
+            self._resting,
             self._leftovers,
             self._closing,
         )
@@ -260,6 +268,8 @@ class World:
         self.cluster.start()
         for agent in self.network.agents:
             agent.come_back()
+        if self.network.room is not None:
+            self.network.room.thin_out()
         self.cluster.elect_leader()
         self.cluster.set_health(passing=True)
         self.cluster.permit(())
@@ -329,6 +339,16 @@ class World:
         for rules in self.judge.rules.values():
             rules.check_left()
 
+    def _resting(self) -> None:
+        """Let connections be closed that are not needed any more, where there is a limit on them."""
+        room, rules, began = self.network.room, self.judge.room, self.scheduler.now
+        if room is None or rules is None:
+            return
+        self.advance(began + self.plan.stretch * RESTED, unless=lambda: not rules.kept_since(began))
+        if kept := rules.kept_since(began):
+            self.judge.convict("connections", f"kept with nothing to do: {', '.join(kept)}")
+        room.widen()  # a client that closes at the limit leaves its sessions to their TTL
+
     def _closing(self) -> None:
         for process in self._alive():
             self.start(process, process.close, "close")
@@ -347,7 +367,7 @@ class World:
             process.left = True
         self.advance(self.scheduler.now + 1.0)
         for process in self._alive():
-            if process.core.reaper.pending:
+            if process.core.reaper.pending or process.connections:
                 self.judge.convict("nothing left", f"{process.name} closed with clean-up to do")
             process.end()
         ttl = (self.plan.spec.ttl or 0.0) * self.plan.ttl_factor

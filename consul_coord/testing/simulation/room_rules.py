@@ -1,0 +1,104 @@
+"""The rules of connections, where the agent has a limit on them.
+
+Rules
+- Where nothing goes wrong but the limit, no hold expires and no session ends early, however many others want
+  a connection; and a release has an outcome.
+- A connection that carries nothing is closed within ``IDLE`` seconds, whatever its process does then.
+- A process at rest, which sends renewals and blocking queries only, has no more connections than queries, or
+  one between two of them.
+- Once everything was released, each process has a moment without any connection.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from consul_coord import events
+from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.testing.simulation.plan import CROWD_CHAOS
+
+if TYPE_CHECKING:
+    from consul_coord.events import Event
+    from consul_coord.testing.simulation.connections import Room
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.shapes import Shape
+
+IDLE = 5.5
+"""Seconds after its last use by which a connection that carries nothing is closed."""
+REST = 10.0
+"""Seconds after which a process has settled on the connections that it needs."""
+LOOK = 0.1
+"""Seconds between two looks at all connections."""
+STRUCK = 10.0
+"""Seconds for which a Ctrl-C, which ends a release at once, is an excuse."""
+_RESTFUL = frozenset({"renew", "watch", "watch-session"})
+_HARMLESS = frozenset({*CROWD_CHAOS, "crash"})
+
+
+class RoomRules:
+    """The view of the agent's room."""
+
+    def __init__(self, judge: Judge, plan: Plan, room: Room) -> None:
+        self._judge = judge
+        self._room = room
+        self._alone = not plan.fates and plan.chaos.keys() <= _HARMLESS
+        """Whether nothing goes wrong but the limit."""
+        self._look_at = 0.0
+        self._many_since: dict[str, float] = {}
+        """Since when each process has had too many connections for a rest."""
+        self.free_at: dict[str, float] = {}
+        """When each process had no connection last."""
+
+    def reported(self, process: Process, event: Event) -> None:
+        """Judge a loss, and the outcome of a release."""
+        struck = self._judge.now < process.struck_at + STRUCK
+        match event:
+            case events.Lost(reason=LossReason.EXPIRED | LossReason.SESSION_GONE) if self._alone:
+                self._judge.convict("limit of connections", f"{process.name}: {event.describe()}")
+            case events.Released(outcome=ReleaseOutcome.UNKNOWN) if self._alone and not struck:
+                self._judge.convict("limit of connections", f"{process.name}: {event.describe()}")
+            case _:
+                pass
+
+    def sent(self, process: Process, shape: Shape) -> None:
+        """Take note that a process does more than rest."""
+        if shape.name not in _RESTFUL:
+            self._many_since.pop(process.name, None)
+
+    def kept_since(self, moment: float) -> list[str]:
+        """Return the processes that have had a connection at every moment since then."""
+        return [
+            name
+            for name in self._judge.names()
+            if self.free_at.get(name, 0.0) < moment and self._room.has(name)
+        ]
+
+    def look(self) -> None:
+        """Judge the connections that there are."""
+        judge = self._judge
+        now, stretch = judge.now, judge.stretch
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK
+        opened: Counter[str] = Counter()
+        queries: Counter[str] = Counter()
+        for sock in self._room.places:
+            opened[sock.who] += 1
+            queries[sock.who] += sock.busy and sock.query
+            process = judge.process(sock.who)
+            if process is None or not process.able or not sock.carries_nothing:
+                continue
+            idle = now - max(sock.used_at, process.awake_since)
+            if idle > IDLE * stretch:
+                judge.convict("connections", f"{sock.who} keeps one that is idle for {idle:.2f} s")
+        for name in judge.names():
+            process = judge.process(name)
+            if not opened[name]:
+                self.free_at[name] = now
+            if opened[name] <= max(1, queries[name]) or process is None or not process.able:
+                self._many_since.pop(name, None)
+            elif now > self._many_since.setdefault(name, now) + REST * stretch:
+                judge.convict("connections", f"{name} rests, and keeps {opened[name]} of them")
