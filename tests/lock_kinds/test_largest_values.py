@@ -103,3 +103,10 @@ def test_of_a_member(site: Site, make_client: MakeClient, proxy: FaultProxy) -> 
 def test_of_a_job(site: Site, client: Client) -> None:
     value = largest(lambda value: Once(client, site.key, value=value))
     assert Once(client, site.key, value=value).run(lambda run: run.fence, slot="1", timeout=5).ran
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_key_that_no_request_can_carry_is_refused_by_its_beginning(client: Client, name: str) -> None:
+    with pytest.raises(ValueTooLarge, match=r"^the key 'k{50,}[.]{3}'.* is too long, with") as refused:
+        LOCKS[name](client, "k" * 600_000, b"")
+    assert len(str(refused.value)) < 300

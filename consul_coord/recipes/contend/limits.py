@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ValueTooLarge
 from consul_coord.http.endpoints import txn
+from consul_coord.http.endpoints._call import BODY_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,38 +22,46 @@ if TYPE_CHECKING:
     """A transaction that carries a value."""
 
 SURELY_SMALL = 64 * 1024
-"""A value of fewer bytes fits into any transaction."""
+"""A value of fewer bytes fits into any transaction, with keys of fewer than ``SHORT`` characters in all."""
+SHORT = 4 * 1024
 ANY_SESSION = "0" * 36
 LONGEST = 2**64 - 1
 """The index, or the flags, of the most digits."""
+_SHOWN = 100
+"""Characters of a key that an error shows."""
 
 
 def check_value(keys: Sequence[str], value: bytes, carriers: Sequence[Carrier]) -> bytes:
     """Return a value that fits into each of the transactions that carry it. Raises ValueTooLarge."""
-    if len(value) * len(keys) < SURELY_SMALL:
+    if len(value) * len(keys) < SURELY_SMALL and sum(map(len, keys)) < SHORT:
         return value
-    try:
-        for carrier in carriers:
-            _size(carrier(value))
-    except ValueTooLarge as error:
-        most = min(_most(carrier, error.limit) for carrier in carriers)
-        others = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+    size = max(_size(carrier(value)) for carrier in carriers)
+    if size <= BODY_LIMIT:
+        return value
+    most = min(map(_most, carriers))
+    name = repr(keys[0] if len(keys[0]) <= _SHOWN else f"{keys[0][:_SHOWN]}...")
+    if len(keys) > 1:
+        name += f" and {len(keys) - 1} more"
+    message = (
+        f"the value of {name} has {len(value)} bytes, and may have {most} bytes: Consul takes {BODY_LIMIT} "
+        "bytes with one request. Keep it elsewhere, and put a reference to it here"
+    )
+    if most <= 0:
         message = (
-            f"the value of {keys[0]!r}{others} has {len(value)} bytes, and may have {most} bytes: Consul "
-            f"takes {error.limit} bytes with one request. Keep it elsewhere, and put a reference to it here"
+            f"the key {name} is too long, with {sum(map(len, keys))} characters: a request to lock it has "
+            f"{size} bytes, and Consul takes {BODY_LIMIT}. Use a shorter key"
         )
-        raise ValueTooLarge(message, size=error.size, limit=error.limit) from None
-    return value
+    raise ValueTooLarge(message, size=size, limit=BODY_LIMIT)
 
 
-def _most(carrier: Carrier, limit: int) -> int:
-    """Return the most bytes of a value that fit into a transaction, perhaps several times."""
+def _most(carrier: Carrier) -> int:
+    """Return the most bytes of a value that fit into a transaction, perhaps several times; 0 if none do."""
     empty = carrier(b"")
     marks = [len(op.value or b"") for op, other in zip(empty, carrier(b"v"), strict=True) if op != other]
+    room = BODY_LIMIT - _size(empty) + sum(map(_as_base64, marks))
     if not marks:
-        return limit
-    room = limit - _size(empty) + sum(map(_as_base64, marks))
-    return room // len(marks) // 4 * 3 - max(marks)  # base64 makes 4 bytes of 3
+        return room
+    return max(room // len(marks) // 4 * 3 - max(marks), 0)  # base64 makes 4 bytes of 3
 
 
 def _as_base64(size: int) -> int:
@@ -60,5 +69,8 @@ def _as_base64(size: int) -> int:
 
 
 def _size(ops: Sequence[TxnOp]) -> int:
-    """Return the bytes of a request. Raises ValueTooLarge."""
-    return len(txn.txn(*ops).request.body or b"")
+    """Return the bytes of a request, also of one that is too large."""
+    try:
+        return len(txn.txn(*ops).request.body or b"")
+    except ValueTooLarge as error:
+        return error.size
