@@ -29,6 +29,7 @@ OTHER_RECIPES = (
     "consul_coord.models.once",
     "consul_coord.periods",
     "consul_coord.recipes.election.election",
+    "consul_coord.recipes.lock.multi",
     "consul_coord.recipes.once",
     "consul_coord.recipes.rwlock",
     "consul_coord.recipes.semaphore",

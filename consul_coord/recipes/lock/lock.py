@@ -19,7 +19,6 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.lock.attempt import LockAttempt
-from consul_coord.recipes.lock.multi import MultiLockAttempt
 from consul_coord.recipes.lock.transactions import carriers
 
 if TYPE_CHECKING:
@@ -47,7 +46,11 @@ class LockObject(Recipe["SessionSource"]):
 
     def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> Attempt:
         """Return one call of ``acquire``, not begun yet."""
-        kind = LockAttempt if len(self.plan.keys) == 1 else MultiLockAttempt
+        kind = LockAttempt
+        if len(self.plan.keys) > 1:
+            from consul_coord.recipes.lock.multi import MultiLockAttempt  # start-up counts
+
+            kind = MultiLockAttempt
         return kind(io, client, self.plan, self.with_client(client), timeout=timeout)
 
     def _begin(self, client: Shared) -> SessionSource:
