@@ -132,6 +132,17 @@ def always_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always_large")
+def test_after_a_long_silence_all_members_are_listed(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consul forgets after a while that something was deleted, and a bucket's index with it."""
+    crowd.write(*names(50))
+    crowd.until_present(50)
+    monkeypatch.setattr(follow, "REMEMBERED", -1.0)
+    with crowd.cost(requests=4, read=51 * BODY + 4 * LOOK):
+        crowd.write("one more")
+        crowd.until_present(51)
+
+
+@pytest.mark.usefixtures("always_large")
 def test_every_change_is_seen_once(make_client: MakeClient, prefix: str) -> None:
     client, dice = make_client(), random.Random(2)
     groups = {name: Group(client, prefix, id=name) for name in names(12)}
