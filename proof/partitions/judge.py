@@ -11,8 +11,8 @@ Rules
   then, because it may have been the heir; from its recovery, if its session may have lived on. The time also
   counts from the moment at which the servers have a new leader, which begins the time of each session again.
 - **moves**: a partition changes its owner only if one of the two came or went, that is: was hurt while the
-  partition moved, or shortly before. A time without a leader is a harm to everybody, if it lasts longer than
-  leases endure.
+  partition moved, or shortly before. A time without an answer of the servers is a harm to everybody, if it
+  lasts longer than leases endure.
 - Members have the same names from the beginning to the end, so the names say who is due first.
 """
 
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from proof.partitions.member import Look
 
 EVERYBODY: Final = ""
-"""Whom a change of the servers' leader concerns."""
+"""Whom it concerns that the servers are away."""
 KILLED: Final = "killed"
+NO_LEADER: Final = "no leader"
+NO_ANSWER: Final = "no answer"
+"""The servers answered nobody for a while, and kept their leader."""
 TICK: Final = 0.5
 """Seconds within which a member that is well writes down what it owns."""
 
@@ -137,7 +140,7 @@ def judge(
 
     ``members`` are all names. ``bound`` is how many seconds a partition may have no owner. ``lives`` is
     after how many seconds the session of a member that is not heard from has ended. ``endures`` is how many
-    seconds without a leader cost nobody a lease. ``since`` is when all members had joined: earlier moves are
+    seconds without an answer cost nobody a lease. ``since`` is when all members had joined: earlier moves are
     not judged.
     """
     verdict, names = Verdict(), list(members)
@@ -184,7 +187,7 @@ def _counted_from(
         harm.counts_from(lives)
         for harm in harms
         if harm.began < after.first
-        and (harm.member == EVERYBODY or (harm.member in asked and harm.began > before.last + TICK))
+        and (harm.kind == NO_LEADER or (harm.member in asked and harm.began > before.last + TICK))
     )
     return min(after.first, max((before.last, *meanwhile)))
 

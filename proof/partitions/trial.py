@@ -36,7 +36,7 @@ from consul_coord.testing.agent import AgentError
 from proof.chaos.proxy import Harm as Trouble
 from proof.chaos.proxy import Proxies, Proxy
 from proof.cluster import RealCluster
-from proof.partitions.judge import EVERYBODY, KILLED, TICK, Harm, Spans, Verdict, judge
+from proof.partitions.judge import EVERYBODY, KILLED, NO_ANSWER, NO_LEADER, TICK, Harm, Spans, Verdict, judge
 from proof.partitions.member import Setting, last_look, looks
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ _START: Final = 60.0
 _RESTART: Final = 3.0
 """Seconds that a server has to end when it is asked to."""
 _POLL: Final = 0.1
+_LONG: Final = 1.0
+"""Seconds without an answer that are noted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ class Plan:
 
     @property
     def endures(self) -> float:
-        """The seconds without a leader that cost nobody a lease: the half of a lease is always left."""
+        """The seconds without an answer that cost nobody a lease: the half of a lease is always left."""
         return self.ttl / 2
 
 
@@ -140,11 +142,13 @@ class Outcome:
     def __str__(self) -> str:
         verdict = self.verdict
         kinds = Counter(harm.kind for harm in self.harms if harm.member != EVERYBODY)
-        outages = [harm.over - harm.began for harm in self.harms if harm.member == EVERYBODY]
+        led = [harm.over - harm.began for harm in self.harms if harm.kind == NO_LEADER]
+        answered = [harm.over - harm.began for harm in self.harms if harm.kind == NO_ANSWER]
         return "\n".join(
             (
                 f"{kinds.total()} harms to members ({_counted(kinds)}), to servers: {_counted(self.servers)}",
-                f"{len(outages)} times without a leader, {max(outages, default=0.0):.1f} s at most",
+                f"{len(led)} times without a leader, {max(led, default=0.0):.1f} s at most",
+                f"{len(answered)} other times without an answer, {max(answered, default=0.0):.1f} s at most",
                 f"{verdict.spans} times of owning a partition, {verdict.moves} moves",
                 f"{verdict.longest_gap:.1f} s without an owner at most, {self.bound:.1f} s are allowed",
                 *self.findings,
@@ -299,7 +303,7 @@ class _Harms:
     # -- servers
 
     def hurt_a_server(self) -> None:
-        """Kill or restart a server; if it leads, wait for the next leader."""
+        """Kill or restart a server."""
         cluster, chance = self._bed.cluster, self._chance
         leader = cluster.wait_for_leader()
         chosen = leader if chance.random() < 1 / 2 else chance.randrange(len(cluster.agents))
@@ -315,21 +319,56 @@ class _Harms:
             self._until(began + chance.uniform(0, self._bed.plan.server_down), server.launch)
         else:
             server.launch()
-        if chosen == leader:
-            _until_led(cluster)
-            self.done.append(Harm(EVERYBODY, "no leader", began, time.monotonic()))
 
 
-def _until_led(cluster: RealCluster) -> None:
-    """Wait until a leader answers that has begun the time of all sessions again."""
-    while True:
+class Outages:
+    """Notes when the servers answer nobody, and when they elect a leader; a context manager.
+
+    Every election counts, since each begins the time of all sessions again: those of the trial's own making,
+    and those of a machine that stands still. It shows in Raft's term.
+    """
+
+    def __init__(self, cluster: RealCluster) -> None:
+        self.found: list[Harm] = []
+        self._cluster = cluster
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="outages", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        answered, known = time.monotonic(), self._term()
+        while not self._over.wait(_POLL):
+            if not self._is_answered():
+                continue
+            now, term = time.monotonic(), self._term()
+            if term > known or now - answered > _LONG:
+                self.found.append(Harm(EVERYBODY, NO_LEADER if term > known else NO_ANSWER, answered, now))
+            answered, known = now, max(term, known)
+
+    def _is_answered(self) -> bool:
+        """Return whether a write through a client agent is answered."""
         with contextlib.suppress(OSError, http.client.HTTPException):
-            status, _ = cluster.agents[cluster.wait_for_leader(timeout=_START)].request(
-                "PUT", "/v1/kv/trial-led", b""
-            )
-            if status == http.HTTPStatus.OK:
-                return
-        time.sleep(_POLL)
+            status, _ = self._cluster.clients[0].request("PUT", "/v1/kv/trial-answer", b"", timeout=_LONG)
+            return status == http.HTTPStatus.OK
+        return False
+
+    def _term(self) -> int:
+        """Return the highest term that a server knows; 0 when none answers."""
+        terms = [0]
+        for server in self._cluster.agents:
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
+                _, body = server.request("GET", "/v1/agent/self", timeout=_LONG)
+                terms.append(int(json.loads(body)["Stats"]["raft"]["term"]))
+        return max(terms)
 
 
 def play(
@@ -350,9 +389,11 @@ def play(
         bed.settle(_START + 2 * plan.bound)
         since = time.monotonic()
         tell(f"{plan.members} members share {plan.partitions} partitions")
-        harms = _hurt(bed, plan, over, tell)
-        bed.cluster.heal()
-        bed.settle(_START + 2 * plan.bound)
+        with Outages(bed.cluster) as outages:
+            harms = _hurt(bed, plan, over, tell)
+            bed.cluster.heal()
+            bed.settle(_START + 2 * plan.bound)
+        harms.done += outages.found
         bed.died += [
             f"{place.name} ended by itself in its life {place.life}"
             for place in bed.places.values()

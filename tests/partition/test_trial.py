@@ -97,6 +97,7 @@ def test_the_time_without_an_owner_is_measured() -> None:
         (Harm(EVERYBODY, "no leader", 10.0, 13.0), 28.0),
         (Harm(EVERYBODY, "no leader", 0.0, 3.0), 38.0),
         (Harm(EVERYBODY, "no leader", 50.0, 53.0), 40.0),
+        (Harm(EVERYBODY, "no answer", 10.0, 13.0), 40.0),
     ],
 )
 def test_it_counts_from_the_harm_to_an_heir_and_from_a_new_leader(harm: Harm, gap: float) -> None:
