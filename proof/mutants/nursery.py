@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -152,7 +152,7 @@ def main(kind: str) -> None:
         task = Task(**json.loads(line))
         if "fresh" in sys.argv:
             # The file had the mutant in it when it was imported.
-            task = Task(**{**asdict(task), "file": "none"})
+            task = replace(task, file="none")
         answers.write(json.dumps(asdict(judged(task, judge, limit=task.seconds * 8 + 120))) + "\n")
 
 

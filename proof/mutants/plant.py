@@ -29,6 +29,7 @@ def plant(file: Path, text: str, mutated: str, function: str) -> bool:
         for was, code in zip(before, after, strict=True)
         if was.co_qualname == function
     }
+    gc.unfreeze()  # what is frozen would not be listed
     found = [
         each
         for each in gc.get_objects()

@@ -22,6 +22,7 @@ from consul_coord.http.transport import pool
 from consul_coord.http.transport.exchange import Engine
 from consul_coord.models import session as session_model
 from consul_coord.recipes import client as coordinator
+from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
@@ -521,6 +522,22 @@ MUTATIONS = (
         "self._told != [leader]",
         "not self._told",
         breaks="sight",
+    ),
+    Mutation(
+        "closing gives each clean-up its own time",
+        Reaper,
+        "finish",
+        "min(deadline, io.now() + self._timeout)",
+        "max(deadline, io.now() + self._timeout)",
+        breaks="in time",
+    ),
+    Mutation(
+        "a leader whose on_elected has failed leads on",
+        Candidacy,
+        "work_failed",
+        "self.client.host.spawn(",
+        "(lambda *_, **__: None)(",
+        breaks="in time",
     ),
     Mutation(
         "a loss is told twice",

@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
-    from consul_coord.testing.simulation.promises import Sighting
+    from consul_coord.testing.simulation.promises import PendingCall, Sighting
 
 REST = (0.0, 0.5)
 """Seconds that a candidate stays aside after a leadership."""
 HEALTH_INTERVAL = 0.5
+RESIGNED_WITHIN = 1.0
+"""Seconds within which a leader whose ``on_elected`` has failed leads no more."""
 CALLED_WITHIN = 0.01
 """Seconds after which a callback that was due has been called."""
 
@@ -55,6 +57,7 @@ class CandidateUser(Holder):
         self._candidacy: Candidacy | None = None
         self._office = Office(self)
         self._sighting: Sighting | None = None
+        self._resigning: PendingCall | None = None
         sick = self.rng.chance(0.2)
         session = plan.spec if self.rng.chance(0.3) else None
         self._lock = election.lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
@@ -82,8 +85,15 @@ class CandidateUser(Holder):
         """React to an election, or fail to."""
         if self._plan.priority_delay:
             self.judge.see("low priority elected")
-        if not (self.healed() or self._manner) and self.rng.chance(0.03):
+        if not (self.healed() or self._manner) and self.rng.chance(0.1):
+            promises = self.judge.promises
+            self._resigning = promises.called(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
             raise ClumsyUser
+
+    def lost(self) -> None:
+        """Take note that it leads no more."""
+        if self._resigning is not None:
+            self.judge.promises.ended(self._resigning)
 
     def _changed(self, leader: LeaderInfo | None) -> None:
         self.judge.see("change of leadership seen")
@@ -234,6 +244,7 @@ class Office:
             text = f"{self._user.process.name} lost a leadership twice, or none: {reason}"
             self._user.judge.convict("callbacks", text)
         self._held = False
+        self._user.lost()
 
 
 class ClumsyUser(ConsulCoordError):

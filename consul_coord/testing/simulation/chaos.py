@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.recipes.contend import queue as waitqueue
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
 
     from consul_coord.server.records import Entry, SessionRecord
     from consul_coord.testing.simulation.dice import Dice
+    from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.world import World
 
 
+_GONE = 1.0
+"""Seconds for which a closed client is still watched: it must do nothing."""
 _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""
 OLD_FOR = 2.5
@@ -50,6 +54,7 @@ class Chaos:
             "pause": lambda: self._stand_still(asleep=False),
             "suspend": lambda: self._stand_still(asleep=True),
             "crash": self._crash,
+            "close": self._close,
             "cut": self._cut,
             "leader change": lambda: self._leaderless(0.0, 0.3),
             "leaderless": lambda: self._leaderless(1.0, 12.0),
@@ -157,6 +162,19 @@ class Chaos:
         self._world.judge.record(process.name, "died")
         process.crash()
         self._later(0.0, 5.0, lambda: None if self._over else self._world.add_process())
+
+    def _close(self) -> None:
+        process = self._victim()
+        if process is not None and not process.core.closing.is_set():
+            timeout = self._rng.choice((0.2, 1.0, 5.0))
+            self._note("is closed", process.name)
+            self._world.start(process, partial(self._leave, process, timeout), "close")
+
+    async def _leave(self, process: Process, timeout: float, io: SimIO) -> None:
+        await process.leave(io, timeout=timeout)
+        self._world.judge.record(process.name, "died")
+        self._later(0.0, 5.0, lambda: None if self._over else self._world.add_process())
+        self._world.scheduler.after(_GONE, process.end)
 
     def _cut(self) -> None:
         process = self._victim()

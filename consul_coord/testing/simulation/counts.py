@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from consul_coord.testing.simulation.plan import CHAOS, FATES, OLD_LEADER
+from consul_coord.testing.simulation.plan import CHAOS, FATES, MORE_CHAOS
 
 SOMETIMES = (
     *(f"fate: {name}" for name in FATES),
-    *(f"chaos: {name}" for name in (*CHAOS, *OLD_LEADER)),
+    *(f"chaos: {name}" for name in (*CHAOS, *MORE_CHAOS)),
     "lost reply on barge",
     "lost reply on join",
     "lost reply on take",

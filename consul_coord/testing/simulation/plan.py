@@ -70,8 +70,11 @@ CHAOS = {
 """The faults that may come at any time, apart from requests."""
 
 
-OLD_LEADER = {"old leader": "for a moment an old leader answers readings that allow it, with what it knew"}
-"""The fault of a part of the runs, besides those that are drawn."""
+MORE_CHAOS = {
+    "old leader": "for a moment an old leader answers readings that allow it, with what it knew",
+    "close": "a client is closed amid its users' calls, in little time",
+}
+"""The faults that each a part of the runs has, besides those that are drawn."""
 AGENT_CHAOS = {
     "agent death": "one of several agents is gone for a while",
     "agent silence": "one of several agents takes requests and answers nothing, and goes on after a while",
@@ -275,14 +278,16 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, **rng.choice(SCENES)(rng, plan))
     elif Dice(seed, "stuck").chance(STUCK_SHARE):
         plan = replace(plan, stuck=STUCK)
-    return _with_jobs(_with_old_leader(plan, Dice(seed, "old leader")), Dice(seed, "jobs"))
+    return _with_jobs(_with_more_chaos(plan), Dice(seed, "jobs"))
 
 
-def _with_old_leader(plan: Plan, rng: Dice) -> Plan:
-    """Let an old leader answer in a part of the plans."""
-    if plan.gentle or not rng.chance(OLD_LEADER_SHARE):
-        return plan
-    return replace(plan, chaos={**plan.chaos, **{name: rng.uniform(3.0, 6.0) for name in OLD_LEADER}})
+def _with_more_chaos(plan: Plan) -> Plan:
+    """Add some faults to a part of the plans each, and leave the others."""
+    for name in () if plan.gentle else MORE_CHAOS:
+        rng = Dice(plan.seed, name)
+        if rng.chance(MORE_CHAOS_SHARE):
+            plan = replace(plan, chaos={**plan.chaos, name: rng.uniform(3.0, 6.0)})
+    return plan
 
 
 def _with_jobs(plan: Plan, rng: Dice) -> Plan:
@@ -509,8 +514,8 @@ _TWO_KEYS = ("jobs/a", "jobs/b")
 STUCK = 0.4
 STUCK_SHARE = 0.2
 """The part of the other runs where holders get stuck."""
-OLD_LEADER_SHARE = 0.2
-"""The part of all runs with an old leader."""
+MORE_CHAOS_SHARE = 0.2
+"""The part of all runs with each of those faults."""
 JOBS_SHARE = 0.15
 """The part of all runs in which there is a job besides."""
 SCENES_SHARE = 0.3

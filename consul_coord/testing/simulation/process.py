@@ -13,6 +13,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from consul_coord.errors import ClientClosed
 from consul_coord.http.agents import LOOK, Agents
 from consul_coord.io import Interrupt
 from consul_coord.recipes import client as coordinator
@@ -42,6 +43,8 @@ T = TypeVar("T")
 
 _WAKING = 0.0002
 """Seconds, at most, until a program goes on that could."""
+STOPPING = 0.2
+"""Seconds that what is under way at a closing takes to end."""
 _TIMER_SLACK = 0.002
 """Seconds, at most, that a timer goes off late."""
 
@@ -158,8 +161,8 @@ class Process:
                 self.judge.room.reported(self, event)
 
     def on_failure(self, where: str, error: BaseException) -> None:
-        """Tell the judge of a bug."""
-        if not self.crashed:
+        """Tell the judge of a bug. ClientClosed is right where the client is closed."""
+        if not (self.crashed or (isinstance(error, ClientClosed) and self.core.closing.is_set())):
             self.judge.failed(self, where, error)
 
     # -- fate
@@ -245,6 +248,20 @@ class Process:
         await coordinator.close_late(io, self.core, deadline=io.now() + timeout)
         if self.engine is not None:
             self.engine.close()
+
+    async def leave(self, io: SimIO, *, timeout: float) -> None:
+        """Close the client in all steps, amid its users' calls."""
+        began = io.now()
+        for step, close in (("closes", self.close), ("closes at last", self.close_late)):
+            left = max(0.0, began + timeout - io.now())
+            call = self.judge.promises.called(self, f"{step}, within {left:.2f} s", left)
+            await close(io, timeout=left)
+            self.judge.promises.ended(call)
+            for task in list(self._tasks):
+                if task is not io.task:
+                    task.cancel()
+            await io.sleep(STOPPING)
+        self.left = True
 
     def end(self) -> None:
         """Let all be gone that is left, the run being over."""

@@ -28,7 +28,7 @@ from consul_coord.testing.simulation.jobs import JobUser
 from consul_coord.testing.simulation.judge import Judge
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
 from consul_coord.testing.simulation.network import COURSES, Network
-from consul_coord.testing.simulation.process import Process
+from consul_coord.testing.simulation.process import STOPPING, Process
 from consul_coord.testing.simulation.scheduler import Scheduler
 from consul_coord.testing.simulation.sharing import MemberUser
 from consul_coord.testing.simulation.trace import short
@@ -66,10 +66,6 @@ RESTED = 20.0
 look for something in between."""
 _TURN = 1.5
 """Seconds that one turn takes at most, beyond the hold itself, when nothing goes wrong."""
-
-
-_STOPPING = 0.2
-"""Seconds that what is under way at a closing takes to end."""
 
 
 class World:
@@ -278,7 +274,7 @@ class World:
         for process in self.processes:
             process.link.mend()
             process.resume()
-        if all(user.process.crashed for user in self._users):
+        if all(user.process.crashed or user.process.core.closing.is_set() for user in self._users):
             self.add_process()
         self.judge.healed_at = now
         self.judge.quiet_at = now + self._aftermath
@@ -359,7 +355,7 @@ class World:
             self.judge.convict("nothing left", f"{short(outlived)} has outlived its client")
         for process in self._alive():
             process.stop_background()
-        self.advance(self.scheduler.now + _STOPPING)
+        self.advance(self.scheduler.now + STOPPING)
         for process in self._alive():
             self.start(process, process.close_late, "close")
         self.advance(self.scheduler.now + 5.0, unless=lambda: not self._running)

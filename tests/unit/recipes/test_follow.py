@@ -113,3 +113,21 @@ def test_a_query_that_makes_room_is_followed_by_a_reading() -> None:
     answer = io.run(watched.next(io))
     assert answer is not None
     assert answer.index == 7
+
+
+def test_its_end_does_not_wait_for_a_pause_after_a_failure() -> None:
+    io, until = FakeIO(), Signal()
+    watched: Follower[KVPair | None] = Follower(partial(kv.watch, "k"))
+    io.expect("GET", PATH, *[Response(500, {}, b"No cluster leader")] * 12)
+    io.at(io.now() + 20.0, until.set)
+    assert io.run(watched.change(io, until=until)) is None
+    assert io.now() == pytest.approx(1020.0)
+
+
+def test_it_rests_after_each_failure() -> None:
+    io = FakeIO()
+    watched: Follower[KVPair | None] = Follower(partial(kv.watch, "k"))
+    io.run(watched.pause(io))
+    first = io.now() - 1000.0
+    io.run(watched.pause(io))
+    assert 0.0 < first < io.now() - 1000.0 - first

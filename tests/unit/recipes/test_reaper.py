@@ -316,3 +316,18 @@ def test_what_closing_could_not_do_stays_counted(bench: Bench) -> None:
     bench.reaper.add(Task([None]))
     bench.io.run(bench.reaper.finish(bench.io, deadline=999.0))
     assert bench.reaper.pending == 2
+
+
+def test_closing_gives_no_task_more_than_its_own_time(bench: Bench) -> None:
+    given: list[float] = []
+
+    class Curious(Task):
+        async def step(self, io: IO, *, deadline: float) -> float | None:
+            given.append(deadline)
+            return await super().step(io, deadline=deadline)
+
+    bench.reaper.add(Curious([None]))
+    bench.io.run(bench.reaper.finish(bench.io, deadline=bench.io.now() + 3.0))
+    bench.reaper.add(Curious([None]))
+    bench.io.run(bench.reaper.finish(bench.io, deadline=bench.io.now() + 60.0))
+    assert given == [bench.io.now() + 3.0, bench.io.now() + 10.0]
