@@ -38,7 +38,10 @@ TOKEN_FILE_LIMIT = 64 * 1024
 TOKEN_FILE_INTERVAL = 1.0
 """How often a token file is looked at, at most: seconds."""
 
-_ADDRESS_FORMS = "host:port, http://host:port, https://host:port or unix:///path, an IPv6 address in brackets"
+_ADDRESS_FORMS = (
+    "host:port (a port from 1 to 65535), http://host:port, https://host:port or unix:///path, an IPv6 "
+    "address in brackets"
+)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _BOOLEANS = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "false", "FALSE", "False"), False
