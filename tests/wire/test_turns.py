@@ -470,7 +470,7 @@ def test_when_there_is_no_room_for_long_the_error_names_the_limit(serve: Serve, 
         with pytest.raises(BrokenReply):
             await transport.send(WRITE, timeout=PATIENCE)
         with pytest.raises(TooManyConnections, match=r"limits\.http_max_conns_per_client") as refused:
-            await transport.send(WRITE, timeout=1.0)
+            await transport.send(WRITE, timeout=2.0)
         assert not refused.value.outcome_unknown
 
     run(backend, server, scenario)
