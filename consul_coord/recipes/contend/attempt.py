@@ -82,7 +82,7 @@ def deadline_of(io: IO, timeout: float | None) -> float:
 
     Never for None. Raises InvalidArgument for what is no time.
     """
-    return io.now() + _validate.patience(timeout)
+    return math.inf if timeout is None else io.now() + _validate.patience(timeout)
 
 
 class Attempt(ABC):
