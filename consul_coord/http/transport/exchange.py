@@ -270,7 +270,8 @@ class Engine(ABC):
         except BaseException as error:
             now = self.pool.now()
             intact = attempt.let_go() and whole and self.parks and not isinstance(error, Exception)
-            if intact and now < link.back_by + LATE and not self._closed:
+            # One whose time is up is as good as lost: its reply may never come.
+            if intact and now < min(link.back_by + LATE, attempt.deadline) and not self._closed:
                 self.pool.park(link, reader, now)
             else:
                 link.close()
