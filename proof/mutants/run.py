@@ -181,6 +181,7 @@ class Nursery:
         """Let it end."""
         self._input.close()
         self._process.wait()
+        self._output.close()
 
 
 class Bench:
