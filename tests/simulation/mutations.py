@@ -30,7 +30,7 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import Attempt
 from consul_coord.recipes.contend.pooled import PooledAttempt
 from consul_coord.recipes.contend.tickets import Tickets
-from consul_coord.recipes.election import election
+from consul_coord.recipes.election import candidate, election
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.election import Candidacy
 from consul_coord.recipes.group.membership import Membership
@@ -462,8 +462,8 @@ MUTATIONS = (
     ),
     Mutation(
         "the heir's note is not deleted",
-        Candidate,
-        "_taking",
+        candidate,
+        "electing",
         "TxnOp.delete(note),",
         "",
     ),
