@@ -206,14 +206,14 @@ def test_a_slow_answer_of_an_agent_that_lives_is_waited_for(
 ) -> None:
     first, second = pair
     client = make(first.address, second.address)
-    with Lock(client, "jobs/nightly"):
-        signs = first.count("GET", "/v1/status/leader")
-        slow = first.add(Fault(lose=Lose.TIME, method="PUT", path="/v1/kv/some/key"))
-        thread = threading.Thread(target=client.kv.put, args=("some/key", "1"))
-        thread.start()
-        eventually(lambda: first.count("GET", "/v1/status/leader") > signs)
-        slow.let_go()
-        thread.join(PATIENCE)
+    Lock(client, "jobs/nightly").run(lambda _: None)
+    signs = first.count("GET", "/v1/status/leader")
+    slow = first.add(Fault(lose=Lose.TIME, method="PUT", path="/v1/kv/some/key"))
+    thread = threading.Thread(target=client.kv.put, args=("some/key", "1"))
+    thread.start()
+    eventually(lambda: first.count("GET", "/v1/status/leader") > signs)
+    slow.let_go()
+    thread.join(PATIENCE)
     assert second.count("PUT", "/v1/kv/some/key") == 0
     assert events.of(FailedOver) == []
 

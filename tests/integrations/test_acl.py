@@ -11,10 +11,12 @@ import pytest
 from consul_coord import (
     AcquireTimeout,
     Client,
+    Group,
     LeaderElection,
     Lock,
     MultiLock,
     Once,
+    Partitioner,
     PermissionDenied,
     ReadWriteLock,
     Semaphore,
@@ -24,6 +26,7 @@ from consul_coord import (
 )
 from tests.integrations import policies
 from tests.integrations.programs import PATIENCE
+from tests.support.sites import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,6 +118,20 @@ def read_write(client: Client, other: Client, root: Client) -> object:
         return hold.verify()
 
 
+def a_group(client: Client, other: Client, root: Client) -> object:
+    with Group(client, "workers", id="a") as group:
+        group.update("b")
+        return [member.value for member in group.members()] == [b"b"]
+
+
+def partitions(client: Client, other: Client, root: Client) -> object:
+    group, owned = Group(client, "workers", id="a"), set[str]()
+    with group, Partitioner(group, 3, on_acquired=lambda part, _: owned.add(part)):
+        with contextlib.suppress(AssertionError):
+            return eventually(lambda: len(owned) == 3, within=2 * IN_VAIN)
+        return False
+
+
 def guarded(client: Client, other: Client, root: Client) -> object:
     with Lock(client, "jobs/nightly").hold(timeout=PATIENCE) as hold:
         client.txn(*hold.guard(), TxnOp.set("jobs/last-run", "now"))
@@ -129,6 +146,8 @@ USES: dict[str, Callable[[Client, Client, Client], object]] = {
     "A job that runs once": once,
     "Several locks as one": several,
     "A read-write lock": read_write,
+    "A group": a_group,
+    "Partitions": partitions,
     "A guarded write": guarded,
 }
 POLICIES = policies.policies() | {"A guarded write": policies.sets()[-1]}

@@ -17,6 +17,7 @@ from consul_coord import (
     ReadWriteLock,
     Semaphore,
 )
+from consul_coord.recipes.group.members import bucket_of
 from consul_coord.server import ReferenceServer
 from tests.support.proxy import Fault, FaultProxy, Lose
 from tests.support.sites import eventually
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ODD = "jobs/odd~name"
-MEMBER = "jobs/members/odd~name"
+MEMBER = f"jobs/members/{bucket_of('odd~name')}/odd~name"
 REFUSED = b"invalid key name, keys should respect the strict pattern"
 PATIENT = 10.0
 

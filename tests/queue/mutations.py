@@ -20,6 +20,7 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.queue import Look, QueueMemory, Rejoin
 from consul_coord.recipes.hold.holds import Fences
 from consul_coord.recipes.lock import attempt as contend
+from consul_coord.recipes.lock import transactions
 from consul_coord.recipes.lock import waitqueue as lockqueue
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.keys import LockKind
@@ -142,11 +143,11 @@ def take_whatever_the_key_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_without_a_check(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(contend, "TxnOp", _Unchecked)
+    patch.setattr(transactions, "TxnOp", _Unchecked)
 
 
 def take_with_a_check_of_the_session(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(contend, "TxnOp", _CheckedBySession)
+    patch.setattr(transactions, "TxnOp", _CheckedBySession)
 
 
 class _Unchecked(TxnOp):
@@ -318,7 +319,7 @@ def an_unreadable_queue_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def contend_with_a_session_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    need, lock_op = LockAttempt._need_session, LockAttempt._lock_op
+    need, lock_op, taking = LockAttempt._need_session, LockAttempt._lock_op, LockAttempt._taking
     second: dict[Shared, SessionSource] = {}
 
     async def need_both(self: LockAttempt) -> None:
@@ -330,8 +331,13 @@ def contend_with_a_session_of_its_own(patch: pytest.MonkeyPatch) -> None:
         op = lock_op(self, key)
         return op if key != self.key or self.kept is None else replace(op, session=self.kept.id)
 
+    def take(self: LockAttempt, contender: KVPair) -> tuple[TxnOp, ...]:
+        check, _, delete = taking(self, contender)
+        return check, lock(self, self.key), delete
+
     patch.setattr(LockAttempt, "_need_session", need_both)
     patch.setattr(LockAttempt, "_lock_op", lock)
+    patch.setattr(LockAttempt, "_taking", take)
 
 
 def always_list(patch: pytest.MonkeyPatch) -> None:

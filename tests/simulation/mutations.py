@@ -919,8 +919,8 @@ MUTATIONS = (
     Mutation(
         "a session without holds closes the connection of those with holds",
         pool.Pool,
-        "_take_parked",
-        "max(link.kept_until, now + KEEP)",
+        "take",
+        "max(parked.kept_until, now + KEEP)",
         "now",
         breaks="limit of connections",
         within=100,

@@ -27,6 +27,7 @@ from consul_coord.server.acl import Rule
 from consul_coord.testing import Simulation
 from consul_coord.testing.simulation import draw
 from consul_coord.testing.simulation.driver import SimCalls
+from consul_coord.testing.simulation.plan import draw_with_limit
 from consul_coord.testing.simulation.world import World
 from tests.simulation.mutations import Mutation
 
@@ -332,3 +333,7 @@ def test_a_leadership_that_begins_and_ends_after_a_modest_candidates_last_look_i
 )
 def test_heirs_and_notes(seed: int) -> None:
     Simulation(seed=seed).run()
+
+
+def test_a_connection_whose_reply_has_come_after_its_caller_went_lies_idle_no_longer_than_others() -> None:
+    Simulation(seed=336, plan=draw_with_limit(336)).run()

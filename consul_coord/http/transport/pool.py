@@ -164,6 +164,7 @@ class Pool:
         self.cut_at = -math.inf
         """When all that was under way was cut off."""
         self.limit = Limit(random)
+        self._swept_at = -math.inf
         self.waiting: dict[object, None] = {}
         """The requests that wait for a connection: blocking queries let them go first."""
 
@@ -173,14 +174,19 @@ class Pool:
             try:
                 link = self.idle.pop()
             except IndexError:  # none, or another thread was quicker
-                return self._take_parked(now)
+                parked = self._answered()
+                if parked is not None:
+                    # Kept as any other: a request that wants none kept must not close it under the others.
+                    parked.kept_until = max(parked.kept_until, now + KEEP)
+                return parked
             if now < link.kept_until:
                 if not link.has_input(0):
                     return link
                 self.limit.ended(now)
             link.close()
 
-    def _take_parked(self, now: float) -> Link | None:
+    def _answered(self) -> Link | None:
+        """Take out a parked connection whose reply has come."""
         for _ in range(len(self.parked)):
             try:
                 link = self.parked.popleft()
@@ -188,8 +194,6 @@ class Pool:
                 break
             try:
                 if link.has_answered():
-                    # Kept as any other: a request that wants none kept must not close it under the others.
-                    link.kept_until = max(link.kept_until, now + KEEP)
                     return link
             except (OSError, Garbled):
                 link.close()
@@ -233,7 +237,13 @@ class Pool:
     def sweep(self, now: float, *, most: int = MAX_IDLE) -> float:
         """Close what was kept too long, or is too much; return the seconds until there may be more."""
         may_be_parked = any(link.is_query and link.in_use for link in self.open.all())
-        next_at = now + (LOOK if may_be_parked else KEEP)
+        next_at = now + (LOOK if may_be_parked or self.parked else KEEP)
+        if self.limit.is_near(now):
+            while (link := self._answered()) is not None:
+                # Its reply has come since it was parked, and since the last sweep.
+                link.kept_until = max(link.kept_until - KEEP_PARKED, self._swept_at) + KEEP
+                self.idle.appendleft(link)
+        self._swept_at = now
         for links, limit in ((self.idle, most), (self.parked, MAX_IDLE)):
             for _ in range(len(links)):
                 try:

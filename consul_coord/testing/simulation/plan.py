@@ -368,8 +368,11 @@ def draw_with_limit(seed: int) -> Plan:
     rng = Dice(seed, "limit")
     limit = rng.choice((2, 2, 3, 4))
     ttl = rng.choice((4.0, 8.0, 16.0))
+    plan = _mixed(seed, Dice(seed, "plan"))
     return replace(
-        _mixed(seed, Dice(seed, "plan")),
+        plan,
+        # All sessions have the same lease: a shorter one may end while a query lasts that began before it.
+        pools=tuple(replace(pool, lock_delay=ttl if pool.lock_delay else 0.0) for pool in plan.pools),
         connections=limit,
         processes=limit + rng.choice((1, 2)),
         users=rng.choice((1, 1, 2)),
