@@ -179,7 +179,7 @@ def test_a_silent_agent_is_left_and_what_waits_there_goes_on(
         eventually(lambda: second.count("GET", "/v1/kv/jobs/handed-over"), within=3.0)
         assert Lock(holder, "jobs/handed-over").contenders() == places
         hold.release()
-        assert got.wait(2.0)
+        assert got.wait(2.0 + LOADED)
     thread.join(PATIENCE)
     first.clear()
 

@@ -13,6 +13,7 @@ from consul_coord import AcquireTimeout, Client, InvalidArgument, Lock, ReadWrit
 from tests.lock import programs
 from tests.lock.test_acquire import waiting
 from tests.support.proxy import Fault, Lose
+from tests.support.sites import eventually
 
 if TYPE_CHECKING:
     from consul_coord import Hold
@@ -107,7 +108,8 @@ def test_it_names_who_took_the_lock_while_the_call_waited_behind_others(
     with ThreadPoolExecutor(2) as pool:
         second = Lock(make_client(), site.key, value="second")
         call = waiting(second, pool, timeout=30)
-        late = pool.submit(Lock(make_client(), site.key).acquire, timeout=1.0)
+        late = pool.submit(Lock(make_client(), site.key).acquire, timeout=3.0)
+        eventually(lambda: len(second.contenders()) == 2)  # one that does not queue yet might pass
         held.release()
         hold = call.result(10)
         error = late.exception(10)
