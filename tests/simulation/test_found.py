@@ -335,5 +335,12 @@ def test_heirs_and_notes(seed: int) -> None:
     Simulation(seed=seed).run()
 
 
-def test_a_connection_whose_reply_has_come_after_its_caller_went_lies_idle_no_longer_than_others() -> None:
-    Simulation(seed=336, plan=draw_with_limit(336)).run()
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(336, id="a connection lay idle for long whose reply had come after its caller went"),
+        pytest.param(445, id="a query that had waited for its turn was given up before its reply was due"),
+    ],
+)
+def test_connections_at_the_limit(seed: int) -> None:
+    Simulation(seed=seed, plan=draw_with_limit(seed)).run()

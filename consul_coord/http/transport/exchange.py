@@ -254,6 +254,9 @@ class Engine(ABC):
         reader = ReplyReader(request.method, self._limits)
         link.is_query = request.hold_open > 0
         link.back_by = self.pool.now() + request.hold_open * (1 + JITTER)
+        if link.is_query:
+            # It may have waited long for its turn: its reply is due all the same.
+            attempt.connect_by = attempt.deadline = max(attempt.deadline, link.back_by + LATE)
         link.in_use = True
         try:
             attempt.hold(link.sock)

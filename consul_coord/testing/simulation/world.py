@@ -67,6 +67,10 @@ look for something in between."""
 _TURN = 1.5
 """Seconds that one turn takes at most, beyond the hold itself, when nothing goes wrong."""
 
+_FREED = 7.0
+"""Seconds within which a place at the agent's limit gets to another process. The former one keeps its idle
+connection for 4 s, and looks once a second. The next one tries every 2 s."""
+
 
 class World:
     """One run."""
@@ -328,6 +332,8 @@ class World:
         # A crashed holder's lock-delay may still be in force.
         delay = max((pool.lock_delay for pool in self.plan.pools), default=0.0)
         bound = self._round + 2.0 + (self.plan.spec.lock_delay or 0.0) + delay
+        if self.plan.connections:
+            bound += _FREED * len(self.processes)
         if not self.advance(now + bound, unless=lambda: not self._running):
             self.judge.convict("progress", f"undisturbed, the turns took more than {bound:.1f} s")
 
