@@ -7,8 +7,9 @@ Rules
 - **believers**: no owner finds itself the owner after another one has found itself the owner under a higher
   fence.
 - **without an owner**: the time from the last look of one owner to the first look of the next one is no
-  longer than the bound. If a member that is due before the next owner is hurt meanwhile, the time counts from
-  then, because it may have been the heir; from its recovery, if its session may have lived on. The time also
+  longer than the bound. If a member that is due before the next owner, or right after the last one, is hurt
+  meanwhile, the time counts from then, because it may have been the heir; from its recovery, if its session
+  may have lived on. If the next owner was hurt itself, the time counts from its recovery. The time also
   counts from the moment at which the servers have a new leader, which begins the time of each session again.
 - **moves**: a partition changes its owner only if one of the two came or went, that is: was hurt while the
   partition moved, or shortly before. A time without an answer of the servers is a harm to everybody, if it
@@ -182,12 +183,17 @@ def _counted_from(
     before: Span, after: Span, harms: Iterable[Harm], order: Sequence[str], lives: float
 ) -> float:
     """Return from when a partition was without an owner that could have been."""
-    asked = set(order[: order.index(after.member) + 1])
+    asked = set(order[: max(order.index(after.member), order.index(before.member) + 1) + 1])
     meanwhile = (
-        harm.counts_from(lives)
+        # The next owner was not due before it was back.
+        harm.over if harm.member == after.member != before.member else harm.counts_from(lives)
         for harm in harms
         if harm.began < after.first
-        and (harm.kind == NO_LEADER or (harm.member in asked and harm.began > before.last + TICK))
+        and (
+            harm.kind == NO_LEADER
+            or (harm.member in asked and harm.began > before.last + TICK)
+            or (harm.member == after.member != before.member and harm.over > before.last)
+        )
     )
     return min(after.first, max((before.last, *meanwhile)))
 

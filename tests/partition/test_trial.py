@@ -105,6 +105,19 @@ def test_it_counts_from_the_harm_to_an_heir_and_from_a_new_leader(harm: Harm, ga
     assert judge(found, [harm], members=MEMBERS, lives=21).longest_gap == gap
 
 
+def test_it_counts_from_the_return_of_the_next_owner() -> None:
+    found = spans((FIRST, 5, 0.5, 1.0), (SECOND, 9, 41.0, 42.0))
+    cut_off = Harm(SECOND, "cut off", 0.6, 31.0)
+    assert judge(found, [cut_off], members=MEMBERS, lives=21).longest_gap == 10.0
+
+
+def test_an_owner_that_comes_back_after_all_is_an_excuse_only_while_its_heir_is_hurt() -> None:
+    found = spans((FIRST, 5, 0.5, 1.0), (FIRST, 9, 41.0, 42.0))
+    killed, late = Harm(FIRST, "killed", 1.0, 40.0), Harm(SECOND, "delivered late", 25.0, 39.0)
+    assert judge(found, [killed], members=MEMBERS, lives=21).longest_gap == 40.0
+    assert judge(found, [killed, late], members=MEMBERS, lives=21).longest_gap == 2.0
+
+
 def test_harm_to_a_member_that_is_not_due_is_no_excuse() -> None:
     found = spans((FIRST, 5, 0.5, 1.0), (SECOND, 9, 41.0, 42.0))
     assert judge(found, [Harm(THIRD, "stopped", 10.0, 15.0)], members=MEMBERS).longest_gap == 40.0
