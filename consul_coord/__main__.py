@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from consul_coord.cli import main
+from consul_coord.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

@@ -1,4 +1,4 @@
-"""The ``consul-coord`` command. ``main`` is its entry point.
+"""The ``consul-coord`` command. ``program`` is its entry point, and ``main`` the same within another program.
 
 Rules
 - One module per verb. ``codes`` is the table of exit codes, ``child`` the command that is run, ``output``
@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 from consul_coord.cli.extras import report
@@ -17,7 +18,23 @@ from consul_coord.extras import MissingExtra, needs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
+__all__ = ["main", "program"]
+
+GARBAGE_AFTER = 20_000
+"""So many new objects are looked through for garbage, not 700 as by default: imports make some 60,000, and none
+of them is garbage."""
+
+
+def program() -> int:
+    """Run the command line as a process that has nothing else to do, and return the exit code.
+
+    Looking for garbage would take a sixth of the time that a short command takes.
+    """
+    gc.set_threshold(GARBAGE_AFTER)
+    try:
+        return main()
+    finally:
+        gc.freeze()  # all memory goes back at once, so the interpreter need not look for garbage at its end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
