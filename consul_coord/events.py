@@ -31,7 +31,7 @@ class Event:
     """Base of all events."""
 
     level: ClassVar[int] = logging.DEBUG
-    """How the log ranks events of this kind."""
+    """How the log ranks events of this kind, at the most."""
 
     def __repr__(self) -> str:
         parts = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self))
@@ -274,6 +274,7 @@ class Resigned(Event):
 class Joined(Event):
     """This client is a member of a group now; ``again``: it had been one, and had lost that."""
 
+    level: ClassVar[int] = logging.INFO
     key: str
     session: str
     index: int
@@ -281,8 +282,8 @@ class Joined(Event):
 
     @property
     def rank(self) -> int:
-        """INFO when it had been lost, which was a warning."""
-        return logging.INFO if self.again else self.level
+        """INFO only when it had been lost, which was a warning."""
+        return self.level if self.again else logging.DEBUG
 
     def describe(self) -> str:
         """Return one sentence."""
@@ -482,9 +483,3 @@ class Observer(Protocol):
     def on_event(self, event: Event) -> None:
         """Take notice of an event."""
         ...
-
-
-def log(event: Event) -> None:
-    """Write an event to the package's logger at its level."""
-    if logger.isEnabledFor(event.rank):
-        logger.log(event.rank, "%s", event.describe())

@@ -65,12 +65,17 @@ class BaseHost(ABC):
     def emit(self, event: Event) -> None:
         """Report an event to the log and the observer."""
         self.count(type(event).__name__)
-        # A user's log filter or handler may raise. A renewal must not fail by that.
-        with suppress(Exception):
-            events.log(event)
+        self._log(event)
         if self._observer is not None:
             with suppress(Exception):
                 self.call_back(lambda: self._tell_observer(event))
+
+    @staticmethod
+    def _log(event: Event) -> None:
+        # A user's log filter or handler may raise. A renewal must not fail by that.
+        with suppress(Exception):
+            if events.logger.isEnabledFor(event.level):
+                events.logger.log(event.rank, "%s", event.describe())
 
     def _tell_observer(self, event: Event) -> None:
         try:
@@ -78,7 +83,7 @@ class BaseHost(ABC):
                 self._observer.on_event(event)
         except Exception as error:  # noqa: BLE001 - told to the log only: the observer itself is the cause
             self.count(events.Failed.__name__)
-            events.log(events.Failed("the observer", f"{type(error).__name__}: {error}"))
+            self._log(events.Failed("the observer", f"{type(error).__name__}: {error}"))
             events.logger.debug("the observer failed", exc_info=error)
 
     def report_failure(self, where: str, error: BaseException) -> None:

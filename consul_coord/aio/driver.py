@@ -38,9 +38,8 @@ _runs_this: ContextVar[Supervisor | None] = ContextVar("_runs_this", default=Non
 """The supervisor whose program, or a user's callback among them, is running."""
 
 
-def current_owner() -> object:
-    """Return what identifies the running task."""
-    return backend.current_task()
+current_owner = backend.current_task
+"""Returns what identifies the running task."""
 
 
 class AsyncIO(HostedIO):
@@ -57,9 +56,7 @@ class AsyncIO(HostedIO):
         self.shields = 0
         """How many clean-ups are under way, one within the other."""
 
-    def owner(self) -> object:
-        """Return the running task."""
-        return current_owner()
+    owner = staticmethod(current_owner)
 
     @property
     def _open_to(self) -> Interrupt | None:

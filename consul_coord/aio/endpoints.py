@@ -17,7 +17,6 @@ from consul_coord.aio.watch import AsyncWatch
 from consul_coord.base_client import BaseClient
 from consul_coord.http.endpoints import agent, catalog, health, kv, session, status
 from consul_coord.http.endpoints import query as _query
-from consul_coord.http.endpoints import txn as _txn
 from consul_coord.http.update import update
 from consul_coord.recipes.session import handling
 from consul_coord.recipes.watch.follow import Follower
@@ -579,7 +578,7 @@ class AsyncEndpoints(BaseClient[AsyncRunner]):
         ValueTooLarge, and what a request raises. A transaction that writes is not repeated when its outcome
         is unknown.
         """
-        return await self._runner.perform(_txn.txn(*ops, options=options), timeout=timeout)
+        return await self._runner.perform(kv.txn(*ops, options=options), timeout=timeout)
 
     async def keep_session(self, spec: SessionSpec, *, resume: str | None = None) -> AsyncKeptSession:
         """Open a session of the user's own and keep it renewed; a context manager.

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, RequestTimeout, TxnFailed
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import outcome_unknown, raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import TxnOp
@@ -73,7 +73,7 @@ async def _write(
 ) -> KVPair | None:
     """Write a value over the one that was read; None when somebody else wrote before."""
     index, flags = (0, 0) if pair is None else (pair.modify_index, pair.flags)
-    call = txn.txn(TxnOp.cas(key, value, index, flags=flags))
+    call = kv.txn(TxnOp.cas(key, value, index, flags=flags))
     failures, doubt = Failures(io, deadline), None
     while True:
         try:

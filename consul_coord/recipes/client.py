@@ -28,7 +28,7 @@ from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, Listing, 
 from consul_coord.recipes.contend.queue import QueueMemory
 from consul_coord.recipes.contend.tickets import Tickets
 from consul_coord.recipes.hold.evidence import HoldWatch
-from consul_coord.recipes.hold.holds import BUDGET, SWEEP, Holds, Register, give_back, release
+from consul_coord.recipes.hold.holds import BUDGET, SWEEP, Holds, Latest, Register, give_back, release
 from consul_coord.recipes.session.keeping import Sessions
 from consul_coord.recipes.session.pool import SessionPools
 from consul_coord.recipes.watch.engine import Watches
@@ -90,7 +90,7 @@ class ClientState:
         self.holds = Holds(host, self.register, self._fresh.append)
         self.tickets = Tickets(host.mutex())
         self.queue_memory = QueueMemory()
-        self.readable: dict[str, float] = {}
+        self.readable: Latest[float] = Latest()
         self._listing = Listing()
         self.standing: dict[Standing, None] = {}
         self._looked_at = -math.inf

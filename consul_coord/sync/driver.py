@@ -56,9 +56,8 @@ start_delay = 0.0
 """Seconds for which the first renewals and watches of each client may wait. For the command line."""
 
 
-def current_owner() -> object:
-    """Return what identifies the running thread."""
-    return threading.current_thread()
+current_owner = threading.current_thread
+"""Returns what identifies the running thread."""
 
 
 class BlockingIO(HostedIO):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from consul_coord.base_client import BaseClient
 from consul_coord.http.endpoints import agent, catalog, health, kv, session, status
 from consul_coord.http.endpoints import query as _query
-from consul_coord.http.endpoints import txn as _txn
 from consul_coord.http.update import update
 from consul_coord.recipes.session import handling
 from consul_coord.recipes.watch.follow import Follower
@@ -562,7 +561,7 @@ class Endpoints(BaseClient[Runner]):
         ValueTooLarge, and what a request raises. A transaction that writes is not repeated when its outcome
         is unknown.
         """
-        return self._runner.perform(_txn.txn(*ops, options=options), timeout=timeout)
+        return self._runner.perform(kv.txn(*ops, options=options), timeout=timeout)
 
     def keep_session(self, spec: SessionSpec, *, resume: str | None = None) -> KeptSession:
         """Open a session of the user's own and keep it renewed; a context manager.

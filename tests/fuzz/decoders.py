@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError
-from consul_coord.http.endpoints import txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Call, Response
 from consul_coord.http.transport.base import Limits
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
@@ -77,7 +77,7 @@ _CLIENT: Final = SimpleNamespace(
     health=endpoints.Health(_RUNNER),
     query=endpoints.Query(_RUNNER),
     status=endpoints.Status(_RUNNER),
-    txn=lambda *ops, options=None: _capture(txn.txn(*ops, options=options)),
+    txn=lambda *ops, options=None: _capture(kv.txn(*ops, options=options)),
 )
 
 

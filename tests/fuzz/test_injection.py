@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from consul_coord.config import Settings
 from consul_coord.errors import ConfigError, InvalidArgument
-from consul_coord.http.endpoints import catalog, kv, session, txn
+from consul_coord.http.endpoints import catalog, kv, session
 from consul_coord.http.transport.outgoing import Outgoing
 from consul_coord.models import SessionSpec, TxnOp
 from tests.wire.catalogue import SID
@@ -107,7 +107,7 @@ def test_what_consul_would_read_otherwise_is_refused(name: str) -> None:
 @given(key=_texts, value=st.binary(max_size=30), other=_texts)
 def test_a_transaction_says_what_it_was_given(key: str, value: bytes, other: str) -> None:
     try:
-        request = txn.txn(TxnOp.lock(key, other, value=value)).request
+        request = kv.txn(TxnOp.lock(key, other, value=value)).request
     except InvalidArgument:
         return
     (operation,) = json.loads(sent(request).body)

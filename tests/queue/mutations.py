@@ -18,9 +18,9 @@ from consul_coord.recipes.cleanup.tasks import RemoveKey, Sweep
 from consul_coord.recipes.contend import attempt as skeleton
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.queue import Look, QueueMemory, Rejoin
-from consul_coord.recipes.hold.holds import Fences
+from consul_coord.recipes.hold.holds import Latest
 from consul_coord.recipes.lock import attempt as contend
-from consul_coord.recipes.lock import transactions
+from consul_coord.recipes.lock import plan
 from consul_coord.recipes.lock import waitqueue as lockqueue
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.keys import LockKind
@@ -143,11 +143,11 @@ def take_whatever_the_key_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_without_a_check(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transactions, "TxnOp", _Unchecked)
+    patch.setattr(plan, "TxnOp", _Unchecked)
 
 
 def take_with_a_check_of_the_session(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transactions, "TxnOp", _CheckedBySession)
+    patch.setattr(plan, "TxnOp", _CheckedBySession)
 
 
 class _Unchecked(TxnOp):
@@ -260,7 +260,7 @@ def no_sweep(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_any_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Fences, "get", lambda self, key, *_: 0)
+    patch.setattr(Latest, "get", lambda self, key, *_: 0)
 
 
 def deaf_to_the_sessions_end(patch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,7 @@ def check_parent(key: str) -> str:
     return key
 
 
+@lru_cache(maxsize=4096)
 def is_safe(key: str) -> bool:
     """Return whether every release of Consul takes this name, in whatever request."""
     return _SAFE.fullmatch(key) is not None

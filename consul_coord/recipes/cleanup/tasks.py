@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from consul_coord.errors import ConsulCoordError, PermissionDenied
 from consul_coord.events import Cleaned, Released
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import send_once
 from consul_coord.models import ReadOptions, ReleaseOutcome, TxnOp
@@ -162,7 +162,7 @@ class RemoveDead:
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Remove it; whoever sees it next tries again."""
         with suppress(ConsulCoordError):
-            await send_once(io, txn.txn(*self.removal), deadline=deadline)
+            await send_once(io, kv.txn(*self.removal), deadline=deadline)
         return None
 
 
@@ -175,7 +175,7 @@ async def delete_once(io: IO, contender: str, *others: str, deadline: float) -> 
     until = io.now() + (deadline - io.now()) / 2
     with suppress(ConsulCoordError):
         if others:
-            await send_once(io, txn.txn(*map(TxnOp.delete, (contender, *others))), deadline=until)
+            await send_once(io, kv.txn(*map(TxnOp.delete, (contender, *others))), deadline=until)
         else:
             await send_once(io, kv.delete(contender), deadline=until)
 

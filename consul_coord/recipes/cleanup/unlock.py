@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, TxnFailed
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import ReadOptions, TxnOp
@@ -81,7 +81,7 @@ async def unlock(
     failures = Failures(io, deadline)
     while True:
         try:
-            await send_once(io, txn.txn(*locked.unlocking(session, flags)), deadline=deadline)
+            await send_once(io, kv.txn(*locked.unlocking(session, flags)), deadline=deadline)
         except TxnFailed as error:
             raise_if_denied(locked.key, error)
             pair = await read(io, locked.key, deadline)
@@ -103,7 +103,7 @@ async def unlock_together(
     while True:
         ops = [op for locked in all_locked for op in locked.unlocking(session, flags)]
         try:
-            await send_once(io, txn.txn(*ops), deadline=deadline)
+            await send_once(io, kv.txn(*ops), deadline=deadline)
         except TxnFailed:
             return [
                 await unlock(

@@ -34,7 +34,7 @@ from consul_coord.errors import (
 from consul_coord.events import Acquired, TimedOut, Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import is_safe
 from consul_coord.http.failures import outcome_unknown, retryable
@@ -68,8 +68,6 @@ SPREAD = 0.02
 """Where nobody queues, waiters take a key that became free after a random part of this many seconds."""
 READABLE_FOR = 60.0
 """Seconds for which a name that was read counts as readable: the agent may be exchanged for a newer one."""
-MOST_NAMES = 4096
-"""So many such names are remembered."""
 _PACE = Pace(interval=0.01, burst=20)
 """How fast watches may follow each other: enough for a waiter that is passed by newcomers again and again."""
 _VERB = attrgetter("verb")
@@ -105,16 +103,19 @@ class Attempt(ABC):
         "io",
         "kept",
         "kind",
+        "names",
         "once",
         "session",
         "wanted",
     )
 
-    def __init__(self, io: IO, client: Shared, wanted: str, *, timeout: float | None) -> None:
+    def __init__(self, io: IO, client: Shared, names: tuple[str, ...], *, timeout: float | None) -> None:
         self.io = io
         self.client = client
-        self.wanted = wanted
-        """The key or prefix, as the user named it."""
+        self.names = names
+        """The keys that are wanted, or the prefix, as the user named them."""
+        self.wanted = names[0]
+        """The one that an error names."""
         self.once = timeout == 0
         self.began = io.now()
         self.deadline = io.now() + client.timeout if self.once else deadline_of(io, timeout)
@@ -249,11 +250,6 @@ class Attempt(ABC):
 
     # -- asking
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The keys that are wanted."""
-        return (self.wanted,)
-
     async def _read_names(self) -> None:
         """Return if all that is wanted can be read. Raises InvalidRequest for a name that Consul refuses."""
         known, now = self.client.readable, self.io.now()
@@ -262,9 +258,7 @@ class Attempt(ABC):
                 continue
             with suppress(PermissionDenied):
                 await send_once(self.io, kv.get(name), deadline=self.limit)
-            if len(known) >= MOST_NAMES:
-                known.clear()
-            known[name] = now
+            known.remember(name, now)
 
     @property
     def limit(self) -> float:
@@ -277,7 +271,7 @@ class Attempt(ABC):
         locks = "lock" in map(_VERB, ops)
         self.asked, deadline = before or locks, self.limit
         try:
-            return await send_once(self.io, txn.txn(*ops, retry=retry), deadline=deadline)
+            return await send_once(self.io, kv.txn(*ops, retry=retry), deadline=deadline)
         except TxnFailed:
             self.asked = before
             raise

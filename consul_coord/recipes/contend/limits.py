@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ValueTooLarge
-from consul_coord.http.endpoints import txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._call import BODY_LIMIT
 
 if TYPE_CHECKING:
@@ -71,6 +71,6 @@ def _as_base64(size: int) -> int:
 def _size(ops: Sequence[TxnOp]) -> int:
     """Return the bytes of a request, also of one that is too large."""
     try:
-        return len(txn.txn(*ops).request.body or b"")
+        return len(kv.txn(*ops).request.body or b"")
     except ValueTooLarge as error:
         return error.size

@@ -17,7 +17,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError
-from consul_coord.http.endpoints import txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
 from consul_coord.models import TxnOp
 from consul_coord.recipes.contend.attempt import Attempt
@@ -46,7 +46,7 @@ class PooledAttempt(Attempt):
         timeout: float | None,
         places: int = 1,
     ) -> None:
-        super().__init__(io, client, wanted, timeout=timeout)
+        super().__init__(io, client, (wanted,), timeout=timeout)
         self.pool = pool
         self.mine: list[PooledSession] = []
         """The present sessions, the one that queues first."""
@@ -117,7 +117,7 @@ class PooledAttempt(Attempt):
         if own is None or not all(pooled.settled for pooled in self.mine):
             return False
         try:
-            await send_once(self.io, txn.txn(TxnOp.delete_cas(own.key, own.modify_index)), deadline=deadline)
+            await send_once(self.io, kv.txn(TxnOp.delete_cas(own.key, own.modify_index)), deadline=deadline)
         except ConsulCoordError:
             return False
         return True

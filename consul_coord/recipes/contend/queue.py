@@ -23,13 +23,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consul_coord.recipes.hold.holds import Latest
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.models import KVPair
 
-_DIRECTORY = "/.wait/"
-MOST_REMEMBERED = 10_000
+DIRECTORY = "/.wait/"
+"""Follows a key in the names of its contenders."""
 WITHOUT_QUEUE = 60.0
 """Seconds for which a key counts as one whose queue the token may not use."""
 _SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -37,7 +39,7 @@ _SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 def directory(key: str) -> str:
     """Return the prefix under which the contenders for a key are."""
-    return key + _DIRECTORY
+    return key + DIRECTORY
 
 
 def contender_key(key: str, session: str) -> str:
@@ -108,35 +110,23 @@ class Rejoin:
 class QueueMemory:
     """One client's memory of the queues that it contends in.
 
-    It is bounded: the oldest is forgotten first. A forgotten entry costs a request, never correctness. A
-    missing permission is not remembered for ever: a token may get its rights.
+    A forgotten entry costs a request, never correctness. A missing permission is not remembered for ever: a
+    token may get its rights.
     """
 
     def __init__(self) -> None:
-        self._must_queue: dict[str, float] = {}
-        self._without_queue: dict[str, float] = {}
+        self.crowded: Latest[None] = Latest()
+        """Keys for which others were seen to wait: this client's next attempt queues."""
+        self.closed: Latest[float] = Latest()
+        """Keys whose queue the token was found not to be allowed to use, and until when that counts."""
 
     def saw_waiters(self, key: str, *, waiting: bool) -> None:
         """Take note of whether others waited or held when this client barged or joined."""
-        self._must_queue.pop(key, None)
         if waiting:
-            _remember(self._must_queue, key, 0.0)
-
-    def must_queue(self, key: str) -> bool:
-        """Return whether the client's next attempt queues, because it saw others wait."""
-        return key in self._must_queue
+            self.crowded.remember(key, None)
+        else:
+            self.crowded.pop(key, None)
 
     def may_not_queue(self, key: str, now: float) -> None:
         """Take note that the token may not write or read the key's queue."""
-        self._without_queue.pop(key, None)
-        _remember(self._without_queue, key, now + WITHOUT_QUEUE)
-
-    def without_queue(self, key: str, now: float) -> bool:
-        """Return whether the token was lately found not to be allowed to use the key's queue."""
-        return self._without_queue.get(key, now) > now
-
-
-def _remember(memory: dict[str, float], key: str, until: float) -> None:
-    memory[key] = until
-    if len(memory) > MOST_REMEMBERED:
-        memory.pop(next(iter(memory)), None)
+        self.closed.remember(key, now + WITHOUT_QUEUE)

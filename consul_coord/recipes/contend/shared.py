@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.cleanup.reaper import Reaper
     from consul_coord.recipes.contend.queue import QueueMemory
     from consul_coord.recipes.contend.tickets import Tickets
-    from consul_coord.recipes.hold.holds import Holds
+    from consul_coord.recipes.hold.holds import Holds, Latest
     from consul_coord.recipes.session.keeping import Sessions, SessionSource
     from consul_coord.recipes.session.pool import SessionPools
     from consul_coord.recipes.watch.engine import Watches
@@ -53,7 +53,7 @@ class Shared(Protocol):
     reaper: Reaper
     watches: Watches
     queue_memory: QueueMemory
-    readable: dict[str, float]
+    readable: Latest[float]
     """Names that not every release of Consul takes, and when this one let them be read."""
     calls: dict[Interrupt, None]
     """The object that ends each waiting call."""

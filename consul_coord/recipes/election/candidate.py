@@ -16,7 +16,6 @@ from consul_coord.models import TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.leader import leader_in
-from consul_coord.recipes.lock.transactions import taking
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
 from consul_coord.recipes.lock.waitqueue import Adopt, Lead, judge
 
@@ -40,7 +39,7 @@ def electing(
     ``heir`` is the index of the heir's note that they delete, None where they allow none.
     """
     note, term = notes.heir_key(plan.key), notes.term_key(plan.key)
-    check, *take = taking(plan, session, value, index=index)
+    check, *take = plan.taking(session, value, index=index)
     return (
         check,
         TxnOp.check_not_exists(note) if heir is None else TxnOp.check_index(note, heir),

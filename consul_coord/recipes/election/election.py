@@ -46,7 +46,7 @@ from consul_coord.errors import (
 )
 from consul_coord.events import Elected, Failed, Resigned
 from consul_coord.http.backoff import delay
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import next_step, retryable
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask, perform
@@ -531,7 +531,7 @@ class Candidacy:
             TxnOp.check_session(hold.key, hold.session),
             TxnOp.set(notes.term_key(hold.key), notes.term_value(hold.session, hold.fence)),
         )
-        call = txn.txn(*ops, retry=Retry.IDEMPOTENT)
+        call = kv.txn(*ops, retry=Retry.IDEMPOTENT)
         try:
             result = await ask(io, call, timeout=self.client.timeout)
         except TxnFailed:
@@ -713,9 +713,7 @@ async def _name_heir(io: IO, client: Shared, hold: Grant, heir: str) -> None:
             ops.append(TxnOp.cas(ahead.key, ahead.value + b"\n", ahead.modify_index, flags=ahead.flags))
             ops.append(TxnOp.set(ahead.key, ahead.value, flags=ahead.flags))
         try:
-            await perform(
-                io, txn.txn(*ops, retry=Retry.IDEMPOTENT), deadline=deadline, attempt=client.timeout
-            )
+            await perform(io, kv.txn(*ops, retry=Retry.IDEMPOTENT), deadline=deadline, attempt=client.timeout)
         except TxnFailed as error:
             if all(failure.op_index > 0 and failure.kind != "denied" for failure in error.failures):
                 continue  # the queue has changed since it was read

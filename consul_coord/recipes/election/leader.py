@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import PermissionDenied, TxnFailed
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key
 from consul_coord.http.messages import Call
@@ -60,7 +60,7 @@ async def leader(io: IO, client: Shared, key: str) -> LeaderInfo | None:
 async def _read(ask: Ask, key: str, told: Callable[[Session], object] = lambda _: None) -> LeaderInfo | None:
     """Return who leads; ``told`` is called with the leader's session, where the token may read it."""
     try:
-        result = await ask(txn.txn(TxnOp.get(key), TxnOp.get_tree(notes.term_key(key)), options=_CONSISTENT))
+        result = await ask(kv.txn(TxnOp.get(key), TxnOp.get_tree(notes.term_key(key)), options=_CONSISTENT))
     except TxnFailed as error:
         if {failure.kind for failure in error.failures} == {"missing"}:
             return None

@@ -34,7 +34,6 @@ from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.plan import LockPlan
-from consul_coord.recipes.lock.transactions import carriers
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
 
 if TYPE_CHECKING:
@@ -250,7 +249,7 @@ def _plan(key: str, value: bytes, *, joined: bool = False) -> LockPlan:
 
 def _checked(key: str, value: bytes) -> bytes:
     """Return a value that a member can have. Raises ValueTooLarge."""
-    return check_value((key,), value, carriers(_plan(key, value)))
+    return check_value((key,), value, _plan(key, value).carriers())
 
 
 # -- what users ask for

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import Failures, ask, perform, send_once
 from consul_coord.models import ReadOptions, _validate
 from consul_coord.recipes.hold.evidence import make_sure
@@ -122,7 +122,7 @@ async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPai
     while True:
         ops = rewriting(hold.key, hold.session, value, index=index, flags=hold.flags)
         try:
-            result = await send_once(io, txn.txn(*ops), deadline=deadline)
+            result = await send_once(io, kv.txn(*ops), deadline=deadline)
             return result[1][0]
         except TxnFailed:
             call = kv.get(hold.key, options=_CONSISTENT)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session.keeping import KeptSession
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 BUDGET = 8.0
 """Seconds for which a release waits for its answer before it leaves the rest to the reaper.
@@ -58,7 +59,7 @@ than that lasts.
 SWEEP = 0.5
 """Seconds between two sweeps."""
 MOST_REMEMBERED = 10_000
-"""Of so many keys the last fence is remembered; of older ones the server is asked again."""
+"""Of so many keys the latest is remembered; of older ones the server is asked again."""
 
 _UNKNOWN = Ending(ReleaseOutcome.UNKNOWN)
 
@@ -100,13 +101,13 @@ class Register:
         return len(self._claims)
 
 
-class Fences(dict[str, int]):
-    """The latest fence that this client got for each key: the next one must be above it."""
+class Latest(dict[str, V]):
+    """The latest that is known of each key. It is bounded: the oldest is forgotten first."""
 
-    def remember(self, key: str, fence: int) -> None:
-        """Keep the latest fence got for a key."""
+    def remember(self, key: str, value: V) -> None:
+        """Keep the latest of a key."""
         self.pop(key, None)
-        self[key] = fence
+        self[key] = value
         if len(self) > MOST_REMEMBERED:
             self.pop(next(iter(self)), None)
 
@@ -117,7 +118,8 @@ class Holds:
     def __init__(self, host: Host, register: Register, watch: Callable[[Grant], object]) -> None:
         self._host = host
         self.register = register
-        self.fences = Fences()
+        self.fences: Latest[int] = Latest()
+        """The latest fence that this client got for each key: the next one must be above it."""
         self.limits = Limits(host)
         self._watch = watch
         self._closing = False

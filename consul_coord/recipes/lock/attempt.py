@@ -26,6 +26,7 @@ Rules, each with what happens without it
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AlreadyHeld, ConsulCoordError, PermissionDenied, TxnFailed
@@ -40,7 +41,6 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import SPREAD, Attempt
 from consul_coord.recipes.contend.refusals import blocked_by
 from consul_coord.recipes.lock.keys import Keys, LockKind, MultiLockKind
-from consul_coord.recipes.lock.transactions import locking, reading, taking
 from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Gone, is_head, judge
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class LockAttempt(Attempt):
         "keys",
         "may_barge",
         "plan",
+        "queue",
         "read",
         "source",
         "unanswered",
@@ -80,10 +81,12 @@ class LockAttempt(Attempt):
     def __init__(
         self, io: IO, client: Shared, plan: LockPlan, source: SessionSource, *, timeout: float | None
     ) -> None:
-        super().__init__(io, client, plan.keys[0], timeout=timeout)
+        super().__init__(io, client, plan.keys, timeout=timeout)
         self.plan = plan
         self.value = client.name if plan.value is None else plan.value
-        self.key = plan.keys[0]
+        self.key = plan.key
+        self.queue = plan.key + waitqueue.DIRECTORY
+        """The prefix of the contenders."""
         self.source = source
         remove = (self.value,) if plan.remove else ()
         self.keys = Keys(client, plan.keys, plan.flags, self._owner(), remove=remove)
@@ -100,11 +103,6 @@ class LockAttempt(Attempt):
         self.may_barge = not plan.fair
         self.unanswered: set[str] = set()
         """Sessions for which a request that could lock something has got no answer."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The keys that are wanted."""
-        return self.plan.keys
 
     def _owner(self) -> object:
         return self.io.owner()
@@ -172,7 +170,7 @@ class LockAttempt(Attempt):
         return await step
 
     async def _need_session(self) -> None:
-        kept = await self.source.live(self.io, deadline=self.limit)
+        kept = await self.source.live(self.io, deadline=self.deadline)
         if self.kept is not kept:
             self.kept, self.session = kept, kept.id
             self.keys.acts_with(kept.id)
@@ -183,7 +181,7 @@ class LockAttempt(Attempt):
 
     async def _way_past_the_queue(self) -> Callable[[], Awaitable[Handle | None]] | None:
         """Return how to get the lock without queueing, if that may be tried."""
-        allowed = self.may_barge and not self.client.queue_memory.must_queue(self.key)
+        allowed = self.may_barge and self.key not in self.client.queue_memory.crowded
         self.may_barge = False
         if self._needs_look:
             # Never held by this client, or long ago: what else might the key be?
@@ -204,7 +202,7 @@ class LockAttempt(Attempt):
         return handle
 
     async def _may_take_at_once(self) -> bool:
-        must_queue = self.plan.fair or self.plan.polite or self.client.queue_memory.must_queue(self.key)
+        must_queue = self.plan.fair or self.plan.polite or self.key in self.client.queue_memory.crowded
         if self._without_queue or not (must_queue or self._needs_look):
             return True
         look = await self._first_look(must_queue=must_queue)
@@ -217,12 +215,11 @@ class LockAttempt(Attempt):
         return True
 
     async def _barge(self, *, queues: bool = True) -> Handle | None:
-        own = waitqueue.contender_key(self.key, self.session)
-        check = (TxnOp.check_not_exists(own),) if queues else ()
-        queue = (TxnOp.get_tree(waitqueue.directory(self.key)),) if queues else ()
+        lock = self._lock_op(self.key)
+        check = (TxnOp.check_not_exists(self._own),) if queues else ()
+        queue = (TxnOp.get_tree(self.queue),) if queues else ()
         try:
-            ops = (*check, self._lock_op(self.key), *queue, *reading(self.plan))
-            result = await self._ask(*ops, retry=Retry.IDEMPOTENT)
+            result = await self._ask(*check, lock, *queue, *self.plan.reads, retry=Retry.IDEMPOTENT)
         except TxnFailed as error:
             if check and _denied_at(error, 0):
                 self._may_not_queue()
@@ -241,9 +238,8 @@ class LockAttempt(Attempt):
 
         None without permission for it.
         """
-        own = self._lock_op(waitqueue.contender_key(self.key, self.session))
         try:
-            own_pairs, *rest = await self._with_reads(own, retry=Retry.IDEMPOTENT)
+            own_pairs, *rest = await self._with_reads(self._lock_op(self._own), retry=Retry.IDEMPOTENT)
         except TxnFailed as error:
             if _denied_at(error, 0):
                 self._may_not_queue()
@@ -303,7 +299,7 @@ class LockAttempt(Attempt):
 
     async def _with_reads(self, *ops: TxnOp, retry: Retry | None = None) -> list[tuple[KVPair, ...]]:
         """Apply operations and read the key and its queue, as one; the key may be absent."""
-        tree = TxnOp.get_tree(waitqueue.directory(self.key))
+        tree = TxnOp.get_tree(self.queue)
         try:
             return list(await self._ask(*ops, TxnOp.get(self.key), tree, retry=retry))
         except TxnFailed as error:
@@ -373,7 +369,7 @@ class LockAttempt(Attempt):
         contender = self.contender
         if contender is None:
             return None
-        ops = (*self._taking(contender), *reading(self.plan))
+        ops = (*self._taking(contender), *self.plan.reads)
         try:
             result = await self._ask(*ops)
         except TxnFailed as error:
@@ -386,14 +382,13 @@ class LockAttempt(Attempt):
         self.read = result.entries[-1] if self.plan.reads else ()
 
     def _taking(self, contender: KVPair) -> tuple[TxnOp, ...]:
-        return taking(self.plan, self.session, self.value, index=contender.modify_index)
+        return self.plan.taking(self.session, self.value, index=contender.modify_index)
 
     async def _adopt(self) -> Handle | None:
         """Make a hold of what a lost reply had granted."""
-        own = waitqueue.contender_key(self.key, self.session)
+        check, delete = TxnOp.check_session(self.key, self.session), TxnOp.delete(self._own)
         try:
-            ops = (TxnOp.check_session(self.key, self.session), TxnOp.delete(own), *reading(self.plan))
-            result = await self._ask(*ops)
+            result = await self._ask(check, delete, *self.plan.reads)
         except TxnFailed:
             return None
         self._note_read(result)
@@ -403,7 +398,7 @@ class LockAttempt(Attempt):
 
     @property
     def _without_queue(self) -> bool:
-        return self.client.queue_memory.without_queue(self.key, self.io.now())
+        return self.client.queue_memory.closed.get(self.key, -math.inf) > self.io.now()
 
     def _may_not_queue(self) -> None:
         self.client.queue_memory.may_not_queue(self.key, self.io.now())
@@ -412,7 +407,7 @@ class LockAttempt(Attempt):
         # Have removed what this client may not see any more: whoever came after it waits behind that. At
         # whatever index: it was perhaps named heir meanwhile.
         if self.contender is not None or self._missed is not None:
-            self.client.reaper.add(RemoveKey(waitqueue.contender_key(self.key, self.session)))
+            self.client.reaper.add(RemoveKey(self._own))
             self.contender = self._missed = None
         held = self._holder((await send_once(self.io, kv.get(self.key), deadline=self.limit)).value)
         if held is not None:
@@ -423,8 +418,13 @@ class LockAttempt(Attempt):
 
     # -- asking
 
+    @property
+    def _own(self) -> str:
+        """The key of our contender."""
+        return self.queue + self.session
+
     def _lock_op(self, key: str) -> TxnOp:
-        return locking(self.plan, key, self.session, self.value)
+        return TxnOp.lock(key, self.session, value=self.value, flags=self.plan.flags)
 
     def _unanswered(self) -> None:
         self.unanswered.add(self.session)
@@ -488,7 +488,7 @@ class LockAttempt(Attempt):
                 key=self.key,
                 session=self.session,
                 flags=self.plan.flags,
-                contender=waitqueue.contender_key(self.key, self.session),
+                contender=self._own,
                 deadline=deadline,
                 remove=self.keys.remove,
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from consul_coord.errors import PermissionDenied, TxnFailed
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key, check_name, check_parent
 from consul_coord.http.messages import Retry
@@ -19,7 +19,6 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.lock.attempt import LockAttempt
-from consul_coord.recipes.lock.transactions import carriers
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -41,7 +40,7 @@ class LockObject(Recipe["SessionSource"]):
         queued = check_parent if len(plan.keys) == 1 else check_name
         for key in plan.keys:
             (check_key if plan.any_key else queued)(key)
-        check_value(plan.keys, plan.value or b"", carriers(plan))
+        check_value(plan.keys, plan.value or b"", plan.carriers())
         self.plan = plan
 
     def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> Attempt:
@@ -98,7 +97,7 @@ async def _is_delayed(io: IO, client: Shared, key: str) -> bool:
     Asked by what can't succeed: locking it with a session that does not exist. Consul looks at the delay
     before it looks for the session.
     """
-    call = txn.txn(TxnOp.lock(key, NO_SESSION), retry=Retry.IDEMPOTENT)
+    call = kv.txn(TxnOp.lock(key, NO_SESSION), retry=Retry.IDEMPOTENT)
     try:
         await ask(io, call, timeout=client.timeout)
     except TxnFailed as error:

@@ -1,4 +1,4 @@
-"""The keys to be locked, and the options."""
+"""The keys to be locked, the options, and the transactions that carry a lock's value: pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import KeyConflict
+from consul_coord.models import TxnOp
+from consul_coord.recipes.cleanup.unlock import Locked
+from consul_coord.recipes.contend.limits import ANY_SESSION, LONGEST
+from consul_coord.recipes.contend.queue import contender_key
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair, SessionSpec
+    from consul_coord.recipes.contend.limits import Carrier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +31,8 @@ class LockPlan:
     session: SessionSpec | str | None
     polite: bool = False
     """Whether a newcomer queues if it sees others wait, and takes a free lock at once otherwise."""
-    reads: str = ""
-    """A prefix that is read in each transaction which grants the lock; empty for none."""
+    reads: tuple[TxnOp, ...] = ()
+    """The last operations of each transaction that grants the lock: what is read with it."""
     remove: bool = False
     """Whether the keys are deleted when they are given back."""
     any_key: bool = False
@@ -46,3 +51,25 @@ class LockPlan:
                 f"Use another key, or accept_flags=({pair.flags:#x},) if it is a lock of another client"
             )
             raise KeyConflict(message, key=pair.key, flags=pair.flags)
+
+    def taking(self, session: str, value: bytes, *, index: int) -> tuple[TxnOp, ...]:
+        """Return the operations that take the lock for a contender at an index, and remove the contender."""
+        contender = contender_key(self.key, session)
+        return (
+            TxnOp.check_index(contender, index),
+            TxnOp.lock(self.key, session, value=value, flags=self.flags),
+            TxnOp.delete(contender),
+        )
+
+    def carriers(self) -> tuple[Carrier, ...]:
+        """Return the longest transactions by which the lock is got and given back."""
+        return self._longest_take, self._longest_unlock
+
+    def _longest_take(self, value: bytes) -> tuple[TxnOp, ...]:
+        if len(self.keys) > 1:
+            return tuple(TxnOp.lock(key, ANY_SESSION, value=value, flags=self.flags) for key in self.keys)
+        return (*self.taking(ANY_SESSION, value, index=LONGEST), *self.reads)
+
+    def _longest_unlock(self, value: bytes) -> tuple[TxnOp, ...]:
+        all_locked = (Locked(key, LONGEST, value, remove=self.remove) for key in self.keys)
+        return tuple(op for locked in all_locked for op in locked.unlocking(ANY_SESSION, self.flags))

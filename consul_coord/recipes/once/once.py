@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, DecodeError, TxnFailed
 from consul_coord.events import SlotAhead, Waiting
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import raise_if_denied, retryable
 from consul_coord.http.retry import Failures, send_once
 from consul_coord.http.retry import ask as answer
@@ -65,7 +65,7 @@ class OnceObject(Cancellable):
             reentrant=False,
             session=session,
             polite=True,
-            reads=self.record,
+            reads=(TxnOp.get_tree(self.record),),
         )
         self.lock = LockObject(plan)
 
@@ -128,7 +128,7 @@ async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) ->
     while True:
         try:
             limit = min(deadline, io.now() + client.timeout)
-            result = await send_once(io, txn.txn(*ops), deadline=limit)
+            result = await send_once(io, kv.txn(*ops), deadline=limit)
         except TxnFailed as error:
             raise_if_denied(once.record, error)
             missing = {failure.op_index for failure in error.failures if failure.kind == "missing"}
@@ -187,7 +187,7 @@ async def finish(io: IO, client: Shared, once: OnceObject, turn: Turn, *, at: fl
     while True:
         check(hold, io.now())
         try:
-            await send_once(io, txn.txn(*hold.guard(), write), deadline=io.now() + client.timeout)
+            await send_once(io, kv.txn(*hold.guard(), write), deadline=io.now() + client.timeout)
         except TxnFailed as error:
             raise_if_denied(once.record, error)
             if not {failure.kind for failure in error.failures} <= _GUARD_CLOSED:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, TxnFailed
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import ReadOptions, ReleaseOutcome, TxnOp
@@ -57,7 +57,7 @@ class RwKind(KeyOfSession):
         failures = Failures(io, deadline)
         while True:
             try:
-                await send_once(io, txn.txn(*ops), deadline=deadline)
+                await send_once(io, kv.txn(*ops), deadline=deadline)
             except TxnFailed:
                 return await self._end(io, hold, deadline, uncertain=failures.doubt)
             except ConsulCoordError as error:

@@ -30,8 +30,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, DecodeError, SessionNotFound, TxnFailed
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.endpoints import txn
 from consul_coord.http.retry import perform, send_once
 from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import delete_once
@@ -176,7 +176,7 @@ class PermitKind(KeyOfSession):
             *self._further_deletes,
             TxnOp.get_tree(slots.directory(prefix)),
         )
-        result = await send_once(io, txn.txn(*ops), deadline=deadline)
+        result = await send_once(io, kv.txn(*ops), deadline=deadline)
         self._memory.tidy_leave.succeeded()
         self._memory.left(self._memory.read(result.entries[-1], result.index))
         self._put_back(taken_at=0)
@@ -197,7 +197,7 @@ class PermitKind(KeyOfSession):
             *self._further_deletes,
         )
         try:
-            result = await send_once(io, txn.txn(*ops), deadline=deadline)
+            result = await send_once(io, kv.txn(*ops), deadline=deadline)
         except TxnFailed as error:
             loss = await self._found(io, error, deadline)
             if loss is None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, RequestTimeout, TxnFailed
-from consul_coord.http.endpoints import kv, txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import raise_if_denied
@@ -217,7 +217,7 @@ async def _bury(io: IO, client: Shared, semaphore: SemaphoreObject, record: Reco
             if rest.holders
             else TxnOp.delete_cas(key, rest.index)
         )
-        call = txn.txn(*slots.removal(prefix, removed, by=by), write)
+        call = kv.txn(*slots.removal(prefix, removed, by=by), write)
         try:
             result = await send_once(io, call, deadline=deadline)
         except TxnFailed as error:

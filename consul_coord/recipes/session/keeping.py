@@ -462,12 +462,14 @@ class SessionSource:
     async def live(self, io: IO, *, deadline: float) -> KeptSession:
         """Return a session that is valid now; a new one is asked for once.
 
-        Raises what the server or the network says; RequestTimeout at the deadline.
+        Raises what the server or the network says; RequestTimeout at the deadline, or when a request may take
+        no longer.
         """
         while True:
             kept, now = self.current, io.now()
             if kept is not None and kept.lease.is_fit(now):
                 return kept
+            deadline = min(deadline, now + self._sessions.timeout)
             if kept is not None and kept.lease.is_valid(now):
                 if await self._refresh(io, kept, deadline):
                     return kept

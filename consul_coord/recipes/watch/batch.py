@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import TxnFailed
-from consul_coord.http.endpoints import txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import perform
 from consul_coord.models import TxnOp
 
@@ -23,7 +23,7 @@ async def read_together(io: IO, keys: Sequence[str], *, timeout: float) -> dict[
     """Return those of up to ``BATCH`` keys that exist, as of one moment. Raises what a transaction raises."""
     ops = [TxnOp.get(key) for key in keys]
     try:
-        result = await perform(io, txn.txn(*ops), deadline=io.now() + timeout, attempt=timeout)
+        result = await perform(io, kv.txn(*ops), deadline=io.now() + timeout, attempt=timeout)
     except TxnFailed as error:
         # A missing key fails the whole reading, and all missing ones are named: read the others.
         missing = {failure.op_index for failure in error.failures if failure.kind == "missing"}

@@ -26,7 +26,7 @@ from consul_coord.errors import (
     SessionCheckFailed,
     TxnFailed,
 )
-from consul_coord.http.endpoints import txn
+from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import send_once
 from consul_coord.models import ReleaseOutcome, TxnOp
@@ -163,7 +163,7 @@ class Holder:
         write = TxnOp.set(GUARDED + hold.key, str(hold.fence))
 
         async def send(io: IO) -> None:
-            call = txn.txn(*hold.guard(), write)
+            call = kv.txn(*hold.guard(), write)
             await send_once(io, call, deadline=io.now() + self.process.core.timeout)
 
         await self.call(io, send)

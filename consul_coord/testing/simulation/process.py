@@ -169,7 +169,7 @@ class Process:
 
     def goes_without_queue(self, key: str) -> bool:
         """Return whether the client goes without a key's queue, for want of permission."""
-        return self.core.queue_memory.without_queue(key, self.host.now())
+        return self.core.queue_memory.closed.get(key, -math.inf) > self.host.now()
 
     @property
     def able(self) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, InvalidKey, ValueTooLarge
-from consul_coord.http.endpoints import agent, catalog, health, kv, query, session, status, txn
+from consul_coord.http.endpoints import agent, catalog, health, kv, query, session, status
 from consul_coord.http.messages import Call, Request, Response, Retry
 from consul_coord.models import (
     LOCK_FLAGS,
@@ -341,7 +341,7 @@ OTHER_CASES = {
     "leader": Case(status.leader(), "GET", "/v1/status/leader"),
     "peers": Case(status.peers(), "GET", "/v1/status/peers"),
     "txn": Case(
-        txn.txn(TxnOp.get("k"), TxnOp.get_tree("p/")),
+        kv.txn(TxnOp.get("k"), TxnOp.get_tree("p/")),
         "PUT",
         "/v1/txn",
         body=b'[{"KV":{"Verb":"get","Key":"k"}},{"KV":{"Verb":"get-tree","Key":"p/"}}]',

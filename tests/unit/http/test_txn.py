@@ -18,9 +18,8 @@ from consul_coord.errors import (
     TxnFailed,
     ValueTooLarge,
 )
-from consul_coord.http.endpoints import _txn_results
-from consul_coord.http.endpoints import txn as txn_module
-from consul_coord.http.endpoints.txn import _in_turn, kind_of, txn
+from consul_coord.http.endpoints import _txn_results, kv
+from consul_coord.http.endpoints.kv import _in_turn, kind_of, txn
 from consul_coord.http.messages import Response, Retry
 from consul_coord.models import KVPair, ReadOptions, TxnOp, TxnResult, WriteOptions
 
@@ -321,12 +320,12 @@ def test_a_reply_with_one_odd_part_is_read_field_by_field(
     ops = (TxnOp.lock("k", "s"), TxnOp.get_tree("k/.wait/"))
     odd = Response(200, {}, json.dumps(changed(json.loads(PLAIN_REPLY.body), at, to)[0]).encode())
     at_once = outcome(lambda: txn(*ops).decode(odd))
-    monkeypatch.setattr(txn_module, "_plain", lambda *_: None)
+    monkeypatch.setattr(kv, "_plain_entries", lambda *_: None)
     assert at_once == outcome(lambda: txn(*ops).decode(odd))
 
 
 def test_what_agents_send_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(txn_module, "_read")
+    monkeypatch.delattr(kv, "_read_txn")
     answer = txn(TxnOp.lock("k", "s"), TxnOp.get_tree("k/.wait/")).decode(PLAIN_REPLY)
     assert [[pair.key for pair in pairs] for pairs in answer] == [["k"], ["k/.wait/r"]]
 

@@ -17,7 +17,7 @@ from consul_coord.errors import (
 )
 from consul_coord.events import Retried
 from consul_coord.http.backoff import FIRST, MOST, delay
-from consul_coord.http.endpoints import kv, session, txn
+from consul_coord.http.endpoints import kv, session
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import may_repeat, perform
 from consul_coord.models import TxnOp
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TAKE = (TxnOp.check_index("c", 3), TxnOp.lock("k", SESSION), TxnOp.delete("c"))
 NEVER: dict[str, tuple[Call[Any], Response]] = {
-    "txn": (txn.txn(*TAKE), txn_done(entry("c"), entry("k"))),
+    "txn": (kv.txn(*TAKE), txn_done(entry("c"), entry("k"))),
     "cas": (kv.put("k", b"", cas=3), ok(value=True)),
     "delete-cas": (kv.delete("k", cas=3), ok(value=True)),
     "create": (session.create(), ok({"ID": SESSION})),
@@ -49,9 +49,9 @@ ALWAYS: dict[str, tuple[Call[Any], Response]] = {
     "read": (kv.get("k"), pairs()),
     "renew": (session.renew(SESSION), renewed()),
     "destroy": (session.destroy(SESSION), ok(value=True)),
-    "read-only txn": (txn.txn(TxnOp.get("k")), txn_done()),
+    "read-only txn": (kv.txn(TxnOp.get("k")), txn_done()),
     "txn said to be repeatable": (
-        txn.txn(TxnOp.lock("k", SESSION), retry=Retry.IDEMPOTENT),
+        kv.txn(TxnOp.lock("k", SESSION), retry=Retry.IDEMPOTENT),
         txn_done(entry("k")),
     ),
 }
@@ -102,7 +102,7 @@ def test_what_can_be_repeated_is(io: FakeIO, name: str, answer: Response | Excep
 def test_a_refusal_is_never_repeated(io: FakeIO, answer: Response) -> None:
     io.expect("PUT", "/v1/txn", answer)
     with pytest.raises((PermissionDenied, TxnFailed)):
-        performed(io, txn.txn(TxnOp.get("k")))
+        performed(io, kv.txn(TxnOp.get("k")))
     assert len(io.requests) == 1
 
 

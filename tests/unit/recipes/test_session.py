@@ -27,7 +27,7 @@ from consul_coord.events import (
     Renewed,
     SessionDiffers,
     ShortHorizon,
-    log,
+    logger,
 )
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
@@ -220,7 +220,7 @@ def test_an_outage_is_logged_by_its_beginning_and_its_end(
     bench.end_at(1015.0)
     bench.keep()
     for event in bench.io.events:
-        log(event)
+        logger.log(event.rank, "%s", event.describe())
     first, last, end = (f"{entry.levelname} {entry.message}" for entry in caplog.records)
     assert first.startswith("WARNING no contact with Consul for 6.0 s (")
     assert first.endswith("k stays held for another 8.2 s unless contact comes back")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
-from consul_coord.http.endpoints import txn
+from consul_coord.http.endpoints import kv
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair, TxnOp
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.slots import (
@@ -163,7 +163,7 @@ class TestLimit:
         largest = max(limit for limit in range(8_000, 9_000) if _is_allowed(limit))
         full = Record(largest, tuple(f"{number:036}" for number in range(largest)))
         dead = (f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.most_removed()))
-        txn.txn(
+        kv.txn(
             *slots.removal(P, dead, by=A),
             TxnOp.check_index(f"{P}/{A}", 2**63),
             TxnOp.cas(f"{P}/.lock", full.encode(), 2**63, flags=SEMAPHORE_FLAGS),
@@ -286,7 +286,7 @@ class TestJudge:
         assert isinstance(verdict, Take)
         assert verdict.removed == tuple(dead[: slots.most_removed()])
         operations = len(slots.removal(P, verdict.removed, by=A)) + 3
-        assert operations <= txn.OPS_LIMIT < operations + 2
+        assert operations <= kv.OPS_LIMIT < operations + 2
 
     def test_where_that_frees_no_slot_the_front_removes_them_first(self) -> None:
         dead = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(40)]
@@ -403,8 +403,8 @@ class TestJudge:
         verdict = slots.judge(found, A, born=2, others=others)
         assert isinstance(verdict, Take)
         operations = len(slots.removal(P, verdict.removed, by=A)) + 2 + permits
-        assert operations <= txn.OPS_LIMIT < operations + 2
-        assert 2 * permits + 2 <= txn.OPS_LIMIT, "a leave fits, too"
+        assert operations <= kv.OPS_LIMIT < operations + 2
+        assert 2 * permits + 2 <= kv.OPS_LIMIT, "a leave fits, too"
 
     @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(4, 8), st.integers(0, 8))
     def test_the_first_that_fit_take_and_all_others_have_somebody_to_wake_them(
