@@ -38,6 +38,7 @@ class HoldWatch:
         self.key = watch.key
         self.index = watch.index
         self.seldom = watch.seldom
+        self.directory = watch.directory
         self.along: tuple[HoldWatch, ...] = ()
         """Other keys of the hold, which are looked at whenever a query for this one ends."""
         self.over = hold.over

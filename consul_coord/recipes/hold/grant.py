@@ -56,6 +56,8 @@ class KeyWatch:
     """The session that has locked it, if that is not the hold's first."""
     seldom: bool = False
     """Whether it is enough to look at the key every few seconds: a connection for it would be too much."""
+    directory: str | None = None
+    """The prefix of all keys that the hold depends on, where it has such keys besides this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ Rules, each with what happens without it
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -113,7 +114,8 @@ class PermitKind(KeyOfSession):
         """Return the watches on the contenders and on the record."""
         key = slots.record_key(self._memory.prefix)
         record = KeyWatch(key, self._record.index, self._record_loss, seldom=True)
-        return watch_of(hold), record, *map(_watch_further, self._further, hold.all_kept[1:])
+        own = replace(watch_of(hold), directory=slots.directory(self._memory.prefix))
+        return own, record, *map(_watch_further, self._further, hold.all_kept[1:])
 
     def guard(self, hold: Grant) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a HoldKind's
         """Return the checks of the further contenders."""

@@ -11,6 +11,10 @@ Rules
   each has its own query again.
 - A query lasts until the next renewal at most, with which it shares a connection. Whenever a hold's query has
   ended, the keys of the hold that have no query are looked at: so their loss is noticed within seconds.
+- Where nothing has changed below a hold's directory for a while, one query for all of it replaces the query and
+  these looks. A permit then costs no more requests than a lock. A key that such a reading lacks is a suspicion
+  only, as a token may read one key and not another. Once anything changes there, the hold goes back to the
+  first way, and stays with it longer each time.
 - A query for a hold lasts no longer than the hold has been watched. Where the agent has no room for another
   connection, the release waits for the query's end: so it takes no more than twice as long as the hold.
 - Where the agent refuses connections, one query goes on, and is a short one: whatever else has to be sent
@@ -60,6 +64,10 @@ SHORTEST_HELD = 0.5
 """Seconds that the first query for a hold may last; the next ones last as long as it is watched by then."""
 LONGEST_HELD = 7.0
 """Seconds that a query for a hold may last: the keys that have none are looked at after it."""
+LONGEST_APART = 120.0
+"""Seconds after a change for which the keys of a hold are looked at one by one, at most."""
+MOST_BELOW = 32
+"""Keys below a hold's directory, at most, that one query may bring each time."""
 KEYS_PER_SECOND = 1_000
 CROWDED = 30.0
 """Seconds for which a refused connection is remembered."""
@@ -80,6 +88,8 @@ class Watched(Protocol):
     over: Signal
     """Raised when it need not be watched any more."""
     kept: KeptSession
+    directory: str | None
+    """The prefix of all keys of the hold, where it has more than this one."""
 
     @property
     def along(self) -> Sequence[Watched]:
@@ -306,6 +316,7 @@ class Watches:
             partial(kv.watch, watched.key, options=_CONSISTENT), index=watched.index, wait=LONGEST_HELD
         )
         follower.longest = partial(self._longest_for_hold, io.now())
+        apart, apart_until = LONGEST_HELD, io.now() + LONGEST_HELD
         try:
             while not stop.is_set():
                 try:
@@ -313,6 +324,13 @@ class Watches:
                     if seen is not None:
                         await watched.seen(io, seen, consistent=True)
                     await self._look_along(io, watched)
+                    if watched.directory is None or io.now() < apart_until:
+                        continue
+                    began = io.now()
+                    await self._follow_below(io, watched, watched.directory, stop)
+                    quiet = io.now() - began
+                    apart = LONGEST_HELD if quiet > LONGEST_APART else min(2 * apart, LONGEST_APART)
+                    apart_until = io.now() + apart
                 except ConsulCoordError:
                     # Also without permission: a token may get its rights again.
                     await follower.pause(io, until=stop)
@@ -321,6 +339,21 @@ class Watches:
             self._queries.pop(stop, None)
         if not watched.over.is_set():
             self.watch(io, watched)
+
+    async def _follow_below(self, io: IO, watched: Watched, directory: str, stop: Signal) -> None:
+        """Watch a hold with one query for its whole directory, until anything changes there."""
+        follower: Follower[tuple[KVPair, ...]] = Follower(
+            partial(kv.watch_tree, directory, options=_CONSISTENT), wait=LONGEST_HELD
+        )
+        follower.longest = self.longest
+        index: int | None = None
+        while (found := await follower.next(io, until=stop)) is not None:
+            below = {pair.key: pair for pair in found.value}
+            for one in (watched, *watched.along):
+                await one.seen(io, Result(below.get(one.key), found.index), consistent=False)
+            if index not in {None, found.index} or len(below) > MOST_BELOW:
+                return
+            index = found.index
 
     async def _longest_for_hold(self, began: float, io: IO, *, until: Signal | None) -> float:
         longest = await self.longest(io, until=until)
