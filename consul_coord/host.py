@@ -141,6 +141,12 @@ class HostedIO:
         """Whether programs can be spawned."""
         return self.host.has_background
 
-    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
+    async def begin(
+        self,
+        program: Callable[[IO], Awaitable[object]],
+        *,
+        name: str,
+        deadline: float,  # noqa: ARG002 - nobody waits for it here
+    ) -> None:
         """Run a program in the background."""
         self.spawn(program, name=name)

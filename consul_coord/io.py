@@ -122,10 +122,12 @@ class Contact:
     the next one has ``PATIENCE`` seconds to come.
     """
 
-    __slots__ = ("_error", "_missing_since", "_now", "heard_at")
+    __slots__ = ("_error", "_missing_since", "_now", "datacenter", "heard_at")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self.datacenter: str | None = None
+        """The datacenter that the client asks; None for the agent's own."""
         self._missing_since: float | None = None
         self._error = ""
         self.heard_at = -math.inf
@@ -263,8 +265,11 @@ class IO(Host, Protocol):
         """Return what identifies the calling thread or task, for "this thread holds it already"."""
         ...
 
-    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
-        """Run a program in the background; here, where the background is not to start yet."""
+    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str, deadline: float) -> None:
+        """Run a program in the background; here, where the background is not to start yet.
+
+        Here its requests are answered by ``deadline`` or not at all: the caller waits no longer.
+        """
         ...
 
     async def send(self, request: Request, *, deadline: float) -> Response:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
 from consul_coord.errors import (
@@ -32,6 +32,7 @@ from consul_coord.errors import (
     PayloadTooLarge,
     PermissionDenied,
     RateLimited,
+    RequestTimeout,
     ResponseError,
     ServerError,
     SessionCheckFailed,
@@ -42,13 +43,20 @@ from consul_coord.errors import (
 from consul_coord.http.messages import Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from consul_coord.http.messages import Request, Response
 
+NO_CONNECTION = "no connection"
+NO_REPLY = "no whole reply"
+NOT_ANSWERED = "has not answered"
+NO_LEADER = "Consul's servers have no leader"
 _NEXT_STEP = (
     ". Is an agent running there? If not, start one, or set the address of another (CONSUL_HTTP_ADDR)"
 )
+_NO_REPLY_STEP = ". `consul-coord doctor` shows whether the agent hangs, or Consul's servers have no leader"
+_NEEDS_NO_LEADER = "/v1/status/"
+_NO_PATH = "no path to datacenter"
 _SHOWN = 200
 _CREATE = "/v1/session/create"
 _RENEW = "/v1/session/renew/"
@@ -190,7 +198,7 @@ _BY_TEXT: dict[str, Build] = {
     "strconv.parseuint": _invalid("flags, cas and index are unsigned 64-bit numbers"),
     "invalid key name": _invalid("this release takes letters, digits and ,_./-?&= in keys"),
     "does not have associated ttl": _plain(NotFound, "register a TTL check with this id at this agent first"),
-    "no path to datacenter": _plain(ServerError, "the datacenter is unknown, or out of reach at present"),
+    _NO_PATH: _plain(ServerError, "the datacenter is unknown, or out of reach at present"),
     "aliases an existing query name": _invalid("choose another name, or delete that query"),
     "invalid prepared query": _invalid("give the query a name or a session"),
     "must provide": _invalid("the request lacks something that Consul requires"),
@@ -237,11 +245,28 @@ def _build(refusal: Refusal) -> Build:
     return _BY_STATUS.get(refusal.status) or by_class.get(refusal.status // 100, _STRANGE)
 
 
+def unknown_datacenter(
+    request: Request, error: ServerError, name: str, known: Collection[str]
+) -> ResponseError:
+    """Return the error for a datacenter that the agent does not know."""
+    listed = printable(", ".join(map(repr, known))[:_SHOWN]) or "none"
+    advice = (
+        f"the agent knows no datacenter {name!r}, only {listed}: correct the datacenter, or leave it out for "
+        "the agent's own"
+    )
+    return Refusal(request, error.status, error.body).error(InvalidRequest, advice)
+
+
 def retryable(error: BaseException) -> bool:
     """Return whether the same request may succeed later: transport or servers failed, or are overloaded."""
     if isinstance(error, CertificateRefused):
         return False
     return isinstance(error, TransportError | RateLimited | NoLeader | ServerError)
+
+
+def is_no_path(error: BaseException) -> TypeGuard[ServerError]:
+    """Return whether an agent refused because it knows no way to the datacenter that was asked for."""
+    return isinstance(error, ServerError) and _NO_PATH in error.body.lower()
 
 
 def outcome_unknown(error: BaseException) -> bool:
@@ -261,12 +286,25 @@ def outcome_unknown(error: BaseException) -> bool:
 
 
 def next_step(error: BaseException | None) -> str:
-    """Return what to do when no connection could be made, as an end for a message that does not have it.
+    """Return what to do when nobody has answered, as an end for a message that does not have it.
 
-    Empty for other errors. ``ConnectFailed`` has it only where it leaves the client, because the log repeats
-    it for as long as an agent is away.
+    Empty for other errors. Errors have it only where they leave the client, because the log repeats them for
+    as long as an agent is away.
     """
-    return _NEXT_STEP if type(error) is ConnectFailed and not str(error).endswith(_NEXT_STEP) else ""
+    step, text = _step(error), str(error)
+    return "" if text.endswith(step) else step
+
+
+def _step(error: BaseException | None) -> str:
+    text = str(error)
+    if type(error) is ConnectFailed:
+        return _NEXT_STEP
+    if not isinstance(error, RequestTimeout) or NO_LEADER in text:
+        return ""
+    if NO_CONNECTION in text:
+        return _NEXT_STEP
+    is_about_servers = not error.path.startswith(_NEEDS_NO_LEADER)
+    return _NO_REPLY_STEP if is_about_servers and (NO_REPLY in text or NOT_ANSWERED in text) else ""
 
 
 def raise_if_denied(key: str, error: TxnFailed) -> None:

@@ -10,18 +10,22 @@ Rules
 - A request may wait in vain because the servers have no leader: newer versions of Consul refuse it only after
   7 to 17 s. So the last moment of a long try is kept for asking the agent for the leader, and the error names
   the missing leader.
+- A datacenter that the agent does not list is a mistake, and refused at once. If it is the client's own and
+  has answered before, it is out of reach: a server that has just restarted lists none but its own.
 - The first try runs without tenacity, which would cost more than the try itself; the repeats use its loop
   with this package's clock, randomness and sleep. This is the only module that imports it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from consul_coord.errors import (
     ConsulCoordError,
     DecodeError,
+    NoLeader,
     RequestTimeout,
     ResponseError,
     SessionCheckFailed,
@@ -31,7 +35,7 @@ from consul_coord.errors import (
 from consul_coord.events import Retried
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import status
-from consul_coord.http.failures import outcome_unknown, retryable
+from consul_coord.http.failures import NO_LEADER, is_no_path, outcome_unknown, retryable, unknown_datacenter
 from consul_coord.http.messages import Retry
 
 if TYPE_CHECKING:
@@ -90,6 +94,7 @@ async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:
         if isinstance(error, RequestTimeout) and deadline - io.now() < 2 * kept:
             await _name_missing_leader(io, error, deadline)
         _note(io, error)
+        await _refuse_unknown_datacenter(io, call.request, error, deadline)
         raise
     io.contact.heard()
     return answer
@@ -105,6 +110,7 @@ async def wait_once(
         answer = None if response is None else call.decode(response)
     except ConsulCoordError as error:
         _note(io, error)
+        await _refuse_unknown_datacenter(io, call.request, error, deadline or math.inf)
         raise
     if answer is not None:
         io.count("wakeups")
@@ -122,8 +128,35 @@ async def _name_missing_leader(io: IO, error: RequestTimeout, deadline: float) -
         pass
     else:
         if leader is None:
-            error.args = (f"{error}. Consul's servers have no leader: it passes when they have elected one",)
+            _say_no_leader(error)
     await io.sleep(deadline - io.now())  # another try in what is left would tell less
+
+
+def _say_no_leader(error: RequestTimeout) -> None:
+    if NO_LEADER not in str(error):
+        error.args = (f"{error}. {NO_LEADER}: it passes when they have elected one",)
+
+
+async def _refuse_unknown_datacenter(
+    io: IO, request: Request, error: ConsulCoordError, deadline: float
+) -> None:
+    """Raise InvalidRequest, from an error, if its cause is a datacenter that the agent does not list."""
+    if not is_no_path(error):
+        return
+    wanted = dict(request.params).get("dc", io.contact.datacenter)
+    has_answered = wanted == io.contact.datacenter and io.contact.heard_at > -math.inf
+    if wanted is None or has_answered:
+        return
+    from consul_coord.http.endpoints import catalog
+
+    known = catalog.datacenters()
+    io.count("requests")
+    try:
+        names = known.decode(await io.send(known.request, deadline=min(deadline, io.now() + LONG_TRY)))
+    except ConsulCoordError:
+        return
+    if wanted not in names:
+        raise unknown_datacenter(request, error, wanted, names) from error
 
 
 def _note(io: IO, error: ConsulCoordError) -> None:
@@ -151,6 +184,8 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
         try:
             return await send_once(io, call, deadline=min(deadline, io.now() + attempt))
         except ConsulCoordError as error:
+            if isinstance(last, NoLeader) and isinstance(error, RequestTimeout):
+                _say_no_leader(error)
             last = error
             doubt = doubt or _leaves_doubt(call.request, error)
             if isinstance(error, TransportError):

@@ -72,6 +72,7 @@ class ClientState:
         name: bytes = b"",
     ) -> None:
         self.host = host
+        host.contact.datacenter = datacenter
         self.name = name
         """The value of keys whose user gives none."""
         self.timeout = timeout

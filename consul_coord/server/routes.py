@@ -53,7 +53,8 @@ _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'"
 class Route:
     """An endpoint: its handlers by method, whether it needs a leader and whether it takes a namespace.
 
-    ``cached`` says that it tells how an answer to ``?cached`` was come by.
+    ``cached`` says that it tells how an answer to ``?cached`` was come by, ``placed`` that it is answered in
+    the datacenter that the request names; the agent answers all others itself.
     """
 
     path: str
@@ -62,6 +63,7 @@ class Route:
     namespaced: bool = True
     authorized: bool = True
     cached: bool = False
+    placed: bool = True
 
     @property
     def allow(self) -> str:
@@ -70,7 +72,13 @@ class Route:
 
 
 def _local(
-    path: str, method: str, handler: Handler, *, authorized: bool = True, cached: bool = False
+    path: str,
+    method: str,
+    handler: Handler,
+    *,
+    authorized: bool = True,
+    cached: bool = False,
+    placed: bool = False,
 ) -> Route:
     return Route(
         path,
@@ -79,6 +87,7 @@ def _local(
         namespaced=False,
         authorized=authorized,
         cached=cached,
+        placed=placed,
     )
 
 
@@ -108,10 +117,10 @@ ROUTES = (
     Route("/v1/health/checks/", {"GET": health.of_service}),
     Route("/v1/query", {"GET": query.list_all, "POST": query.create}, namespaced=False),
     Route("/v1/query/", {"GET": query.read, "PUT": query.update, "DELETE": query.delete}, namespaced=False),
-    _local("/v1/status/leader", "GET", status.leader, authorized=False),
-    _local("/v1/status/peers", "GET", status.peers, authorized=False),
+    _local("/v1/status/leader", "GET", status.leader, authorized=False, placed=True),
+    _local("/v1/status/peers", "GET", status.peers, authorized=False, placed=True),
     Route("/v1/operator/raft/configuration", {"GET": status.raft_configuration}, namespaced=False),
-    _local("/v1/event/fire/", "PUT", event.fire),
+    _local("/v1/event/fire/", "PUT", event.fire, placed=True),
     _local("/v1/event/list", "GET", event.list_all),
     Route("/v1/coordinate/nodes", {"GET": coordinate.nodes}, namespaced=False),
     Route("/v1/coordinate/node/", {"GET": coordinate.node}, namespaced=False),

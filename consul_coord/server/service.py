@@ -161,7 +161,8 @@ class Service:
         if route.namespaced:
             check_enterprise(params, self._dialect)
         options = read_options(params, self.state.config)
-        check_target(params, self.state.datacenter)
+        if route.placed:
+            check_target(params, self.state.datacenter)
         pretty = self.state.config.pretty or "pretty" in params
         secret = token_of(params, request.headers) if route.needs_leader or route.authorized else ""
         authorizer = authorizer_of(self.state.config.acl, secret, lacks=self._dialect.lacks)

@@ -63,12 +63,14 @@ current_owner = threading.current_thread
 class BlockingIO(HostedIO):
     """The blocking driver of one call."""
 
-    __slots__ = ("_interrupt", "_transport", "shields")
+    __slots__ = ("_interrupt", "_latest", "_transport", "shields")
 
     def __init__(self, host: BaseHost, transport: Transport, *, interrupt: Interrupt | None = None) -> None:
         super().__init__(host)
         self._transport = transport
         self._interrupt = interrupt
+        self._latest = math.inf
+        """When each exchange ends at the latest: a caller waits for a program that is run here."""
         self.shields = 0
         """How many clean-ups are under way, one within the other."""
 
@@ -81,7 +83,7 @@ class BlockingIO(HostedIO):
 
     async def send(self, request: Request, *, deadline: float) -> Response:
         """Exchange one request for a reply, on this thread."""
-        timeout = min(deadline - self.now(), LONGEST_TIMER)
+        timeout = min(min(deadline, self._latest) - self.now(), LONGEST_TIMER)
         if timeout <= 0:
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
@@ -128,10 +130,14 @@ class BlockingIO(HostedIO):
             self._wait_for([signal], deadline)
         return signal.is_set()
 
-    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
+    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str, deadline: float) -> None:
         """Run a program on the loop thread, or on this one while the loop's start is put off."""
         if self.host.is_put_off:
-            await program(self)
+            self._latest = deadline
+            try:
+                await program(self)
+            finally:
+                self._latest = math.inf
         else:
             self.spawn(program, name=name)
 

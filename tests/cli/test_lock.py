@@ -346,3 +346,18 @@ def test_a_lost_lock_is_not_taken_before_its_command_is_dead(
     ):
         assert not is_alive(pid)
     assert command.end() == 76
+
+
+@pytest.mark.parametrize(
+    "verb", [("lock", "k"), ("semaphore", "k", "--limit", "2")], ids=["lock", "semaphore"]
+)
+def test_the_time_to_wait_covers_the_creation_of_the_session(start: Start, verb: tuple[str, ...]) -> None:
+    """It is made by the waiting thread itself, whose client would give it 10 s."""
+    with ReferenceServer(config=ServerConfig(version="1.22.0", leaderless_hold=60.0)) as server:
+        server.lose_leader()
+        command = start(*verb, "--timeout", "0.5", "--json", "--", "true", address=server.address)
+        told = command.event("error")
+        server.elect_leader()
+        assert "within 0.5 s: Consul could not be reached" in told["message"]
+        assert "consul-coord doctor" in told["message"]
+        assert command.end() == 69

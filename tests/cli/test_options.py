@@ -52,7 +52,9 @@ def test_a_lock_takes_times_with_units(call: Call, key: str, client: Client) -> 
 
 
 def test_the_datacenter_is_the_one_asked_for(call: Call, key: str) -> None:
-    assert call("holders", key, "--datacenter", "elsewhere").code == 69
+    refused = call("holders", key, "--datacenter", "elsewhere")
+    assert refused.code == 78
+    assert "no datacenter 'elsewhere', only 'dc1'" in refused.err
     assert call("sessions", "--datacenter", "dc1").code in {0, 1}
 
 

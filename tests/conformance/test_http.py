@@ -125,6 +125,29 @@ def test_a_head_or_trailers_without_end_are_refused(target: Target, begin: bytes
     assert target.get("/v1/kv/trailed").status == 404
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/agent/checks",
+        "/v1/agent/members",
+        "/v1/agent/self",
+        "/v1/agent/services",
+        "/v1/catalog/datacenters",
+        "/v1/coordinate/datacenters",
+        "/v1/event/list",
+    ],
+)
+def test_what_the_agent_answers_itself_it_answers_for_any_datacenter(target: Target, path: str) -> None:
+    assert target.get(f"{path}?dc=mars").status == 200
+
+
+@pytest.mark.parametrize("call", ["GET /v1/status/leader", "GET /v1/status/peers", "PUT /v1/event/fire/e"])
+def test_what_servers_answer_needs_those_of_the_datacenter(target: Target, call: str) -> None:
+    method, path = call.split()
+    elsewhere = target.ask(method, f"{path}?dc=mars")
+    assert (elsewhere.status, elsewhere.text) == (500, "No path to datacenter")
+
+
 @pytest.mark.parametrize("call", ["GET /v1/kv/k", "GET /v1/session/list", "PUT /v1/session/create"])
 def test_places_that_are_not_here(target: Target, call: str) -> None:
     method, path = call.split()

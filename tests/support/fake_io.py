@@ -161,7 +161,7 @@ class FakeIO:
     def owner(self) -> object:
         return self.caller
 
-    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
+    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str, deadline: float) -> None:
         self.spawn(program, name=name)
 
     async def send(self, request: Request, *, deadline: float) -> Response:

@@ -77,6 +77,11 @@ def nodes(*, options: ReadOptions | None = None) -> Call[Result[tuple[Node, ...]
     return _call.get(_ROOT + "nodes", options, _nodes, needed=("node:read on the nodes",))
 
 
+def datacenters() -> Call[tuple[str, ...]]:
+    """Read the names of the datacenters that the agent knows. Needs no permission."""
+    return _call.call(_call.read_request(_ROOT + "datacenters", None), _call.answer(_json.texts))
+
+
 def node(name: str, *, options: ReadOptions | None = None) -> Call[Result[CatalogNode | None]]:
     """Read a node with its services; None when it is not registered."""
     path = _keys.path(_ROOT + "node/", _keys.check_id("node", name))

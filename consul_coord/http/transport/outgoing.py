@@ -31,6 +31,7 @@ from consul_coord.errors import (
     TooManyConnections,
     TransportError,
 )
+from consul_coord.http.failures import NO_CONNECTION, NO_REPLY
 from consul_coord.http.messages import Retry
 from consul_coord.http.transport.base import SendCancelled
 from consul_coord.http.transport.limit import HANGS_UP, TOO_MANY
@@ -210,7 +211,7 @@ class Attempt:
 
     def _timed_out(self) -> RequestTimeout:
         allowed = self.deadline - self.began
-        where = "no whole reply" if self.sent else "no connection"
+        where = NO_REPLY if self.sent else NO_CONNECTION
         return self._error(RequestTimeout, f"{where} from {self.address} within {allowed:.3g} s")
 
     def _error(self, kind: type[E], what: str) -> E:

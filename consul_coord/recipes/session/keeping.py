@@ -53,7 +53,7 @@ from consul_coord.events import (
 )
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
-from consul_coord.http.failures import outcome_unknown
+from consul_coord.http.failures import NOT_ANSWERED, outcome_unknown
 from consul_coord.http.retry import send_once
 from consul_coord.io import Once, Signal
 from consul_coord.models import LossReason, ReadOptions, SessionSpec
@@ -422,7 +422,7 @@ class Creation:
         """Return the session. Raises what making it raised, and RequestTimeout at the deadline."""
         if not await io.wait(self.done, deadline=deadline):
             known = f"; {problem}" if (problem := io.contact.problem) else ""
-            message = f"no session in time: the agent has not answered the request to create one{known}"
+            message = f"no session in time: the agent {NOT_ANSWERED} the request to create one{known}"
             raise RequestTimeout(message, method="PUT", path="/v1/session/create", outcome_unknown=False)
         result = self.result.value
         if isinstance(result, KeptSession):
@@ -476,7 +476,7 @@ class SessionSource:
                 continue
             creation = self._creation
             if not self._making:
-                await io.begin(self._make, name="create a session")
+                await io.begin(self._make, name="create a session", deadline=deadline)
             kept = await creation.wait(io, deadline=deadline)
             if kept.lease.is_valid(io.now()):
                 return kept

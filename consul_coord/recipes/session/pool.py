@@ -88,7 +88,7 @@ class SessionPool:
             session = self._take_fit(claim)
             if session is None:
                 creation = Creation()
-                await io.begin(partial(self._make, creation), name="create a session")
+                await io.begin(partial(self._make, creation), name="create a session", deadline=deadline)
                 await creation.wait(io, deadline=deadline)
             elif session.kept.lease.is_fit(io.now()):
                 return session

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from consul_coord import errors
 from consul_coord.http.endpoints import agent, kv, query, session
-from consul_coord.http.failures import failure, outcome_unknown, retryable
+from consul_coord.http.failures import (
+    NO_CONNECTION,
+    NO_LEADER,
+    NO_REPLY,
+    NOT_ANSWERED,
+    failure,
+    next_step,
+    outcome_unknown,
+    retryable,
+)
 from consul_coord.http.messages import Request, Response
 from consul_coord.models import Blocker, LossReason, PreparedQuery, TxnFailure, TxnOp
 
@@ -334,3 +343,32 @@ def test_what_may_be_repeated_and_what_is_unknown(error: errors.ConsulCoordError
 def test_what_ends_a_call_from_outside_leaves_its_outcome_unknown(error: BaseException) -> None:
     assert not retryable(error)
     assert outcome_unknown(error)
+
+
+def timed_out(words: str, *, path: str = "/v1/kv/k") -> errors.RequestTimeout:
+    return errors.RequestTimeout(words, method="GET", path=path, outcome_unknown=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (
+            errors.ConnectFailed("refused", method="GET", path="/", outcome_unknown=False),
+            "Is an agent running there?",
+        ),
+        (timed_out(f"{NO_CONNECTION} from X within 1 s"), "Is an agent running there?"),
+        (timed_out(f"{NO_REPLY} from X within 1 s"), "consul-coord doctor"),
+        (timed_out(f"the agent {NOT_ANSWERED} the request"), "consul-coord doctor"),
+        (timed_out(f"{NO_REPLY} from X within 1 s", path="/v1/status/leader"), ""),
+        (timed_out(f"{NO_REPLY} from X within 1 s. {NO_LEADER}"), ""),
+        (timed_out("others changed the key again and again"), ""),
+        (errors.ServerError("failed", method="GET", path="/", status=500), ""),
+        (None, ""),
+    ],
+)
+def test_the_next_step_where_nobody_answered_is_named_once(error: Exception | None, step: str) -> None:
+    told = next_step(error)
+    assert (step in told) if step else not told
+    if error is not None:
+        error.args = (f"{error}{told}",)
+        assert not next_step(error)

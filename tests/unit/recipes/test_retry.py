@@ -9,6 +9,7 @@ import pytest
 from consul_coord.errors import (
     BrokenReply,
     ConnectFailed,
+    InvalidRequest,
     NoLeader,
     PermissionDenied,
     RequestTimeout,
@@ -19,8 +20,8 @@ from consul_coord.events import Retried
 from consul_coord.http.backoff import FIRST, MOST, delay
 from consul_coord.http.endpoints import kv, session
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import may_repeat, perform
-from consul_coord.models import TxnOp
+from consul_coord.http.retry import may_repeat, perform, wait_once
+from consul_coord.models import ReadOptions, TxnOp
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     SESSION,
@@ -174,3 +175,64 @@ def test_a_short_try_has_no_time_to_ask() -> None:
     with pytest.raises(RequestTimeout):
         io.run(perform(io, kv.put("k", b"", cas=1), deadline=io.time + 4.0, attempt=4.0))
     assert io.paths == ["/v1/kv/k"]
+
+
+def test_a_leader_that_was_missing_in_an_earlier_try_is_named_by_the_last() -> None:
+    io = FakeIO()
+    io.expect("PUT", "/v1/kv/k", refusal(500, "No cluster leader"), takes=3.0)
+    io.expect("PUT", "/v1/kv/k", ok(value=True), takes=17.0)
+    with pytest.raises(RequestTimeout, match="servers have no leader") as caught:
+        io.run(perform(io, kv.put("k", b""), deadline=io.time + 7.0, attempt=4.0))
+    assert str(caught.value).count("no leader") == 1
+
+
+NO_PATH = refusal(500, "rpc error making call: No path to datacenter")
+MARS = ReadOptions(datacenter="mars")
+
+
+def test_a_datacenter_that_the_agent_does_not_list_is_refused_at_once_with_those_it_does() -> None:
+    io = FakeIO()
+    io.contact.datacenter = "mars"
+    io.expect("PUT", "/v1/kv/k", NO_PATH)
+    io.expect("GET", "/v1/catalog/datacenters", ok(["dc1", "dc2"]))
+    began = io.time
+    with pytest.raises(InvalidRequest, match="no datacenter 'mars', only 'dc1', 'dc2': correct") as caught:
+        performed(io, kv.put("k", b""))
+    assert io.time == began
+    assert isinstance(caught.value.__cause__, ServerError)
+    assert not io.contact.is_present
+
+
+def test_a_watch_of_such_a_datacenter_is_refused_too() -> None:
+    io = FakeIO()
+    io.expect("GET", "/v1/kv/k", NO_PATH)
+    io.expect("GET", "/v1/catalog/datacenters", ok(["dc1"]))
+    watch: Call[Any] = kv.watch("k", index=0, wait=1.0, options=MARS)
+    with pytest.raises(InvalidRequest, match="no datacenter 'mars', only 'dc1'"):
+        io.run(wait_once(io, watch))
+
+
+@pytest.mark.parametrize("known", [ok(["dc1", "mars"]), refusal(500), lost()])
+def test_a_datacenter_that_is_listed_or_may_be_is_asked_again(known: Response) -> None:
+    io = FakeIO()
+    io.expect("GET", "/v1/kv/k", NO_PATH)
+    io.expect("GET", "/v1/catalog/datacenters", known)
+    io.expect("GET", "/v1/kv/k", pairs())
+    performed(io, kv.get("k", options=MARS))
+
+
+def test_the_clients_own_datacenter_that_has_answered_is_out_of_reach_and_no_mistake() -> None:
+    io = FakeIO()
+    io.contact.datacenter = "mars"
+    io.expect("GET", "/v1/kv/k", pairs(), NO_PATH, pairs())
+    performed(io, kv.get("k"))
+    performed(io, kv.get("k"))
+
+
+def test_another_datacenter_than_the_clients_own_is_looked_up_whoever_has_answered() -> None:
+    io = FakeIO()
+    io.expect("GET", "/v1/kv/k", pairs(), NO_PATH)
+    io.expect("GET", "/v1/catalog/datacenters", ok(["dc1"]))
+    performed(io, kv.get("k"))
+    with pytest.raises(InvalidRequest):
+        performed(io, kv.get("k", options=MARS))
