@@ -56,7 +56,7 @@ _OPTIONS = (
     ),
     click.option(
         "--not-acquired-code",
-        type=click.IntRange(0, 255),
+        type=options.EXIT_CODE,
         default=int(ExitCode.NOT_ACQUIRED),
         show_default=True,
         metavar="N",

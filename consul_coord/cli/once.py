@@ -39,7 +39,7 @@ CONSUL_ONCE_SLOT. TIME is 90, 500ms or 5m.
 @click.option("--leave-failed", is_flag=True, help="Run a command that failed again in the next period only.")
 @click.option(
     "--ran-elsewhere-code",
-    type=click.IntRange(0, 255),
+    type=options.EXIT_CODE,
     default=int(ExitCode.DONE),
     show_default=True,
     metavar="N",

@@ -15,42 +15,73 @@ if TYPE_CHECKING:
     from consul_coord import Client, Observer, SessionSpec
 
 F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
 
 
-class Duration(click.ParamType[float]):
+class Typed(click.ParamType[T]):
+    """A value of an option. Any other text is refused by a sentence that says what is expected."""
+
+    expected: str
+
+    def read(self, text: str) -> T:
+        """Return the value. Raises ValueError."""
+        raise NotImplementedError
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ANN401 - as click has it
+        """Read what was typed, or a default."""
+        try:
+            return self.read(str(value))
+        except ValueError:
+            self.fail(f"{str(value)!r} is not {self.expected}", param, ctx)
+
+
+class Duration(Typed[float]):
     """Seconds, as a number or with units: ``90``, ``500ms``, ``5m``, ``1h30m``."""
 
     name = "duration"
 
     def __init__(self, *, minimum: float = 0.0) -> None:
         self._minimum = minimum
+        least = f" of at least {minimum:g} s" if minimum else ""
+        self.expected = f"a time{least}: give seconds, or a number with a unit, as 500ms, 90s or 5m"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 - as click has it
-        """Read what was typed."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = self._with_units(value)
-        if not self._minimum <= seconds < float("inf"):
-            least = f" of at least {self._minimum:g} s" if self._minimum else ""
-            self.fail(
-                f"{value!r} is not a time{least}: give seconds, or a number with a unit, as 500ms, 90s or 5m",
-                param,
-                ctx,
-            )
-        return seconds
-
-    @staticmethod
-    def _with_units(text: str) -> float:
+    def read(self, text: str) -> float:
+        """Return the seconds. Raises ValueError."""
         from consul_coord.http.endpoints._durations import to_seconds
 
         try:
-            return to_seconds(text)
+            seconds = float(text)
         except ValueError:
-            return float("nan")
+            seconds = to_seconds(text)
+        if not self._minimum <= seconds < float("inf"):
+            raise ValueError(text)
+        return seconds
+
+
+class Whole(Typed[int]):
+    """A whole number, perhaps within bounds."""
+
+    name = "number"
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        self._least = least
+        self._most = most
+        bounds = (
+            "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
+        )
+        self.expected = f"a whole number{bounds}"
+
+    def read(self, text: str) -> int:
+        """Return the number. Raises ValueError."""
+        number = int(text)
+        too_small = self._least is not None and number < self._least
+        if too_small or (self._most is not None and number > self._most):
+            raise ValueError(text)
+        return number
 
 
 DURATION = Duration()
+EXIT_CODE = Whole(0, 255)
 MAX_HOLD = click.option(
     "--max-hold",
     type=Duration(minimum=0.1),

@@ -27,7 +27,7 @@ with exit code 65.
 
 @click.command(epilog=EPILOG)
 @click.argument("prefix")
-@click.argument("limit", type=click.IntRange(min=1), metavar="N")
+@click.argument("limit", type=options.Whole(1), metavar="N")
 @options.connection
 def resize(*, prefix: str, limit: int, agent: Agent, as_json: bool) -> int:
     """Change the number of slots of the semaphore PREFIX to N.

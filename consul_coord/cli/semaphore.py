@@ -31,7 +31,7 @@ consul-coord.
 @click.argument("prefix")
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=options.Whole(1),
     required=True,
     metavar="N",
     help="How many slots there are.",

@@ -43,7 +43,7 @@ It keeps everything in memory, and is meant for tests and trials.
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=options.Whole(0, 65535),
     default=0,
     show_default=True,
     metavar="N",

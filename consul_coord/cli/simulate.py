@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consul_coord.cli import options
 from consul_coord.cli.codes import ExitCode
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ No Consul is needed: time, network and server are simulated, and the same seed g
 
 
 @click.command(epilog=EPILOG)
-@click.option("--seed", type=int, required=True, metavar="N", help="The first run's seed.")
+@click.option("--seed", type=options.Whole(), required=True, metavar="N", help="The first run's seed.")
 @click.option(
-    "--count", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Runs, one a seed."
+    "--count", type=options.Whole(1), default=1, show_default=True, metavar="N", help="Runs, one a seed."
 )
 @click.option(
     "--trace",

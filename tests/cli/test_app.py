@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import consul_coord
 from consul_coord.cli import main, options
-from consul_coord.cli.app import VERBS
+from consul_coord.cli.app import VERBS, verb
 from tests.cli.processes import PATIENCE, PROGRAM, environ
 
 
@@ -54,6 +56,51 @@ def test_each_verb_has_help_with_examples(verb: str, capsys: pytest.CaptureFixtu
 def test_wrong_usage_is_2_and_says_why(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err
+
+
+FREE = {click.STRING, click.UNPROCESSED}
+"""The types that take any text."""
+TYPED = {
+    f"{name} {parameter.opts[-1]}": (name, parameter)
+    for name in VERBS
+    for parameter in verb(name).params
+    if not getattr(parameter, "is_flag", False)
+    and parameter.type not in FREE
+    and not isinstance(parameter.type, click.Path)
+}
+
+
+@pytest.mark.parametrize("of", TYPED)
+def test_a_value_of_the_wrong_type_is_refused_by_one_sentence(
+    of: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, parameter = TYPED[of]
+    before = [] if isinstance(parameter, click.Option) else ["k"]
+    wanted = [parameter.opts[-1], "x"] if isinstance(parameter, click.Option) else ["x"]
+    assert main([name, *before, *wanted]) == 2
+    *_, told = capsys.readouterr().err.splitlines()
+    shown = parameter.make_metavar(click.Context(verb(name))) if before else parameter.opts[-1]
+    expected = r"a time(: | of at least \S+ s: )give seconds.*|a whole number.*|one of '.*'\."
+    assert re.fullmatch(rf"Error: Invalid value for '{re.escape(shown)}': 'x' is not ({expected})", told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["semaphore", "p", "--limit", "0"], "'0' is not a whole number of at least 1"),
+        (["semaphore", "p", "--limit", "1.5"], "'1.5' is not a whole number of at least 1"),
+        (["serve", "--port", "65536"], "'65536' is not a whole number from 0 to 65535"),
+        (["serve", "--port", "-1"], "'-1' is not a whole number from 0 to 65535"),
+        (["lock", "k", "--timeout", "inf"], "'inf' is not a time: give seconds"),
+        (["lock", "k", "--max-hold", "99ms"], "'99ms' is not a time of at least 0.1 s: give seconds"),
+    ],
+    ids=" ".join,
+)
+def test_a_value_out_of_bounds_too(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert why in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
