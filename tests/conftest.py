@@ -7,7 +7,8 @@ Rules
 - Tests send signals to programs that they start, and to themselves. A pytest that was started in the
   background may ignore some, which children inherit: `pytest_configure` takes that back.
 - There are three tiers, and a test is in one of them: without a marker, what a person runs; ``search``, which
-  looks for faults among very many runs, from where ``search_seed`` says; ``long``.
+  looks for faults among very many runs, from where ``search_seed`` says; ``long``, of which CI runs other
+  clients' suites and the quick form of each benchmark.
 - No Consul binary means skipped tests, with the reason; under CONSUL_COORD_REQUIRE_AGENT=1 it means failed
   ones, so that a build can't pass without them.
 """

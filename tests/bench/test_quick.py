@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 COUNTED = {aim.measure for aim in AIMS if aim.kind == "count"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.name)
 @pytest.mark.timeout(240)
 def test_the_quick_form_runs_and_its_counts_are_within_the_aims(measure: Measure, bed: Bed) -> None:

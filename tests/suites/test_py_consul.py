@@ -109,12 +109,14 @@ def failures(suite: Path, side: str) -> tuple[set[str], int]:
     return bad, len(cases)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_their_tests_on_the_reference_server(suite: Path) -> None:
     bad, ran = failures(suite, "reference")
     assert (bad, ran > 100) == ({*OF_1_8, *HERE_ONLY}, True), (suite / "out.txt").read_text()[-5_000:]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_their_tests_on_a_real_agent(suite: Path, consul_binary: Path) -> None:
     bad, ran = failures(suite, str(consul_binary.resolve()))

@@ -98,6 +98,7 @@ def on_both_sides(command: Command, consul_binary: Path) -> dict[str, Any]:
     return ours
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_node_client(node: Command, consul_binary: Path) -> None:
     said = on_both_sides(node, consul_binary)
