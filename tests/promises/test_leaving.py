@@ -15,7 +15,7 @@ from consul_coord import AcquireCancelled, AcquireTimeout, AsyncClient, AsyncLoc
 from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError
 from consul_coord.http.endpoints import kv
-from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.exchange import DirectTransport
 from consul_coord.io import Signal
 from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.testing.simulation.dice import Dice

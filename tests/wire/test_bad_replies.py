@@ -12,7 +12,7 @@ from consul_coord.config import Settings
 from consul_coord.errors import BrokenReply
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport.base import Limits
-from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.exchange import DirectTransport
 from tests.wire.servers import OK, answering
 
 if TYPE_CHECKING:

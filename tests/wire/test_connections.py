@@ -19,7 +19,7 @@ from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import dial
 from consul_coord.http.transport.base import SendCancelled
 from consul_coord.http.transport.build import sync_transport
-from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.exchange import DirectTransport
 from consul_coord.http.transport.pool import KEEP, MAX_IDLE
 from tests.support.stalls import lasting, stalls
 from tests.wire.servers import OK, PATIENCE, always, answering

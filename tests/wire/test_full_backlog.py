@@ -14,7 +14,7 @@ from consul_coord.config import Settings
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import dial
-from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.exchange import DirectTransport
 from tests.wire.servers import OK, PATIENCE
 
 if TYPE_CHECKING:

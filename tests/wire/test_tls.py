@@ -16,7 +16,7 @@ from consul_coord import Client, Lock
 from consul_coord.config import Settings, TLSConfig
 from consul_coord.errors import BrokenReply, CertificateRefused, ConfigError, ConnectFailed, RequestTimeout
 from consul_coord.http.messages import Request, Retry
-from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.exchange import DirectTransport
 from tests.support.stalls import lasting
 from tests.wire.servers import OK, PATIENCE, always
 from tests.wire.test_connections import cancelled_send, closing_after_a_reply, hang_up_on_the_second

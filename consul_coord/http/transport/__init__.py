@@ -1,12 +1,12 @@
 """Carry one request to the agent and bring its whole reply back.
 
 - ``base``: what every transport offers, and the limits they keep
-- ``outgoing``, ``incoming``: rules that all share, for what is sent, for what comes, and for what is known
+- ``outgoing``, ``incoming``, ``errors``: what all share for what is sent, for what comes, and for what is known
   when it goes wrong
-- ``exchange``: what both engines share: which connection carries a request, and which ones are kept
-- ``direct``: the blocking engine, on plain sockets
-- ``dial``, ``tls``, ``bounded``: how its
-  connections are opened
+- ``exchange``: one exchange, what both engines share (which connection carries a request, and which ones are
+  kept), and the blocking engine, on plain sockets
+- ``pool``, ``limit``: the connections of a client, and how many its agent takes
+- ``dial``, ``tls``, ``bounded``: how the blocking engine's connections are opened
 - ``streams``: the engine on an event loop, through anyio
 - ``user_clients``: over a client of httpx that the user brings
 - ``build``: picks one

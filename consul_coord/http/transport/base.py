@@ -28,6 +28,10 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+class Abandoned(ConnectionAbortedError):
+    """The attempt was cancelled from outside."""
+
+
 class SendCancelled(Exception):
     """A sync ``send`` was stopped by its cancellation. ``error`` says what is known of the request."""
 

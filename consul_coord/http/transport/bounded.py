@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from consul_coord import threads
-from consul_coord.http.transport.outgoing import Abandoned
+from consul_coord.http.transport.base import Abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConfigError
 from consul_coord.http.transport.dial import is_one
-from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.exchange import DirectTransport
 
 if TYPE_CHECKING:
     import httpx

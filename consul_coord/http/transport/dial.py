@@ -18,14 +18,15 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.http.transport.base import Abandoned
 from consul_coord.http.transport.bounded import call_bounded
-from consul_coord.http.transport.outgoing import Abandoned, tls_name
+from consul_coord.http.transport.outgoing import tls_name
 
 if TYPE_CHECKING:
     import ssl
 
     from consul_coord.config import Settings
-    from consul_coord.http.transport.outgoing import Attempt
+    from consul_coord.http.transport.exchange import Attempt
 
 CANCEL_CHECK = 0.02
 """How often a connect looks whether it was cancelled, in seconds.

@@ -1,9 +1,20 @@
-"""Exchange a request for its reply over a connection that is kept or new: what both engines have in common.
+"""Exchange a request for its reply over a connection that is kept or new.
+
+``Engine`` is what both engines have in common. ``DirectTransport`` is the blocking one, the hot path of every
+acquire and release; ``streams`` has the one on an event loop.
 
 Rules
+- The outcome is unknown once a byte was sent, except that of a request which changes nothing.
+- On a connection used before, the agent may have hung up just as we began. When it ends before any byte of a
+  reply, the request is repeated at once if nothing was sent, or if a repeat does no harm.
+- Closing a socket does not wake who is blocked on it; shutting it down does. The socket goes back to a pool
+  after the exchange, so the exchange and whoever cancels it both take it out of the attempt, and one gets it.
 - A connection is kept only after a whole reply, or parked while a reply is due that nobody waits for any
   more; after anything else it is closed.
 - Nothing suspends here but what the engines do: the blocking one never does.
+- Every wait on a socket is bounded by what is left of the attempt's time, so a drip of bytes buys nobody
+  more.
+- Any number of threads may send at one time.
 """
 
 from __future__ import annotations
@@ -11,20 +22,34 @@ from __future__ import annotations
 import errno
 import math
 import os
+import socket
+import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from consul_coord.errors import ClientClosed, ConnectFailed
 from consul_coord.http.blocking import JITTER
 from consul_coord.http.messages import Request, Retry
-from consul_coord.http.transport.base import DEFAULT_LIMITS
+from consul_coord.http.transport import errors
+from consul_coord.http.transport.base import DEFAULT_LIMITS, Abandoned
+from consul_coord.http.transport.dial import dial
 from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.http.transport.limit import SOON, STEP
-from consul_coord.http.transport.outgoing import Abandoned, Attempt, Outgoing
-from consul_coord.http.transport.pool import KEEP, LATE, MAX_IDLE, PATIENCE, PATIENCE_PART, Link, Pool
+from consul_coord.http.transport.outgoing import Outgoing
+from consul_coord.http.transport.pool import (
+    KEEP,
+    LATE,
+    MAX_IDLE,
+    PATIENCE,
+    PATIENCE_PART,
+    READ_SIZE,
+    Link,
+    Pool,
+)
+from consul_coord.io import run
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Callable
 
@@ -39,6 +64,78 @@ _TRIAL = Request("GET", "/v1/status/leader", retry=Retry.READ)
 """The request that tries out a new connection: it needs neither a leader nor permission."""
 LOST = (OSError, Garbled)
 """Errors that end a connection before its reply is whole."""
+
+
+class Attempt:
+    """The state of one exchange. Its times are those of ``now``: they bound waits, and judge no lease."""
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        address: str,
+        origin: str = "",
+        timeout: float,
+        cancellation: Cancellation | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin. Raises ``RequestTimeout`` when there is no time to begin with."""
+        self.request = request
+        self.address = address
+        self.origin = f" ({origin})" if origin else ""
+        self.data = b""
+        """The request as it goes over the wire."""
+        self._now = now
+        self.began = now()
+        self.deadline = self.began + timeout
+        self.connect_by = self.deadline
+        """When a connection has to be open that is being opened; the deadline itself otherwise."""
+        self.sent = False
+        """Whether a byte may have left."""
+        self.answered = False
+        """Whether a byte of a reply came."""
+        self.cancellation = cancellation
+        self.cancelled = False
+        self._held: dict[None, socket.socket] = {}
+        if timeout <= 0:
+            raise errors.timed_out(self)
+
+    def remaining(self) -> float:
+        """Return the seconds left, more than 0, or raise ``TimeoutError``."""
+        left = self.connect_by - self._now()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def hold(self, sock: socket.socket) -> None:
+        """Go on with this socket. Raises ``Abandoned`` when the attempt is cancelled."""
+        self._held[None] = sock
+        if self.cancelled:
+            raise Abandoned(errno.ECONNABORTED, "cancelled")
+
+    def let_go(self) -> bool:
+        """Return whether the socket is still the attempt's: it was not cancelled, and can't be any more."""
+        return self._held.pop(None, None) is not None
+
+    def cancel(self) -> None:
+        """Stop it, from any thread."""
+        self.cancelled = True
+        sock = self._held.pop(None, None)
+        if sock is not None:
+            # A TLS socket's own shutdown() drops the TLS layer, which the blocked thread is using.
+            with suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """Whether the request may have been applied, or may be later."""
+        return self.sent and self.request.retry is not Retry.READ
+
+    def may_repeat(self, error: BaseException) -> bool:
+        """Return whether it may be sent again, after this error ended a connection used before."""
+        if self.answered or self.cancelled or isinstance(error, TimeoutError):
+            return False
+        return not self.sent or self.request.retry is not Retry.NEVER
 
 
 class Engine(ABC):
@@ -150,7 +247,7 @@ class Engine(ABC):
         now = self.pool.now()
         until = min(attempt.deadline, attempt.began + self.connect_within)
         if now + pause >= until and self.pool.limit.is_near(now):
-            raise attempt.too_many(limit=self.pool.limit.is_blamed(now))
+            raise errors.too_many(attempt, limit=self.pool.limit.is_blamed(now))
 
     async def _use_new(self, attempt: Attempt) -> Response | None:
         """Exchange over a new connection; None when that was refused, and another one may be tried.
@@ -168,7 +265,7 @@ class Engine(ABC):
             limit.refused(self.pool.now())
             if near and not self._tells_at_once(attempt):
                 return None
-            raise attempt.too_many(limit=limit.is_blamed(self.pool.now())) from error
+            raise errors.too_many(attempt, limit=limit.is_blamed(self.pool.now())) from error
         opened = self.pool.now()
         response: Response | None = None
         try:
@@ -181,7 +278,7 @@ class Engine(ABC):
             limit.refused(self.pool.now())
             is_final = not near or self._tells_at_once(attempt)
             if is_final or (attempt.sent and attempt.request.retry is Retry.NEVER):
-                raise attempt.turned_away(limit=limit.is_blamed(self.pool.now())) from error
+                raise errors.turned_away(attempt, limit=limit.is_blamed(self.pool.now())) from error
             return None
         if _is_refusal(response):
             limit.refused(self.pool.now())
@@ -238,12 +335,12 @@ class Engine(ABC):
             link = self.link(await self._connect(attempt))
         except TimeoutError as error:
             if self.pool.now() < attempt.deadline:
-                raise attempt.unreachable(error) from error
+                raise errors.unreachable(attempt, error) from error
             raise
         except LOST as error:
             if attempt.cancelled:
                 raise
-            raise attempt.unreachable(error) from error
+            raise errors.unreachable(attempt, error) from error
         attempt.connect_by = attempt.deadline
         link.home = home
         home.add(link)
@@ -314,6 +411,56 @@ class Engine(ABC):
 
             self._context = client_context(self._settings.tls)
         return self._context
+
+
+class DirectTransport(Engine):
+    """Blocks the caller for its request; see ``Transport``."""
+
+    def send(self, request: Request, *, timeout: float, cancel: Cancellation | None = None) -> Response:
+        """Return the whole reply; see ``Transport.send``."""
+        attempt = self._begin(request, timeout, cancel)
+        unsubscribe = None if cancel is None else cancel.subscribe(attempt.cancel)
+        try:
+            return run(self._exchange(attempt))
+        except LOST as error:
+            raise errors.failed(attempt, error) from error
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+
+    def sweep(self) -> float:
+        """Close what lies idle too long; see ``Transport.sweep``."""
+        return self._sweep()
+
+    def close(self) -> None:
+        """Close what is idle now and what is in use when it comes back."""
+        self._close()
+
+    async def _connect(self, attempt: Attempt) -> socket.socket:
+        return dial(self._settings, attempt, self._tls_context())
+
+    async def _write(self, sock: socket.socket, attempt: Attempt) -> bool:
+        rest = memoryview(attempt.data)
+        while rest:
+            sock.settimeout(attempt.remaining())
+            try:
+                count = sock.send(rest)
+            except TimeoutError:
+                raise
+            except OSError:
+                if not attempt.sent:
+                    raise
+                return False
+            attempt.sent = True
+            rest = rest[count:]
+        return True
+
+    async def _read(self, sock: socket.socket, attempt: Attempt) -> bytes:
+        sock.settimeout(attempt.remaining())
+        return sock.recv(READ_SIZE)
+
+    async def _pause(self, attempt: Attempt, seconds: float) -> None:  # noqa: ARG002 - the caller looks at its time
+        time.sleep(seconds)  # noqa: ASYNC251 - this engine blocks its caller
 
 
 def _is_refusal(response: Response) -> bool:

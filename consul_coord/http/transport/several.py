@@ -19,7 +19,7 @@ from consul_coord.errors import ClientClosed
 from consul_coord.http.agents import CONNECT_WITHIN, Agents
 from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.dial import is_one
-from consul_coord.http.transport.direct import DirectTransport
+from consul_coord.http.transport.exchange import DirectTransport
 from consul_coord.http.transport.limit import nobody
 from consul_coord.http.transport.pool import KEEP, Pool
 from consul_coord.io import run

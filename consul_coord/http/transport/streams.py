@@ -19,6 +19,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from consul_coord.errors import ClientClosed
+from consul_coord.http.transport import errors
 from consul_coord.http.transport.dial import UNDER_WAY, Place, is_address, made, places_of
 from consul_coord.http.transport.exchange import LOST, Engine
 from consul_coord.http.transport.outgoing import tls_name
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
-    from consul_coord.http.transport.outgoing import Attempt
+    from consul_coord.http.transport.exchange import Attempt
     from consul_coord.http.transport.pool import Pool
 
 MAX_SHORT = 48
@@ -66,8 +67,8 @@ class StreamTransport(Engine):
                         raise ClientClosed("the client was closed meanwhile")
                     return await self._exchange(attempt)
             except (*LOST, anyio.ClosedResourceError) as error:
-                raise attempt.failed(error) from error
-        raise attempt.failed(TimeoutError())
+                raise errors.failed(attempt, error) from error
+        raise errors.failed(attempt, TimeoutError())
 
     async def sweep(self) -> float:
         """Close what lies idle too long; see ``AsyncTransport.sweep``."""

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from consul_coord.errors import ClientClosed, TransportError
 from consul_coord.http.messages import Response
-from consul_coord.http.transport.base import DEFAULT_LIMITS
+from consul_coord.http.transport import errors
+from consul_coord.http.transport.base import DEFAULT_LIMITS, Abandoned
 from consul_coord.http.transport.bounded import call_bounded
+from consul_coord.http.transport.exchange import Attempt
 from consul_coord.http.transport.incoming import Garbled, kept_of, refuse_compression
-from consul_coord.http.transport.outgoing import Abandoned, Attempt, Outgoing
+from consul_coord.http.transport.outgoing import Outgoing
 from consul_coord.http.transport.pool import READ_SIZE
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ class UserClientTransport(_OverClient["httpx.Client"]):
         except TransportError:
             raise
         except (Abandoned, TimeoutError) as error:
-            raise attempt.failed(error) from error
+            raise errors.failed(attempt, error) from error
 
     def sweep(self) -> float:
         """Do nothing: the client's connections are its owner's."""
@@ -135,7 +137,7 @@ class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
         attempt = self._begin(request, timeout)
         with anyio.move_on_after(timeout), _translating(attempt):
             return await self._fetch(attempt)
-        raise attempt.failed(TimeoutError())
+        raise errors.failed(attempt, TimeoutError())
 
     async def sweep(self) -> float:
         """Do nothing: the client's connections are its owner's."""
@@ -194,11 +196,11 @@ def _translated(error: Exception, attempt: Attempt) -> Exception | None:
 
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)):
         attempt.sent = False
-        return attempt.unreachable(error)
+        return errors.unreachable(attempt, error)
     if isinstance(error, (httpx.ConnectTimeout, httpx.PoolTimeout)):
         attempt.sent = False
     if isinstance(error, httpx.TimeoutException):
-        return attempt.failed(TimeoutError())
+        return errors.failed(attempt, TimeoutError())
     # A transport of the user's own, such as one over an ASGI app, may let a broken connection through.
     broken = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, Garbled, ConnectionError, TimeoutError)
-    return attempt.failed(error) if isinstance(error, broken) else None
+    return errors.failed(attempt, error) if isinstance(error, broken) else None

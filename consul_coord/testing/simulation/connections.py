@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, cast
 
 from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError, TransportError
+from consul_coord.http.transport import errors
 from consul_coord.http.transport.exchange import LOST, Engine
 from consul_coord.http.transport.outgoing import Outgoing
 from consul_coord.http.transport.pool import READ_SIZE, Pool
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.http.messages import Request, Response
-    from consul_coord.http.transport.outgoing import Attempt
+    from consul_coord.http.transport.exchange import Attempt
     from consul_coord.io import Signal
     from consul_coord.server import wire
     from consul_coord.testing.simulation.dice import Dice
@@ -362,9 +363,9 @@ class SimEngine(Engine):
         try:
             return await self._exchange(attempt)
         except _TimeUp:
-            raise attempt.failed(TimeoutError()) from None
+            raise errors.failed(attempt, TimeoutError()) from None
         except LOST as error:
-            raise attempt.failed(error) from error
+            raise errors.failed(attempt, error) from error
         except Stopped as stopped:
             if stopped.__cause__ is not None:
                 raise stopped.__cause__ from None
