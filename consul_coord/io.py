@@ -114,6 +114,37 @@ class Interrupt:
             raise error()
 
 
+class Calls(dict[Interrupt, None]):
+    """The calls under way, by the object that ends each. Once they are refused, none begins any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._refusal: Once[Callable[[], Exception]] = Once()
+        self.over = Signal()
+        """Raised when calls are refused and the last one has ended."""
+
+    def enter(self, interrupt: Interrupt) -> None:
+        """Let ``end`` reach a call that is about to begin. Raises the refusal when it is too late."""
+        self[interrupt] = None
+        if self._refusal and (refusal := self._refusal.value) is not None:
+            raise refusal()
+
+    def leave(self, interrupt: Interrupt) -> None:
+        """Take out a call that has ended, and tell whoever refuses them when it was the last one."""
+        self.pop(interrupt, None)
+        if self._refusal and not self:
+            self.over.set()
+
+    def refuse(self, error: Callable[[], Exception]) -> bool:
+        """Let no more calls begin; returns whether this call was the first to do so."""
+        return self._refusal.settle(error)
+
+    def end(self, error: Callable[[], Exception]) -> None:
+        """End those that wait."""
+        for interrupt in list(self):
+            interrupt.fire(error)
+
+
 class Contact:
     """When Consul last answered, and since when an answer is missing.
 

@@ -172,9 +172,9 @@ class AsyncRunner(BaseRunner):
     async def _run(
         self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        core = self.core
+        calls = self.core.calls
         try:
-            core.enter(interrupt)
+            calls.enter(interrupt)
             io = AsyncIO(self._host, self._transport, interrupt=interrupt)
             running = program(io, *args, **kwargs)
             del args, kwargs  # it may wait for long
@@ -182,8 +182,7 @@ class AsyncRunner(BaseRunner):
         except OUTAGES as error:
             raise brief(error) from error.__cause__
         finally:
-            core.calls.pop(interrupt, None)
-            core.call_ended()
+            calls.leave(interrupt)
 
     async def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, in this task."""

@@ -21,7 +21,7 @@ from consul_coord.errors import ClientClosed, ConsulCoordError
 from consul_coord.events import AgentRefused, ConnectionsRefused, FailedOver
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import perform, send_once
-from consul_coord.io import PATIENCE, Interrupt, Once, OnDemand, Signal
+from consul_coord.io import PATIENCE, Calls, OnDemand, Signal
 from consul_coord.models import LossReason, SessionSpec, Stats
 from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, Listing, StraySession
@@ -104,12 +104,8 @@ class ClientState:
 
         To be called when a claim is entered: what attends goes on for as long as there are any.
         """
-        self._closed_by: Once[LossReason] = Once()
-        """Settled when closing begins: nothing new begins from then on."""
-        self.calls: dict[Interrupt, None] = {}
-        """The object that ends each waiting call. A call that has ended takes itself out, then says so."""
-        self._no_calls = Signal()
-        """Raised when the client closes and no call waits any more."""
+        self.calls = Calls()
+        """The waiting calls. They are refused when closing begins: nothing new begins from then on."""
 
     def attach(self, agents: Agents) -> None:
         """Tell of several agents, and let them be checked by a session of this client."""
@@ -243,23 +239,7 @@ class ClientState:
             pending_cleanup=self.pending_cleanup,
         )
 
-    # -- waiting calls
-
-    def enter(self, interrupt: Interrupt) -> None:
-        """Let ``close`` end a call that is about to begin. Raises ClientClosed when it is too late."""
-        self.calls[interrupt] = None
-        if self._closed_by:
-            raise _closed()
-
-    def call_ended(self) -> None:
-        """Tell whoever closes when it was the last one."""
-        if self._closed_by and not self.calls:
-            self._no_calls.set()
-
-    async def calls_end(self, io: IO, *, deadline: float) -> None:
-        """Wait until the calls that closing has interrupted have ended."""
-        if self.calls:
-            await io.wait(self._no_calls, deadline=min(deadline, io.now() + CALLS_END))
+    # -- the end
 
     def begin_close(self) -> bool:
         """Refuse new calls, end the waiting ones and all holds; returns False when that was done before.
@@ -267,12 +247,11 @@ class ClientState:
         The holds end first: else whoever is woken by the closing could give up before, for another reason.
         Done again at each call: the one before may have been interrupted.
         """
-        first = self._closed_by.settle(LossReason.CLIENT_CLOSED)
+        first = self.calls.refuse(ClientClosed)
         self.holds.give_up()
         self.closing.set()
         self.holds.give_up()  # what was granted meanwhile
-        for interrupt in list(self.calls):
-            interrupt.fire(_closed)
+        self.calls.end(ClientClosed)
         return first
 
     def forked(self, host: Host) -> None:
@@ -284,7 +263,7 @@ class ClientState:
         self.host = self.sessions.host = host
         self.holds.forked(host)
         self.tickets = Tickets(host.mutex())
-        self._closed_by.settle(LossReason.FORKED)
+        self.calls.refuse(ClientClosed)
         self.closing.set()
         for kept in self.sessions:
             self.sessions.end(kept, LossReason.FORKED)
@@ -301,16 +280,13 @@ class _OwnSession:
         self._discard()
 
 
-def _closed() -> ClientClosed:
-    return ClientClosed()
-
-
 async def close(io: IO, client: ClientState, *, deadline: float) -> None:
     """Release all holds, then destroy all sessions, as far as that can be done by ``deadline``.
 
     The rest is left to their TTL.
     """
-    await client.calls_end(io, deadline=deadline)
+    if client.calls:
+        await io.wait(client.calls.over, deadline=min(deadline, io.now() + CALLS_END))
     for hold in client.holds.given_up():
         await give_back(io, client.holds, hold, budget=max(0.0, deadline - io.now()))
         client.holds.given_back(hold)

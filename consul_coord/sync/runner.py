@@ -103,15 +103,14 @@ class Runner(BaseRunner):
 
     def run(self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that ``interrupt`` may end, on this thread; so may closing."""
-        core = self.core
+        calls = self.core.calls
         try:
-            core.enter(interrupt)
+            calls.enter(interrupt)
             return run(program(BlockingIO(self._host, self._transport, interrupt=interrupt), *args, **kwargs))
         except OUTAGES as error:
             raise brief(error) from error.__cause__
         finally:
-            core.calls.pop(interrupt, None)
-            core.call_ended()
+            calls.leave(interrupt)
 
     def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, on this thread."""

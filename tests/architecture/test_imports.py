@@ -101,7 +101,7 @@ def test_a_finalizer_is_caught(line: str) -> None:
 
 def test_httpx_and_tenacity_are_each_imported_in_one_place() -> None:
     assert rules.importers_of(SOURCES, "httpx") == {"consul_coord.http.transport.user_clients"}
-    assert rules.importers_of(SOURCES, "h11") == {"consul_coord.http.transport.incoming"}
+    assert rules.importers_of(SOURCES, "h11") == {"consul_coord.http.transport.wire"}
     assert rules.importers_of(SOURCES, "tenacity") == TENACITY_AT
 
 

@@ -20,7 +20,7 @@ from consul_coord.errors import ConsulCoordError
 from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Call, Response
 from consul_coord.http.transport.base import Limits
-from consul_coord.http.transport.incoming import Garbled, ReplyReader
+from consul_coord.http.transport.wire import Garbled, ReplyReader
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair, Sequencer
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import notes

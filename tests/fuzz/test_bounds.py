@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from consul_coord.http.transport.base import Limits
-from consul_coord.http.transport.incoming import Garbled, ReplyReader
+from consul_coord.http.transport.wire import Garbled, ReplyReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

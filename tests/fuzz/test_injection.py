@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from consul_coord.config import Settings
 from consul_coord.errors import ConfigError, InvalidArgument
 from consul_coord.http.endpoints import catalog, kv, session
-from consul_coord.http.transport.outgoing import Outgoing
+from consul_coord.http.transport.wire import Outgoing
 from consul_coord.models import SessionSpec, TxnOp
 from tests.wire.catalogue import SID
 

@@ -13,7 +13,7 @@ from consul_coord.config import Settings
 from consul_coord.http.messages import Request
 from consul_coord.http.transport.base import Abandoned
 from consul_coord.http.transport.exchange import Attempt
-from consul_coord.http.transport.outgoing import Outgoing
+from consul_coord.http.transport.wire import Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consul_coord.http.transport.base import DEFAULT_LIMITS, Limits
-from consul_coord.http.transport.incoming import Garbled, ReplyReader
+from consul_coord.http.transport.wire import Garbled, ReplyReader
 from tests.wire.test_bad_replies import BAD_REPLIES, STRICTER
 from tests.wire.test_exchange import SOUND_REPLIES
 

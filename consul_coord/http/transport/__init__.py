@@ -1,8 +1,8 @@
 """Carry one request to the agent and bring its whole reply back.
 
 - ``base``: what every transport offers, and the limits they keep
-- ``outgoing``, ``incoming``, ``errors``: what all share for what is sent, for what comes, and for what is known
-  when it goes wrong
+- ``wire``: requests and replies of HTTP/1.1, as bytes
+- ``errors``: what is known when it goes wrong
 - ``exchange``: one exchange, what both engines share (which connection carries a request, and which ones are
   kept), and the blocking engine, on plain sockets
 - ``pool``, ``limit``: the connections of a client, and how many its agent takes

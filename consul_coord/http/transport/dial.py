@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord.http.transport.base import Abandoned
 from consul_coord.http.transport.bounded import call_bounded
-from consul_coord.http.transport.outgoing import tls_name
 
 if TYPE_CHECKING:
     import ssl
@@ -48,6 +47,11 @@ def dial(settings: Settings, attempt: Attempt, context: ssl.SSLContext | None) -
     """
     sock = _connect_any(_places(settings, attempt), attempt)
     return sock if context is None else _start_tls(sock, tls_name(settings), context, attempt)
+
+
+def tls_name(settings: Settings) -> str:
+    """Return the name that is sent to the agent and that its certificate must have."""
+    return settings.tls.server_name or settings.host.partition("%")[0]
 
 
 def is_address(host: str) -> bool:

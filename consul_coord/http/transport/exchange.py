@@ -34,9 +34,7 @@ from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import errors
 from consul_coord.http.transport.base import DEFAULT_LIMITS, Abandoned
 from consul_coord.http.transport.dial import dial
-from consul_coord.http.transport.incoming import Garbled, ReplyReader
 from consul_coord.http.transport.limit import SOON, STEP
-from consul_coord.http.transport.outgoing import Outgoing
 from consul_coord.http.transport.pool import (
     KEEP,
     LATE,
@@ -47,6 +45,7 @@ from consul_coord.http.transport.pool import (
     Link,
     Pool,
 )
+from consul_coord.http.transport.wire import Garbled, Outgoing, ReplyReader
 from consul_coord.io import run
 
 if TYPE_CHECKING:

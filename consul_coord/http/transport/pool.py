@@ -30,14 +30,14 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from consul_coord.http.transport.incoming import Garbled
 from consul_coord.http.transport.limit import Limit
+from consul_coord.http.transport.wire import Garbled
 from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consul_coord.http.transport.incoming import ReplyReader
+    from consul_coord.http.transport.wire import ReplyReader
 
 MAX_IDLE = 16
 """How many connections are kept."""

@@ -20,9 +20,8 @@ from anyio.lowlevel import RunVar
 
 from consul_coord.errors import ClientClosed
 from consul_coord.http.transport import errors
-from consul_coord.http.transport.dial import UNDER_WAY, Place, is_address, made, places_of
+from consul_coord.http.transport.dial import UNDER_WAY, Place, is_address, made, places_of, tls_name
 from consul_coord.http.transport.exchange import LOST, Engine
-from consul_coord.http.transport.outgoing import tls_name
 from consul_coord.http.transport.pool import MAX_IDLE, READ_SIZE, would_block
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from consul_coord.http.transport import errors
 from consul_coord.http.transport.base import DEFAULT_LIMITS, Abandoned
 from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.exchange import Attempt
-from consul_coord.http.transport.incoming import Garbled, kept_of, refuse_compression
-from consul_coord.http.transport.outgoing import Outgoing
 from consul_coord.http.transport.pool import READ_SIZE
+from consul_coord.http.transport.wire import Garbled, Outgoing, kept_of, refuse_compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

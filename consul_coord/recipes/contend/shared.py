@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consul_coord.io import Host, Interrupt, Signal
+    from consul_coord.io import Calls, Host, Signal
     from consul_coord.models import SessionSpec
     from consul_coord.recipes.cleanup.reaper import Reaper
     from consul_coord.recipes.contend.queue import QueueMemory
@@ -55,8 +55,8 @@ class Shared(Protocol):
     queue_memory: QueueMemory
     readable: Latest[float]
     """Names that not every release of Consul takes, and when this one let them be read."""
-    calls: dict[Interrupt, None]
-    """The object that ends each waiting call."""
+    calls: Calls
+    """The waiting calls."""
     owners: Alive[Owners]
     """The holders of each object, swept from time to time."""
     standing: dict[Standing, None]

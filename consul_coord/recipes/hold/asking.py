@@ -14,8 +14,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import Failures, ask, perform, send_once
 from consul_coord.models import ReadOptions, _validate
 from consul_coord.recipes.hold.evidence import make_sure
-from consul_coord.recipes.hold.grant import lost_error
-from consul_coord.recipes.hold.kind import rewriting
+from consul_coord.recipes.hold.grant import lost_error, rewriting
 from consul_coord.recipes.session.keeping import renew
 
 if TYPE_CHECKING:

@@ -22,8 +22,15 @@ from consul_coord.recipes.cleanup.unlock import Locked, unlock, unlock_together
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.limits import LONGEST, check_value
 from consul_coord.recipes.contend.tickets import Ticket
-from consul_coord.recipes.hold.grant import OVERDUE, Ending, KeyWatch
-from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, rewriting, watch_of
+from consul_coord.recipes.hold.grant import (
+    OVERDUE,
+    Ending,
+    KeyOfSession,
+    KeyWatch,
+    loss_of,
+    rewriting,
+    watch_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

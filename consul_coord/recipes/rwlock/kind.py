@@ -19,8 +19,7 @@ from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import ReadOptions, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import delete_once
 from consul_coord.recipes.contend.limits import LONGEST, check_value
-from consul_coord.recipes.hold.grant import Ending
-from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, rewriting
+from consul_coord.recipes.hold.grant import Ending, KeyOfSession, loss_of, rewriting
 from consul_coord.recipes.rwlock import queue as rwqueue
 
 if TYPE_CHECKING:

@@ -37,10 +37,8 @@ from consul_coord.http.retry import perform, send_once
 from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import delete_once
 from consul_coord.recipes.contend.limits import LONGEST, check_value
-from consul_coord.recipes.hold.grant import Ending, KeyWatch
-from consul_coord.recipes.hold.kind import KeyOfSession, loss_of, rewriting, watch_of
+from consul_coord.recipes.hold.grant import Ending, KeyOfSession, KeyWatch, loss_of, rewriting, watch_of
 from consul_coord.recipes.semaphore import slots
-from consul_coord.recipes.semaphore.backoff import AdaptiveBackoff
 from consul_coord.recipes.session.keeping import renew
 
 if TYPE_CHECKING:
@@ -52,7 +50,37 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session.keeping import KeptSession
     from consul_coord.recipes.session.pool import PooledSession, SessionPool
 
+MOST_SKIPPED = 16
+"""Chances that are left out at the most, after failures in a row."""
 _RELEASED = Ending(ReleaseOutcome.RELEASED)
+
+
+class AdaptiveBackoff:
+    """Whether something that may fail, at a price, is worth a try: decided by how the last tries went.
+
+    After a failure 1 chance is left out, after the next one in a row 2, then 4, up to 16; a success starts
+    again.
+    """
+
+    def __init__(self) -> None:
+        self._to_skip = 0
+        self._penalty = 1
+
+    def worth_a_try(self) -> bool:
+        """Return whether to try this time; a no is counted."""
+        if not self._to_skip:
+            return True
+        self._to_skip -= 1
+        return False
+
+    def succeeded(self) -> None:
+        """Take note of a success."""
+        self._penalty = 1
+
+    def failed(self) -> None:
+        """Take note of a failure."""
+        self._to_skip = self._penalty
+        self._penalty = min(2 * self._penalty, MOST_SKIPPED)
 
 
 class Memory:

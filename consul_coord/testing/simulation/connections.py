@@ -21,9 +21,9 @@ from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError, TransportError
 from consul_coord.http.transport import errors
 from consul_coord.http.transport.exchange import LOST, Engine
-from consul_coord.http.transport.outgoing import Outgoing
 from consul_coord.http.transport.pool import READ_SIZE, Pool
 from consul_coord.http.transport.pool import Link as PooledLink
+from consul_coord.http.transport.wire import Outgoing
 from consul_coord.recipes.watch.engine import CROWDED
 from consul_coord.testing.simulation.network import Exchange
 

@@ -226,12 +226,11 @@ class Process:
         """Run a program in the calling task, as a client does; ``closing`` allows it on a closed one."""
         interrupt = interrupt or Interrupt()
         if not closing:
-            self.core.enter(interrupt)
+            self.core.calls.enter(interrupt)
         try:
             return await program(SimIO(self, task, interrupt))
         finally:
-            self.core.calls.pop(interrupt, None)
-            self.core.call_ended()
+            self.core.calls.leave(interrupt)
 
     async def close(self, io: SimIO, *, timeout: float = 5.0) -> None:
         """Close the client, as its user does."""

@@ -70,7 +70,7 @@ def test_nothing_begins_once_closing_has_begun(bench: Bench) -> None:
 
     def begin() -> None:
         with pytest.raises(ClientClosed):
-            bench.core.enter(Interrupt())
+            bench.core.calls.enter(Interrupt())
         refused.append(True)
 
     bench.hold.over.subscribe(begin)

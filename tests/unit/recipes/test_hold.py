@@ -21,8 +21,7 @@ from consul_coord.models import (
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold.grant import Grant, Handle, error_at_exit, lost_error
-from consul_coord.recipes.hold.kind import loss_of
+from consul_coord.recipes.hold.grant import Grant, Handle, error_at_exit, loss_of, lost_error
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session.keeping import KeptSession
 from tests.support.fake_io import FakeIO

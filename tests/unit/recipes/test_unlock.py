@@ -9,7 +9,7 @@ import pytest
 from consul_coord.errors import BrokenReply, ConnectFailed, PermissionDenied
 from consul_coord.models import LOCK_FLAGS, LossReason
 from consul_coord.recipes.cleanup.unlock import Locked, Unlocked, unlock
-from consul_coord.recipes.hold.kind import loss_of
+from consul_coord.recipes.hold.grant import loss_of
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     OTHER,

@@ -1,6 +1,11 @@
-"""An HTTP/1.x reply, read piece by piece with h11. Pure: bytes in, a ``Response`` out.
+"""HTTP/1.1 on the wire: a request as bytes, and a reply read piece by piece with h11. Pure.
 
-Rules
+Rules of requests
+- Whatever has a character that could end a line or split a request is refused before anything is sent.
+- A PUT or POST always says how long its body is: Consul silently ignores a chunked one.
+- The settings' datacenter, namespace and partition are added unless the request names its own.
+
+Rules of replies
 - h11 reads the head, and the body unless the head tells its length. A reply that h11 tolerates, but another
   reader could understand differently, is refused before h11 sees it, or right after. Examples are another
   version, a bare line feed, a folded header, a length beside chunks, and chunks in HTTP/1.0. That is
@@ -18,15 +23,81 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import h11
 
+from consul_coord._version import __version__
+from consul_coord.errors import InvalidArgument
 from consul_coord.http.messages import Response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from consul_coord.config import Settings
+    from consul_coord.http.messages import Request
     from consul_coord.http.transport.base import Limits
+
+# -- requests
+
+USER_AGENT = f"consul-coord/{__version__}"
+
+_METHODS_WITH_BODY = frozenset({"PUT", "POST", "PATCH"})
+_METHOD = re.compile(r"[A-Z]+")
+_PATH = re.compile(r"/[!-\"$->@-~]*")
+"""Visible ASCII without ``?`` and ``#``: a path brings no query of its own."""
+
+
+class Outgoing:
+    """Writes requests for one agent. The headers that stay the same are made once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._credentials = settings.credentials
+        self._prefix = settings.prefix
+        self._defaults = settings.default_params
+        self._fixed = {
+            "Host": settings.authority,
+            "User-Agent": USER_AGENT,
+            "Accept-Encoding": "identity",
+        }
+        self._made: tuple[dict[str, str] | None, bytes] = (None, b"")
+        """The headers of the credentials that were sent last, and all headers with them as bytes."""
+
+    def target(self, request: Request) -> str:
+        """Return path and query, percent-encoded. Raises ``InvalidArgument`` for a path that is not."""
+        path, params = request.path, request.params
+        if not (_PATH.fullmatch(path) and _METHOD.fullmatch(request.method)):
+            raise InvalidArgument(f"not a request line: {request.method!r} {path!r}")
+        if self._defaults:
+            own = {name for name, _ in params}
+            params = (*params, *(pair for pair in self._defaults if pair[0] not in own))
+        if not params:
+            return self._prefix + path
+        # A flag such as ``recurse`` is a bare name.
+        query = [quote(name, "") + (f"={quote(value, '')}" if value else "") for name, value in params]
+        return f"{self._prefix}{path}?{'&'.join(query)}"
+
+    def headers(self, now: float) -> dict[str, str]:
+        """Return what every request carries. ``now``: monotonic seconds, for the token file."""
+        return self._fixed | self._credentials.headers(now)
+
+    def encode(self, request: Request, now: float) -> bytes:
+        """Return the request as it goes over the wire."""
+        line = f"{request.method} {self.target(request)} HTTP/1.1\r\n".encode("ascii")
+        credentials = self._credentials
+        own = credentials.latest if credentials.watched is None else credentials.headers(now)
+        known, lines = self._made
+        if own is not known:
+            pairs = (self._fixed | own).items()
+            lines = "".join([f"{name}: {value}\r\n" for name, value in pairs]).encode("ascii")
+            self._made = (own, lines)
+        body = request.body or b""
+        if body or request.method in _METHODS_WITH_BODY:
+            return b"%bContent-Length: %d\r\n%b\r\n%b" % (line, len(body), lines, body)
+        return b"%b%b\r\n" % (line, lines)
+
+
+# -- replies
 
 _BEGINNING = b"HTTP/1."
 _HEAD_END = b"\r\n\r\n"
