@@ -26,7 +26,7 @@ def test_the_examples_pass(
 ) -> None:
     monkeypatch.setenv("CONSUL_BIN", str(consul_binary))
     pytester.makepyfile(**{f"test_{number}": block.code for number, block in enumerate(BLOCKS)})
-    result = pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", "-rA", timeout=50)
+    result = pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", "-rA", timeout=110)
     outcomes = result.parseoutcomes()
     assert set(outcomes) == {"passed"}
     assert outcomes["passed"] >= len(BLOCKS)
