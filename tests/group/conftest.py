@@ -10,6 +10,7 @@ import pytest
 
 from consul_coord import Client, SessionSpec
 from consul_coord.server import ReferenceServer, ServerConfig
+from tests.support.proxy import FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,12 @@ def address(request: pytest.FixtureRequest) -> str:
     """Return the address of the reference server, and of a real agent."""
     found: str = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def proxy(address: str) -> Iterator[FaultProxy]:
+    with FaultProxy(address) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ class HoldWatch:
         """Other keys of the hold, which are looked at whenever a query for this one ends."""
         self.over = hold.over
         self.kept = watch.kept or hold.kept
+        self.is_member = sessions.is_of_members(self.kept)
 
     async def seen(self, io: IO, result: Result[KVPair | None], *, consistent: bool) -> None:
         """Take note of a reading of the key. Raises what stands in the way of making sure."""

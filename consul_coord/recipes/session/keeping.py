@@ -258,6 +258,10 @@ class Sessions:
             self._members = SessionSource(self, spec)
         return self._members
 
+    def is_of_members(self, kept: KeptSession) -> bool:
+        """Return whether a session is the one of members of groups."""
+        return self._members is not None and self._members.current is kept
+
     def use(self, spec: SessionSpec) -> None:
         """Make the next shared session by other settings."""
         self.spec = spec

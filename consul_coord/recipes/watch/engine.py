@@ -32,7 +32,7 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from consul_coord.errors import ConsulCoordError, PermissionDenied, SessionNotFound
 from consul_coord.http.endpoints import kv
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from consul_coord.io import IO, Host
     from consul_coord.models import KVPair, Session
     from consul_coord.recipes.session.keeping import KeptSession, Sessions
+    from consul_coord.recipes.watch.places import Watched
+    from consul_coord.recipes.watch.together import Together
 
 T = TypeVar("T")
 
@@ -77,28 +79,6 @@ SHORTEST = 0.1
 """Seconds between two readings of a key at least."""
 SHORTEST_WHEN_CROWDED = 1.0
 _CONSISTENT = ReadOptions(consistency="consistent")
-
-
-class Watched(Protocol):
-    """A key that a hold depends on."""
-
-    key: str
-    index: int
-    """To watch from."""
-    over: Signal
-    """Raised when it need not be watched any more."""
-    kept: KeptSession
-    directory: str | None
-    """The prefix of all keys of the hold, where it has more than this one."""
-
-    @property
-    def along(self) -> Sequence[Watched]:
-        """Other keys of the hold, which are looked at whenever a query for this one ends."""
-        ...
-
-    async def seen(self, io: IO, result: Result[KVPair | None], /, *, consistent: bool) -> None:
-        """Take note of a reading. Raises what stands in the way of making sure."""
-        ...
 
 
 class _Wait(ABC, Generic[T]):
@@ -173,6 +153,7 @@ class Watches:
         self._held: dict[Watched, None] = {}
         """The keys of holds that share readings."""
         self._watched_sessions: set[str] = set()
+        self._together: Together | None = None
         self._crowded_until = -math.inf
         self._reader = OnDemand(host, self._read, has_work=self._has_readings, name="shared readings")
 
@@ -228,6 +209,19 @@ class Watches:
             if seen is not None or io.now() >= deadline:
                 return seen
         return None
+
+    # -- groups
+
+    @property
+    def together(self) -> Together:
+        """The watches of groups, which have one query for all."""
+        if self._together is None:
+            from consul_coord.recipes.watch.together import Together  # many clients have no groups
+
+            with self._mutex:
+                if self._together is None:
+                    self._together = Together(self._host, self.longest, timeout=self._timeout)
+        return self._together
 
     # -- users' watches
 
@@ -300,6 +294,9 @@ class Watches:
 
     def watch(self, io: IO, watched: Watched) -> None:
         """Watch a key of a hold until that is over."""
+        if watched.is_member:
+            self.together.watch(watched)
+            return
         stop = Signal()
         if self._begin_query(stop, first=False):
             io.spawn(partial(self._follow, watched, stop), name=f"watch {watched.key}")

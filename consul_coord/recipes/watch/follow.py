@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Call
     from consul_coord.io import IO
     from consul_coord.models import Result
+    from consul_coord.recipes.watch.places import Sharing
 
 T = TypeVar("T")
 
@@ -63,6 +64,11 @@ class Longest(Protocol):
 
 class Bound(Protocol):
     """The bound on a client's blocking queries."""
+
+    @property
+    def together(self) -> Sharing:
+        """The watches of groups, which have one query for all."""
+        ...
 
     async def longest(self, io: IO, /, *, until: Signal | None) -> float:
         """Return how many seconds a query that begins now may last; ``until`` ends waiting for the answer."""
