@@ -1,4 +1,4 @@
-"""What is watched: the keys of holds, and the folders that somebody follows."""
+"""Places to be watched: the keys of holds, and the folders that somebody follows."""
 
 from __future__ import annotations
 

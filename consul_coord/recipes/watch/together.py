@@ -14,7 +14,7 @@ Rules
 - A query that waits is only given up when a place is added. It lasts no longer than the places have been the
   same, half a second at least: the agent goes on with a query that was given up.
 - A folder whose follower does not wait is kept for ``LINGER`` seconds: the follower reads what has changed,
-  and comes back. What changes meanwhile is noted. Later, its first wait begins with a look.
+  and comes back. Changes are noted meanwhile. Later, its first wait begins with a look.
 - Consul forgets after 15 minutes that something was deleted. So after a long silence a folder's index says
   nothing: all in it is to be read again.
 - After a failure the present state is asked for, and each place is looked at.
@@ -73,7 +73,7 @@ class _Cover:
         self.index = 0
         """To ask with; 0 for the present state, at once."""
         self.looked_at = 0
-        """The index by which its places were looked at; 0 for never, -1 when it was empty."""
+        """The index by which its places were looked at; 0 for never."""
         self.vain = 0
         self.failures = 0
         self.rests_until = -math.inf
@@ -243,20 +243,20 @@ class Together:
 
     async def _take(self, io: IO, cover: _Cover, answer: Result[tuple[str, ...]]) -> None:
         """Look at the places of a folder, if it has changed."""
-        index = answer.index if answer.value else -1
+        # Names may be hidden from the token: only the index counts.
         folders = [folder for folder in list(self._folders) if cover.has(folder.path)]
-        if index == cover.looked_at:
+        if answer.index == cover.looked_at:
             for folder in folders:
                 folder.hear(folder.at, io.now())
         else:
             before = [folder.at for folder in folders]
             for folder in folders:
                 if folder.path == cover.path:
-                    folder.hear(max(index, 0), io.now())
+                    folder.hear(answer.index if answer.value else 0, io.now())
             found = await self._look_at(io, self._held_in(cover))
             await self._look_into(io, [folder for folder in folders if folder.path != cover.path])
             self._judge(io, cover, useful=found or before != [folder.at for folder in folders])
-        cover.looked_at, cover.index = index, next_index(cover.index, answer.index)
+        cover.looked_at, cover.index = answer.index, next_index(cover.index, answer.index)
 
     def _judge(self, io: IO, cover: _Cover, *, useful: bool) -> None:
         """Take note of whether a change of a folder was one of a place in it."""

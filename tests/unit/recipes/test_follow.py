@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Request
     from consul_coord.io import IO
     from consul_coord.models import KVPair
+    from consul_coord.recipes.watch.places import Sharing
 
 PATH = "/v1/kv/k"
 
@@ -44,6 +45,10 @@ class Room:
     def end_query(self, stop: Signal) -> None:
         self.left += 1
         self.running.remove(stop)
+
+    @property
+    def together(self) -> Sharing:
+        raise AssertionError("it follows no group")
 
 
 def absent(index: int) -> Response:
