@@ -1,4 +1,6 @@
-"""Make the blocking facades from the async ones: ``python tools/make_sync.py``; ``--check`` only compares.
+"""Make the blocking facades and fakes from the async ones: ``python tools/make_sync.py``.
+
+``--check`` only compares.
 
 Rules
 - The async side is the source, as ``async`` and ``await`` can be dropped but not invented.
@@ -15,9 +17,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE, MADE = Path("consul_coord/aio"), Path("consul_coord/sync")
+AIO, SYNC, FAKES = Path("consul_coord/aio"), Path("consul_coord/sync"), Path("consul_coord/testing/fakes")
 
-NAMES = (
+_FACADES = (
     "blocks",
     "election",
     "endpoints",
@@ -33,7 +35,10 @@ NAMES = (
     "session",
     "watch",
 )
-"""The modules that are made."""
+MADE = {SYNC / f"{name}.py": AIO / f"{name}.py" for name in _FACADES} | {
+    FAKES / "blocking.py": FAKES / "coroutine.py"
+}
+"""The modules that are made, with their sources."""
 
 TABLE = (
     # the language
@@ -50,6 +55,8 @@ TABLE = (
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basync_(?=every\b|leader\b|observe\b)", ""),
     (r"\bconsul_coord\.aio\b", "consul_coord.sync"),
+    (r"\bfakes\.tasks\b", "fakes.threads"),
+    (r"``tasks``", "``threads``"),
     # words
     (r"\bcode on an event loop\b", "blocking code"),
     (r"\bfor event loops\b", "for blocking code"),
@@ -59,18 +66,17 @@ TABLE = (
 """What stands in the source, as a regular expression, and what is put in its place."""
 
 
-def head(name: str) -> str:
+def head(path: Path) -> str:
     """Return the first line of a made file."""
-    return f"# Made from {SOURCE / name}.py by `python tools/make_sync.py`: change that one.\n"
+    return f"# Made from {MADE[path]} by `python tools/make_sync.py`: change that one.\n"
 
 
-def made(name: str, source: str) -> str:
+def made(path: Path, source: str) -> str:
     """Return what is to stand in a made file."""
     for pattern, replacement in TABLE:
         source = re.sub(pattern, replacement, source)
-    path = str(MADE / f"{name}.py")
-    sort = ("check", "--quiet", "--fix-only", "--select", "F401,I001", "--stdin-filename", path, "-")
-    return _ruff(_ruff(head(name) + source, sort), ("format", "--stdin-filename", path, "-"))
+    sort = ("check", "--quiet", "--fix-only", "--select", "F401,I001", "--stdin-filename", str(path), "-")
+    return _ruff(_ruff(head(path) + source, sort), ("format", "--stdin-filename", str(path), "-"))
 
 
 def _ruff(text: str, arguments: tuple[str, ...]) -> str:
@@ -82,9 +88,7 @@ def _ruff(text: str, arguments: tuple[str, ...]) -> str:
 
 def stale() -> dict[Path, str]:
     """Return the made files that are not as they should be, with what is to stand in them."""
-    wanted = {
-        MADE / f"{name}.py": made(name, (ROOT / SOURCE / f"{name}.py").read_text("utf-8")) for name in NAMES
-    }
+    wanted = {path: made(path, (ROOT / source).read_text("utf-8")) for path, source in MADE.items()}
     return {
         path: text
         for path, text in wanted.items()

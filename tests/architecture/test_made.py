@@ -16,19 +16,18 @@ def test_made_files_are_what_their_sources_make() -> None:
 
 def test_every_file_that_says_it_is_made_is() -> None:
     heads = {
-        path.name: path.read_text("utf-8").partition("\n")[0] + "\n"
-        for path in (make_sync.ROOT / make_sync.MADE).glob("*.py")
+        path.relative_to(make_sync.ROOT): path.read_text("utf-8").partition("\n")[0] + "\n"
+        for path in (make_sync.ROOT / "consul_coord").rglob("*.py")
     }
-    made = {name for name, first in heads.items() if first.startswith("# Made ")}
-    assert made == {f"{name}.py" for name in make_sync.NAMES}
-    assert {heads[f"{name}.py"] for name in make_sync.NAMES} == {*map(make_sync.head, make_sync.NAMES)}
+    made = {path: first for path, first in heads.items() if first.startswith("# Made ")}
+    assert made == {path: make_sync.head(path) for path in make_sync.MADE}
 
 
 def test_nothing_of_the_event_loop_is_left_in_a_made_file() -> None:
-    for name in make_sync.NAMES:
-        text = (make_sync.ROOT / make_sync.MADE / f"{name}.py").read_text("utf-8").partition("\n")[2]
+    for path in make_sync.MADE:
+        text = (make_sync.ROOT / path).read_text("utf-8").partition("\n")[2]
         ast.parse(text)
-        assert re.findall(r"Async|\bawait\b|Await|\baio\b", text) == [], name
+        assert re.findall(r"Async|\bawait\b|Await|\baio\b", text) == [], path
 
 
 @pytest.mark.parametrize(
@@ -45,4 +44,4 @@ def test_nothing_of_the_event_loop_is_left_in_a_made_file() -> None:
     ],
 )
 def test_the_step_drops_what_only_coroutines_need(source: str, expected: str) -> None:
-    assert make_sync.made("lock", source).split("\n", 1)[1].strip() == expected
+    assert make_sync.made(make_sync.SYNC / "lock.py", source).split("\n", 1)[1].strip() == expected

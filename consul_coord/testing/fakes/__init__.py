@@ -17,14 +17,22 @@ For that there is the embedded server (the fixture ``consul_server``), which sta
 
 from __future__ import annotations
 
-from consul_coord.testing.fakes.blocking import FakeElection, FakeHold, FakeLock, FakeSemaphore
+from consul_coord.testing.fakes.blocking import (
+    FakeElection,
+    FakeHold,
+    FakeLock,
+    FakeOnce,
+    FakeOnceRun,
+    FakeSemaphore,
+)
 from consul_coord.testing.fakes.coroutine import (
     AsyncFakeElection,
     AsyncFakeHold,
     AsyncFakeLock,
+    AsyncFakeOnce,
+    AsyncFakeOnceRun,
     AsyncFakeSemaphore,
 )
-from consul_coord.testing.fakes.jobs import AsyncFakeOnce, AsyncFakeOnceRun, FakeOnce, FakeOnceRun
 
 __all__ = [
     "AsyncFakeElection",

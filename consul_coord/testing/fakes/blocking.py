@@ -1,13 +1,16 @@
-"""Fakes for blocking code; any number of threads may use one."""
+# Made from consul_coord/testing/fakes/coroutine.py by `python tools/make_sync.py`: change that one.
+"""Fakes for blocking code; ``holding`` has what they do, and ``threads`` how they wait."""
 
 from __future__ import annotations
 
 import functools
-import threading
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from consul_coord.errors import AcquireCancelled, LeadershipLost
+from consul_coord.errors import AcquireCancelled, LeadershipLost, LockLost
 from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.models.once import OnceResult
 from consul_coord.testing.fakes.holding import (
     BaseElection,
     BaseHold,
@@ -17,9 +20,12 @@ from consul_coord.testing.fakes.holding import (
     raised_within,
     slices,
 )
+from consul_coord.testing.fakes.jobs import BaseOnce
+from consul_coord.testing.fakes.threads import Block, News, current_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
     from types import TracebackType
     from typing import Self
 
@@ -32,9 +38,9 @@ P = ParamSpec("P")
 class FakeLossEvent:
     """Tells of the loss of one fake hold."""
 
-    def __init__(self, hold: FakeHold, changed: threading.Condition) -> None:
+    def __init__(self, hold: FakeHold, news: News) -> None:
         self._hold = hold
-        self._changed = changed
+        self._news = news
 
     def is_set(self) -> bool:
         """Return whether it is lost."""
@@ -42,22 +48,21 @@ class FakeLossEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is lost, at most ``timeout`` seconds; return whether it is, also when released."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._hold.is_held, timeout)
+        self._news.wait_for(lambda: not self._hold.is_held, timeout)
         return self.is_set()
 
 
 class FakeHold(BaseHold):
     """A hold of a fake: a ``HoldLike``."""
 
-    def __init__(self, slots: Place, fence: int, owner: object, *, changed: threading.Condition) -> None:
+    def __init__(self, slots: Place, fence: int, owner: object, *, news: News) -> None:
         super().__init__(slots, fence, owner)
-        self._changed = changed
+        self._news = news
 
     @property
     def lost(self) -> FakeLossEvent:
         """The event to wait on for a loss."""
-        return FakeLossEvent(self, self._changed)
+        return FakeLossEvent(self, self._news)
 
     def ensure(self, seconds: float) -> None:  # noqa: ARG002 - any lease is long enough here
         """Raise LockLost if it was lost, NotHeld if it was released."""
@@ -71,26 +76,25 @@ class FakeHold(BaseHold):
 class FakeLeadership(BaseLeadership, FakeHold):
     """A leadership of a fake election."""
 
+    _block: Block
+
     def __enter__(self) -> Self:
+        self._block = Block(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _leave(self, error)
+    ) -> bool:
+        return self._block.leave(kind, error, trace)
 
 
 class FakeLock(BaseLock[FakeHold]):
-    """A lock that excludes the threads of this process from each other: a ``LockLike``."""
+    """A lock that excludes the threads or tasks of this process from each other: a ``LockLike``."""
 
     def __init__(self, key: str = "fake", *, limit: int = 1) -> None:
-        super().__init__(key, limit=limit, changed=self._wake)
-        self._changed = threading.Condition(self._slots.mutex)
-        self._entered: dict[object, list[FakeHold]] = {}
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        self._news = News()
+        super().__init__(key, limit=limit, changed=self._news.tell)
+        self._entered: dict[object, list[Block]] = {}
 
     def acquire(
         self,
@@ -102,7 +106,7 @@ class FakeLock(BaseLock[FakeHold]):
         """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
 
         ``max_hold`` ends nothing: a test does, by ``lose(LossReason.MAX_HOLD)``. Raises AcquireTimeout,
-        AcquireCancelled, and AlreadyHeld when this thread has it.
+        AcquireCancelled, and AlreadyHeld when this thread or task has it.
         """
         return self._acquire(1, timeout, cancel)
 
@@ -114,39 +118,38 @@ class FakeLock(BaseLock[FakeHold]):
         taken: list[FakeHold] = []
 
         def over() -> bool:
-            hold = self._try(permits)
+            hold = self._take(permits)
             taken.extend([] if hold is None else [hold])
             return hold is not None or stopped()
 
         def stopped() -> bool:
             return self._slots.cancelled != cancelled or (cancel is not None and cancel.is_set())
 
-        with self._changed:
-            for seconds in slices(timeout, look=cancel is not None):
-                if self._changed.wait_for(over, seconds):
-                    break
+        for seconds in slices(timeout, look=cancel is not None):
+            if over() or self._news.wait_for(over, seconds):
+                break
         if taken:
             return taken[0]
         raise self._slots.stopped() if stopped() else self._slots.timeout()
 
     def _refuse_second(self) -> None:
-        self._slots.refuse_second(threading.current_thread())
+        self._slots.refuse_second(current_owner())
 
-    def try_acquire(self, *, max_hold: float | None = None) -> FakeHold | None:  # noqa: ARG002 - no time passes in a fake
-        """Take it if it is free, else return None. Raises AlreadyHeld when this thread has it."""
-        return self._try(1)
-
-    def _try(self, permits: int) -> FakeHold | None:
-        self._refuse_second()
-        owner = threading.current_thread()
+    def _take(self, permits: int) -> FakeHold | None:
+        owner = current_owner()
         return self._slots.take(lambda fence: self._made(fence, owner), permits=permits)
 
     def _made(self, fence: int, owner: object) -> FakeHold:
-        return FakeHold(self._slots, fence, owner, changed=self._changed)
+        return FakeHold(self._slots, fence, owner, news=self._news)
+
+    def try_acquire(self, *, max_hold: float | None = None) -> FakeHold | None:  # noqa: ARG002 - no time passes in a fake
+        """Take it if it is free, else return None. Raises AlreadyHeld when this thread or task has it."""
+        self._refuse_second()
+        return self._take(1)
 
     def release(self) -> ReleaseOutcome:
-        """Give up the hold of the calling thread. Raises NotHeld."""
-        return self._slots.own(threading.current_thread()).release()
+        """Give up the hold of the calling thread or task. Raises NotHeld."""
+        return self._slots.own(current_owner()).release()
 
     def hold(
         self,
@@ -156,7 +159,10 @@ class FakeLock(BaseLock[FakeHold]):
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> FakeHeld:
-        """Return a context manager that takes it and releases it."""
+        """Return a context manager that takes it and releases it.
+
+        On an event loop, a loss cancels the block.
+        """
         return FakeHeld(functools.partial(self._acquire, 1, timeout, cancel))
 
     def run(
@@ -185,21 +191,21 @@ class FakeLock(BaseLock[FakeHold]):
 
     def __enter__(self) -> FakeHold:
         hold = self.acquire()
-        self._entered.setdefault(threading.current_thread(), []).append(hold)
+        self._entered.setdefault(current_owner(), []).append(Block(hold))
         return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        entered = self._entered[threading.current_thread()]
-        hold = entered.pop()
+        entered = self._entered[current_owner()]
+        block = entered.pop()
         if not entered:
-            del self._entered[threading.current_thread()]
-        _leave(hold, error)
+            del self._entered[current_owner()]
+        block.leave(kind, error, trace)
 
 
 class FakeSemaphore(FakeLock):
-    """A semaphore for the threads of this process; one thread may hold several permits."""
+    """A semaphore for the threads or tasks of this process; each may hold several permits."""
 
     def __init__(self, prefix: str = "fake", limit: int = 1) -> None:
         super().__init__(prefix, limit=limit)
@@ -219,9 +225,14 @@ class FakeSemaphore(FakeLock):
         """
         return self._acquire(permits, timeout, cancel)
 
-    def try_acquire(self, *, permits: int = 1, max_hold: float | None = None) -> FakeHold | None:  # noqa: ARG002 - no time passes in a fake
+    def try_acquire(
+        self,
+        *,
+        permits: int = 1,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+    ) -> FakeHold | None:
         """Take them if they are free, else return None. Raises InvalidArgument."""
-        return self._try(permits)
+        return self._take(permits)
 
     def hold(
         self,
@@ -232,7 +243,10 @@ class FakeSemaphore(FakeLock):
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> FakeHeld:
-        """Return a context manager that takes them and releases them."""
+        """Return a context manager that takes them and releases them.
+
+        On an event loop, a loss cancels the block.
+        """
         return FakeHeld(functools.partial(self._acquire, permits, timeout, cancel))
 
     def run(
@@ -265,7 +279,9 @@ class FakeSemaphore(FakeLock):
         """Refuse nothing."""
 
 
-def _wrapping(hold: Callable[[], FakeHeld]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def _wrapping(
+    hold: Callable[[], FakeHeld],
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -282,34 +298,31 @@ class FakeHeld:
 
     def __init__(self, take: Callable[[], FakeHold]) -> None:
         self._take = take
-        self._held: list[FakeHold] = []
+        self._blocks: list[Block] = []
 
     def __enter__(self) -> FakeHold:
-        self._held.append(self._take())
-        return self._held[-1]
+        hold = self._take()
+        self._blocks.append(Block(hold))
+        return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _leave(self._held.pop(), error)
+        self._blocks.pop().leave(kind, error, trace)
 
 
 class FakeElection(BaseElection[FakeLeadership]):
-    """A candidate that is elected when the test says so: an ``ElectionLike``.
+    """A candidate that is elected when the test says so: a ``ElectionLike``.
 
     ``leads``: whether it is elected as soon as it is started.
     """
 
     def __init__(self, key: str = "fake", *, leads: bool = True) -> None:
-        super().__init__(key, leads=leads, changed=self._wake)
-        self._changed = threading.Condition(self._slots.mutex)
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        self._news = News()
+        super().__init__(key, leads=leads, changed=self._news.tell)
 
     def _made(self, fence: int) -> FakeLeadership:
-        return FakeLeadership(self._slots, fence, self, changed=self._changed)
+        return FakeLeadership(self._slots, fence, self, news=self._news)
 
     def start(self) -> None:
         """Begin to be a candidate; harmless when it is one."""
@@ -324,16 +337,14 @@ class FakeElection(BaseElection[FakeLeadership]):
 
         Raises AcquireTimeout, and AcquireCancelled when it was not started or is stopped.
         """
-        with self._changed:
-            self._changed.wait_for(self._is_over, timeout)
+        self._news.wait_for(self._is_over, timeout)
         return self._waited_for()
 
     def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
         """Return why the latest leadership has ended. Raises TimeoutError, NotHeld when there was none."""
         latest = self._last()
-        with self._changed:
-            if not self._changed.wait_for(lambda: not latest.is_held, timeout):
-                raise TimeoutError
+        if not self._news.wait_for(lambda: not latest.is_held, timeout):
+            raise TimeoutError
         return latest.reason or LossReason.RESIGNED
 
     def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:  # noqa: ARG002 - as a real one's
@@ -345,12 +356,12 @@ class FakeElection(BaseElection[FakeLeadership]):
         fn: Callable[[FakeLeadership], object],
         *,
         until: Callable[[], bool] | None = None,
-        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+        interrupt: bool = False,  # noqa: ARG002 - as a real one's
     ) -> None:
         """Call ``fn(leadership)`` whenever elected, until stopped or ``until()`` is true after a call.
 
-        Unlike a real one it lets an exception of ``fn`` out, so that a test sees it; LeadershipLost ends a
-        term.
+        LeadershipLost ends a term; on an event loop, a loss cancels ``fn``. Unlike a real one it lets an
+        exception of ``fn`` out, so that a test sees it.
         """
         if self._started:
             self._run(fn, until)
@@ -383,8 +394,114 @@ class FakeElection(BaseElection[FakeLeadership]):
         self.stop()
 
 
-def _leave(hold: FakeHold, error: BaseException | None) -> None:
-    hold.release()
-    lost = hold.error_at_exit(error)
-    if lost is not None:
-        raise lost from error
+class FakeOnceRun(FakeHold):
+    """The right to run one slot of a fake job now: a ``OnceRunLike``."""
+
+    once: FakeOnce
+    slot: str = ""
+    """The slot to run."""
+
+    def record(self, *, failed: bool = False) -> OnceResult[Any]:
+        """Record that the run has succeeded, or ``failed``. Raises LockLost, NotHeld."""
+        self.check()
+        finish = self.once._finish  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return finish(self.slot, self.fence, failed=failed)
+
+
+class _JobLock(FakeLock):
+    """The lock of a fake job."""
+
+    def _made(self, fence: int, owner: object) -> FakeOnceRun:
+        return FakeOnceRun(self._slots, fence, owner, news=self._news)
+
+
+class FakeOnce(BaseOnce):
+    """A job that runs once in each slot, for the threads or tasks of this process: a ``OnceLike``."""
+
+    def __init__(
+        self,
+        key: str = "fake",
+        *,
+        value: str = "fake",
+        retry_failed: bool = True,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(key, value=value, retry_failed=retry_failed, wall=wall)
+        self._lock = _JobLock(key)
+
+    def run(
+        self,
+        fn: Callable[[FakeOnceRun], T],
+        *,
+        slot: str | None = None,
+        period: float | timedelta | None = None,
+        align: bool = True,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+    ) -> OnceResult[T]:
+        """Call ``fn(run)`` if no run of this slot, or of a later one, has succeeded yet; see ``Once``.
+
+        On an event loop, a loss cancels ``fn``.
+        """
+        begun = self.begin(slot=slot, period=period, align=align, timeout=timeout)
+        if isinstance(begun, OnceResult):
+            return begun
+
+        def taken() -> FakeHold:
+            return begun
+
+        result: OnceResult[T] | None = None
+        try:
+            with FakeHeld(taken):
+                try:
+                    value = fn(begun)
+                except Exception:
+                    if begun.is_held:
+                        begun.record(failed=True)
+                    raise
+                result = replace(begun.record(), value=value)
+        except LockLost:
+            if result is None:
+                raise
+        assert result is not None, "a block whose body was cut short raises"
+        return result
+
+    def begin(
+        self,
+        *,
+        slot: str | None = None,
+        period: float | timedelta | None = None,
+        align: bool = True,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+    ) -> FakeOnceRun | OnceResult[Any]:
+        """Return the right to run now or, if the slot has had its turn, what is recorded of that."""
+        ask = self._asked(slot, period, align=align)
+        verdict = self._verdict(ask)
+        if isinstance(verdict, OnceResult):
+            return verdict
+        run = self._lock.acquire(timeout=timeout)
+        assert isinstance(run, FakeOnceRun)
+        verdict = self._verdict(ask)
+        if isinstance(verdict, OnceResult):
+            run.release()
+            return verdict
+        run.once, run.slot = self, verdict
+        return run
+
+    def last(self) -> OnceResult[Any] | None:
+        """Return what is recorded of the last run, or None before the first."""
+        return self._last()
+
+    def forget(self) -> bool:
+        """Delete the record; return whether there was one."""
+        return self._forget()
+
+    def cancel(self) -> None:
+        """End all calls that wait, with AcquireCancelled."""
+        self._lock.cancel()
+
+    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
+        """Let the run that is under way lose its lock."""
+        self._lock.lose(reason)

@@ -1,15 +1,15 @@
-"""Fakes for event loops, on asyncio and trio; the tasks of one loop may use one."""
+"""Fakes for event loops; ``holding`` has what they do, and ``tasks`` how they wait."""
 
 from __future__ import annotations
 
 import functools
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import anyio
-from anyio import CancelScope, get_current_task
-
-from consul_coord.errors import AcquireCancelled, LeadershipLost
+from consul_coord.errors import AcquireCancelled, LeadershipLost, LockLost
 from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.models.once import OnceResult
 from consul_coord.testing.fakes.holding import (
     BaseElection,
     BaseHold,
@@ -19,9 +19,12 @@ from consul_coord.testing.fakes.holding import (
     raised_within,
     slices,
 )
+from consul_coord.testing.fakes.jobs import BaseOnce
+from consul_coord.testing.fakes.tasks import Block, News, current_owner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
+    from datetime import timedelta
     from types import TracebackType
     from typing import Self
 
@@ -29,29 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
-class News:
-    """Wakes all tasks that wait when something has changed."""
-
-    def __init__(self) -> None:
-        self._events: list[anyio.Event] = []
-
-    def tell(self) -> None:
-        """Wake them."""
-        events, self._events = self._events, []
-        for event in events:
-            event.set()
-
-    async def wait_for(self, look: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until ``look()`` is true, at most ``timeout`` seconds; return whether it is."""
-        with anyio.move_on_after(timeout):
-            while not look():
-                event = anyio.Event()
-                self._events.append(event)
-                await event.wait()
-            return True
-        return look()
 
 
 class AsyncFakeLossEvent:
@@ -92,34 +72,6 @@ class AsyncFakeHold(BaseHold):
         return self.give_up()
 
 
-class Block:
-    """The body of an ``async with``: cancelled at the loss of its hold, as a real one's."""
-
-    def __init__(self, hold: AsyncFakeHold) -> None:
-        self._hold = hold
-        self._scope = CancelScope()
-        self._scope.__enter__()
-        self._leaving = False
-        hold.on_lost(self._cancel)
-
-    def _cancel(self, _reason: LossReason) -> None:
-        if not self._leaving:
-            self._scope.cancel()
-
-    def leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        """Release, then raise LockLost if that is due; return whether our own cancellation ends here."""
-        self._leaving = True
-        self._hold.give_up()
-        swallowed = bool(self._scope.__exit__(kind, error, trace))
-        raised = None if swallowed else error
-        lost = self._hold.error_at_exit(raised)
-        if lost is not None:
-            raise lost from raised
-        return swallowed
-
-
 class AsyncFakeLeadership(BaseLeadership, AsyncFakeHold):
     """A leadership of a fake election."""
 
@@ -136,7 +88,7 @@ class AsyncFakeLeadership(BaseLeadership, AsyncFakeHold):
 
 
 class AsyncFakeLock(BaseLock[AsyncFakeHold]):
-    """A lock that excludes the tasks of this loop from each other: an ``AsyncLockLike``."""
+    """A lock that excludes the threads or tasks of this process from each other: an ``AsyncLockLike``."""
 
     def __init__(self, key: str = "fake", *, limit: int = 1) -> None:
         self._news = News()
@@ -153,7 +105,7 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
 
         ``max_hold`` ends nothing: a test does, by ``lose(LossReason.MAX_HOLD)``. Raises AcquireTimeout,
-        AcquireCancelled, and AlreadyHeld when this task has it.
+        AcquireCancelled, and AlreadyHeld when this thread or task has it.
         """
         return await self._acquire(1, timeout, cancel)
 
@@ -180,23 +132,23 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         raise self._slots.stopped() if stopped() else self._slots.timeout()
 
     def _refuse_second(self) -> None:
-        self._slots.refuse_second(get_current_task().id)
+        self._slots.refuse_second(current_owner())
 
     def _take(self, permits: int) -> AsyncFakeHold | None:
-        owner = get_current_task().id
+        owner = current_owner()
         return self._slots.take(lambda fence: self._made(fence, owner), permits=permits)
 
     def _made(self, fence: int, owner: object) -> AsyncFakeHold:
         return AsyncFakeHold(self._slots, fence, owner, news=self._news)
 
     async def try_acquire(self, *, max_hold: float | None = None) -> AsyncFakeHold | None:  # noqa: ARG002 - no time passes in a fake
-        """Take it if it is free, else return None. Raises AlreadyHeld when this task has it."""
+        """Take it if it is free, else return None. Raises AlreadyHeld when this thread or task has it."""
         self._refuse_second()
         return self._take(1)
 
     async def release(self) -> ReleaseOutcome:
-        """Give up the hold of the calling task. Raises NotHeld."""
-        return await self._slots.own(get_current_task().id).release()
+        """Give up the hold of the calling thread or task. Raises NotHeld."""
+        return await self._slots.own(current_owner()).release()
 
     def hold(
         self,
@@ -206,7 +158,10 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> AsyncFakeHeld:
-        """Return a context manager that takes it, cancels its block at a loss, and releases it."""
+        """Return a context manager that takes it and releases it.
+
+        On an event loop, a loss cancels the block.
+        """
         return AsyncFakeHeld(functools.partial(self._acquire, 1, timeout, cancel))
 
     async def run(
@@ -230,26 +185,26 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
-        """Return a decorator that makes a coroutine function hold it while it runs."""
+        """Return a decorator that makes a function hold it while it runs."""
         return _wrapping(lambda: self.hold(timeout=timeout, cancel=cancel))
 
     async def __aenter__(self) -> AsyncFakeHold:
         hold = await self.acquire()
-        self._entered.setdefault(get_current_task().id, []).append(Block(hold))
+        self._entered.setdefault(current_owner(), []).append(Block(hold))
         return hold
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        entered = self._entered[get_current_task().id]
+        entered = self._entered[current_owner()]
         block = entered.pop()
         if not entered:
-            del self._entered[get_current_task().id]
+            del self._entered[current_owner()]
         block.leave(kind, error, trace)
 
 
 class AsyncFakeSemaphore(AsyncFakeLock):
-    """A semaphore for the tasks of this loop; one task may hold several permits."""
+    """A semaphore for the threads or tasks of this process; each may hold several permits."""
 
     def __init__(self, prefix: str = "fake", limit: int = 1) -> None:
         super().__init__(prefix, limit=limit)
@@ -287,7 +242,10 @@ class AsyncFakeSemaphore(AsyncFakeLock):
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> AsyncFakeHeld:
-        """Return a context manager that takes them, cancels its block at a loss, and releases them."""
+        """Return a context manager that takes them and releases them.
+
+        On an event loop, a loss cancels the block.
+        """
         return AsyncFakeHeld(functools.partial(self._acquire, permits, timeout, cancel))
 
     async def run(
@@ -313,7 +271,7 @@ class AsyncFakeSemaphore(AsyncFakeLock):
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
-        """Return a decorator that makes a coroutine function hold them while it runs."""
+        """Return a decorator that makes a function hold them while it runs."""
         return _wrapping(lambda: self.hold(permits=permits, timeout=timeout, cancel=cancel))
 
     def _refuse_second(self) -> None:
@@ -397,11 +355,12 @@ class AsyncFakeElection(BaseElection[AsyncFakeLeadership]):
         fn: Callable[[AsyncFakeLeadership], Awaitable[object]],
         *,
         until: Callable[[], bool] | None = None,
-        interrupt: bool = False,  # noqa: ARG002 - a leader is cancelled in any case
+        interrupt: bool = False,  # noqa: ARG002 - as a real one's
     ) -> None:
         """Await ``fn(leadership)`` whenever elected, until stopped or ``until()`` is true after a call.
 
-        A loss cancels ``fn``. Unlike a real one it lets an exception of ``fn`` out, so that a test sees it.
+        LeadershipLost ends a term; on an event loop, a loss cancels ``fn``. Unlike a real one it lets an
+        exception of ``fn`` out, so that a test sees it.
         """
         if self._started:
             await self._run(fn, until)
@@ -434,3 +393,116 @@ class AsyncFakeElection(BaseElection[AsyncFakeLeadership]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+class AsyncFakeOnceRun(AsyncFakeHold):
+    """The right to run one slot of a fake job now: an ``AsyncOnceRunLike``."""
+
+    once: AsyncFakeOnce
+    slot: str = ""
+    """The slot to run."""
+
+    async def record(self, *, failed: bool = False) -> OnceResult[Any]:
+        """Record that the run has succeeded, or ``failed``. Raises LockLost, NotHeld."""
+        self.check()
+        finish = self.once._finish  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return finish(self.slot, self.fence, failed=failed)
+
+
+class _JobLock(AsyncFakeLock):
+    """The lock of a fake job."""
+
+    def _made(self, fence: int, owner: object) -> AsyncFakeOnceRun:
+        return AsyncFakeOnceRun(self._slots, fence, owner, news=self._news)
+
+
+class AsyncFakeOnce(BaseOnce):
+    """A job that runs once in each slot, for the threads or tasks of this process: an ``AsyncOnceLike``."""
+
+    def __init__(
+        self,
+        key: str = "fake",
+        *,
+        value: str = "fake",
+        retry_failed: bool = True,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(key, value=value, retry_failed=retry_failed, wall=wall)
+        self._lock = _JobLock(key)
+
+    async def run(
+        self,
+        fn: Callable[[AsyncFakeOnceRun], Awaitable[T]],
+        *,
+        slot: str | None = None,
+        period: float | timedelta | None = None,
+        align: bool = True,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
+    ) -> OnceResult[T]:
+        """Await ``fn(run)`` if no run of this slot, or of a later one, has succeeded yet; see ``AsyncOnce``.
+
+        On an event loop, a loss cancels ``fn``.
+        """
+        begun = await self.begin(slot=slot, period=period, align=align, timeout=timeout)
+        if isinstance(begun, OnceResult):
+            return begun
+
+        async def taken() -> AsyncFakeHold:
+            return begun
+
+        result: OnceResult[T] | None = None
+        try:
+            async with AsyncFakeHeld(taken):
+                try:
+                    value = await fn(begun)
+                except Exception:
+                    if begun.is_held:
+                        await begun.record(failed=True)
+                    raise
+                result = replace(await begun.record(), value=value)
+        except LockLost:
+            if result is None:
+                raise
+        assert result is not None, "a block whose body was cut short raises"
+        return result
+
+    async def begin(
+        self,
+        *,
+        slot: str | None = None,
+        period: float | timedelta | None = None,
+        align: bool = True,
+        timeout: float | None = None,
+        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+    ) -> AsyncFakeOnceRun | OnceResult[Any]:
+        """Return the right to run now or, if the slot has had its turn, what is recorded of that."""
+        ask = self._asked(slot, period, align=align)
+        verdict = self._verdict(ask)
+        if isinstance(verdict, OnceResult):
+            return verdict
+        run = await self._lock.acquire(timeout=timeout)
+        assert isinstance(run, AsyncFakeOnceRun)
+        verdict = self._verdict(ask)
+        if isinstance(verdict, OnceResult):
+            await run.release()
+            return verdict
+        run.once, run.slot = self, verdict
+        return run
+
+    async def last(self) -> OnceResult[Any] | None:
+        """Return what is recorded of the last run, or None before the first."""
+        return self._last()
+
+    async def forget(self) -> bool:
+        """Delete the record; return whether there was one."""
+        return self._forget()
+
+    def cancel(self) -> None:
+        """End all calls that wait, with AcquireCancelled."""
+        self._lock.cancel()
+
+    def lose(self, reason: LossReason = LossReason.EXPIRED) -> None:
+        """Let the run that is under way lose its lock."""
+        self._lock.lose(reason)
