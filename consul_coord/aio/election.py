@@ -345,8 +345,9 @@ class AsyncLeaderElection:
         """Resign, and let the candidate with this session, one of ``candidates()``, lead next.
 
         The others let it go first, for 5 s at most. Candidates of other clients ignore this. Raises
-        SessionNotFound if no such candidate waits, and then goes on leading. Raises NotHeld, LeadershipLost,
-        and the errors of the requests.
+        SessionNotFound if no such candidate waits, and ValueTooLarge if the candidate right before it has a
+        value of more than about 190 kB, and then goes on leading. Raises NotHeld, LeadershipLost, and the
+        errors of the requests.
         """
         candidacy, hold = recipe.leadership_of(self._current(), self._runner.now(), key=self.key)
         await self._runner.call(recipe.transfer, candidacy, hold, session)

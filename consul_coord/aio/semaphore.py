@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio.blocks import AsyncHeld, AsyncHoldable, wrapping
 from consul_coord.aio.client import AsyncClient
-from consul_coord.aio.driver import current_owner
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
@@ -150,13 +149,11 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
         """
         what = self._semaphore.of(permits)
         # As ``acquire`` of a lock: one frame less in each traceback.
-        core, owner, waiting = self._runner.core, current_owner(), Waiting(self._semaphore, cancel)
+        core, waiting = self._runner.core, Waiting(self._semaphore, cancel)
         handle = await self._runner.run(
             waiting, acquire, core, what, timeout=timeout, max_hold=max_hold, waiting=waiting
         )
-        permit = self._view(self._runner, core, handle.grant, handle)
-        self._semaphore.owners.keep(owner, handle)
-        return permit
+        return self._kept(core, handle)
 
     async def try_acquire(self, *, permits: int = 1, max_hold: float | None = None) -> AsyncPermit | None:
         """Acquire ``permits`` slots if so many are free; return None if not, or while others wait for slots.

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consul_coord.models import ReleaseOutcome
+    from consul_coord.recipes.client import ClientState
     from consul_coord.recipes.contend.recipe import Acquirable, Flag, Owners, Recipe
+    from consul_coord.recipes.hold.grant import Handle
     from consul_coord.sync.hold import Hold
     from consul_coord.sync.runner import Runner
 
@@ -144,12 +146,16 @@ class Holdable(Generic[H]):
         SemaphoreLimitConflict if the record has another limit, and DecodeError if it can't be parsed. Raises
         ClientClosed and the errors of the requests.
         """
-        core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe, cancel)
+        core, waiting = self._runner.core, Waiting(self._recipe, cancel)
         handle = self._runner.run(
             waiting, acquire, core, self._recipe, timeout=timeout, max_hold=max_hold, waiting=waiting
         )
+        return self._kept(core, handle)
+
+    def _kept(self, core: ClientState, handle: Handle) -> H:
+        """Return a hold that the calling thread or task keeps from now on."""
         hold = self._view(self._runner, core, handle.grant, handle)
-        self._recipe.owners.keep(owner, handle)
+        self._recipe.owners.keep(current_owner(), handle)
         return hold
 
     def try_acquire(self, *, max_hold: float | None = None) -> H | None:
@@ -162,13 +168,9 @@ class Holdable(Generic[H]):
 
     def _try_acquire(self, what: Acquirable, *, max_hold: float | None) -> H | None:
         """Acquire at once, for the calling thread or task to keep; None when that can't be done."""
-        core, owner, waiting = self._runner.core, current_owner(), Waiting(self._recipe)
+        core, waiting = self._runner.core, Waiting(self._recipe)
         handle = self._runner.run(waiting, try_acquire, core, what, max_hold=max_hold)
-        if handle is None:
-            return None
-        hold = self._view(self._runner, core, handle.grant, handle)
-        self._recipe.owners.keep(owner, handle)
-        return hold
+        return None if handle is None else self._kept(core, handle)
 
     def release(self) -> ReleaseOutcome:
         """Release the latest hold of the calling thread or task, as ``Hold.release`` does. Raises NotHeld."""

@@ -14,7 +14,6 @@ from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.sync.blocks import Held, Holdable, wrapping
 from consul_coord.sync.client import Client
-from consul_coord.sync.driver import current_owner
 from consul_coord.sync.hold import Hold
 
 if TYPE_CHECKING:
@@ -151,13 +150,11 @@ class Semaphore(Holdable[Permit]):
         """
         what = self._semaphore.of(permits)
         # As ``acquire`` of a lock: one frame less in each traceback.
-        core, owner, waiting = self._runner.core, current_owner(), Waiting(self._semaphore, cancel)
+        core, waiting = self._runner.core, Waiting(self._semaphore, cancel)
         handle = self._runner.run(
             waiting, acquire, core, what, timeout=timeout, max_hold=max_hold, waiting=waiting
         )
-        permit = self._view(self._runner, core, handle.grant, handle)
-        self._semaphore.owners.keep(owner, handle)
-        return permit
+        return self._kept(core, handle)
 
     def try_acquire(self, *, permits: int = 1, max_hold: float | None = None) -> Permit | None:
         """Acquire ``permits`` slots if so many are free; return None if not, or while others wait for slots.

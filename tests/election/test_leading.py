@@ -24,6 +24,7 @@ from consul_coord import (
     SessionNotFound,
     TxnFailed,
     TxnOp,
+    ValueTooLarge,
     leader,
 )
 from consul_coord.events import Elected, Failed, Resigned
@@ -295,6 +296,22 @@ def test_the_next_in_the_queue_can_be_the_heir(stand: Stand) -> None:
     queued(first, 1)
     first.transfer_to(first.candidates()[0].session)
     second.wait_for_leadership(timeout=PATIENCE)
+
+
+def test_an_heir_behind_a_value_too_large_to_pass_is_refused_and_nothing_given_up(stand: Stand) -> None:
+    first = stand()
+    first.wait_for_leadership(timeout=PATIENCE)
+    for number, value in enumerate(["x" * 200_000, "heir"], 1):
+        stand(value=value)
+        queued(first, number)
+    large, heir = first.candidates()
+    with pytest.raises(
+        ValueTooLarge, match=f"the heir .session {large.session}. twice, and that has 200000 b"
+    ):
+        first.transfer_to(heir.session)
+    assert first.is_leader
+    first.transfer_to(large.session)
+    until(lambda: not first.is_leader, "the first candidate of the queue takes its turn")
 
 
 def test_an_heir_that_does_not_stand_is_refused_and_nothing_given_up(stand: Stand) -> None:

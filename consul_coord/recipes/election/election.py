@@ -43,6 +43,7 @@ from consul_coord.errors import (
     NotHeld,
     SessionNotFound,
     TxnFailed,
+    ValueTooLarge,
 )
 from consul_coord.events import Elected, Failed, Resigned
 from consul_coord.http.backoff import delay
@@ -686,10 +687,21 @@ def _not_leader(key: str) -> NotHeld:
 async def transfer(io: IO, candidacy: Candidacy, hold: Grant, heir: str) -> None:
     """Name a queueing candidate as the next leader, and resign.
 
-    Raises SessionNotFound when no candidate of that session queues, and LeadershipLost.
+    Raises SessionNotFound when no candidate of that session queues, ValueTooLarge when the value of the one
+    before it does not fit into the request twice, and LeadershipLost.
     """
     await _name_heir(io, candidacy.client, hold, heir)
     await resign(io, candidacy, pause=0.0)
+
+
+def _too_large_to_pass(key: str, ahead: KVPair, error: ValueTooLarge) -> ValueTooLarge:
+    message = (
+        f"the leadership of {key!r} was not transferred: the request writes the value of the candidate "
+        f"before the heir (session {waitqueue.session_of(ahead)}) twice, and that has {len(ahead.value)} "
+        "bytes. "
+        "Transfer to the first one of candidates(), or give candidates a value of less than 190 kB"
+    )
+    return ValueTooLarge(message, size=error.size, limit=error.limit)
 
 
 async def _name_heir(io: IO, client: Shared, hold: Grant, heir: str) -> None:
@@ -713,7 +725,11 @@ async def _name_heir(io: IO, client: Shared, hold: Grant, heir: str) -> None:
             ops.append(TxnOp.cas(ahead.key, ahead.value + b"\n", ahead.modify_index, flags=ahead.flags))
             ops.append(TxnOp.set(ahead.key, ahead.value, flags=ahead.flags))
         try:
-            await perform(io, kv.txn(*ops, retry=Retry.IDEMPOTENT), deadline=deadline, attempt=client.timeout)
+            naming = kv.txn(*ops, retry=Retry.IDEMPOTENT)
+        except ValueTooLarge as error:
+            raise _too_large_to_pass(key, look.live[position - 1], error) from None
+        try:
+            await perform(io, naming, deadline=deadline, attempt=client.timeout)
         except TxnFailed as error:
             if all(failure.op_index > 0 and failure.kind != "denied" for failure in error.failures):
                 continue  # the queue has changed since it was read
