@@ -16,6 +16,7 @@ from consul_coord.errors import AcquireTimeout, InvalidArgument, TransportError
 from consul_coord.http.failures import next_step
 from consul_coord.models import SessionSpec, WriteOptions, _validate
 from consul_coord.models._validate import bytes_or_none
+from consul_coord.recipes.client import ClientState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from consul_coord.config import Settings
     from consul_coord.errors import ConsulCoordError
     from consul_coord.events import Observer
+    from consul_coord.http.agents import Agents
     from consul_coord.io import IO, Host
     from consul_coord.models import Stats
-    from consul_coord.recipes.client import ClientState
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -48,8 +49,10 @@ class BaseRunner:
         observer: Observer | None,
         clock: Clock | None,
         name: str | None = None,
+        agents: Agents | None = None,
     ) -> None:
         self._settings = settings
+        self._agents = agents
         self._name = bytes_or_none(name, "client_name")
         self._kind = kind
         self._spec = session or SessionSpec()
@@ -57,6 +60,19 @@ class BaseRunner:
         self._clock: Clock = clock or SystemClock()
         self._closed_by: dict[None, object] = {}
         """Which call closes it, or has."""
+
+    def _new_state(self, host: Host) -> ClientState:
+        """Return the state of a client that has nothing yet."""
+        state = ClientState(
+            host,
+            spec=self._spec,
+            timeout=self._settings.timeout,
+            datacenter=self._settings.datacenter,
+            name=own_name(self._name),
+        )
+        if self._agents is not None:
+            state.attach(self._agents)
+        return state
 
     def now(self) -> float:
         """Return the lease clock's time in seconds."""

@@ -115,7 +115,11 @@ class Interrupt:
 
 
 class Calls(dict[Interrupt, None]):
-    """The calls under way, by the object that ends each. Once they are refused, none begins any more."""
+    """The calls under way, by the object that ends each. Once they are refused, none begins any more.
+
+    A call that has ended takes itself out by ``pop``, and says so by ``left``. A signal handler may raise on
+    entry to any function in Python, so a function that did both might do neither.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,9 +133,8 @@ class Calls(dict[Interrupt, None]):
         if self._refusal and (refusal := self._refusal.value) is not None:
             raise refusal()
 
-    def leave(self, interrupt: Interrupt) -> None:
-        """Take out a call that has ended, and tell whoever refuses them when it was the last one."""
-        self.pop(interrupt, None)
+    def left(self) -> None:
+        """Tell whoever refuses them when the call that was taken out was the last one."""
         if self._refusal and not self:
             self.over.set()
 

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio import backend
 from consul_coord.aio.driver import AsyncIO, Supervisor
-from consul_coord.base_client import OUTAGES, BaseRunner, brief, own_name
+from consul_coord.base_client import OUTAGES, BaseRunner, brief
 from consul_coord.host import BaseHost
 from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, Signal
 from consul_coord.models import _validate
 from consul_coord.recipes import client as coordinator
-from consul_coord.recipes.client import ClientState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -133,8 +132,9 @@ class AsyncRunner(BaseRunner):
         name: str | None = None,
         agents: Agents | None = None,
     ) -> None:
-        super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock, name=name)
-        self._agents = agents
+        super().__init__(
+            settings, kind=kind, session=session, observer=observer, clock=clock, name=name, agents=agents
+        )
         self._make_transport = transport
         self._begin()
         _runners.add(self)
@@ -144,15 +144,7 @@ class AsyncRunner(BaseRunner):
         self._transport = self._make_transport()
         self._host = AsyncHost(clock=self._clock, observer=self._observer)
         self._closed_by = {}
-        self.core = ClientState(
-            self._host,
-            spec=self._spec,
-            timeout=self._settings.timeout,
-            datacenter=self._settings.datacenter,
-            name=own_name(self._name),
-        )
-        if self._agents is not None:
-            self.core.attach(self._agents)
+        self.core = self._new_state(self._host)
         self._transport.listen(partial(self.core.refused, self._settings.address))
 
     def forked(self) -> None:
@@ -182,7 +174,8 @@ class AsyncRunner(BaseRunner):
         except OUTAGES as error:
             raise brief(error) from error.__cause__
         finally:
-            calls.leave(interrupt)
+            calls.pop(interrupt, None)
+            calls.left()
 
     async def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, in this task."""

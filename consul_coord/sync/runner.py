@@ -14,7 +14,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from consul_coord.base_client import OUTAGES, BaseRunner, brief, own_name
+from consul_coord.base_client import OUTAGES, BaseRunner, brief
 from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, run
 from consul_coord.models import _validate
@@ -59,8 +59,9 @@ class Runner(BaseRunner):
         agents: Agents | None = None,
     ) -> None:
         green.refuse()
-        super().__init__(settings, kind=kind, session=session, observer=observer, clock=clock, name=name)
-        self._agents = agents
+        super().__init__(
+            settings, kind=kind, session=session, observer=observer, clock=clock, name=name, agents=agents
+        )
         self._transport = transport
         self._make_background = background
         self._begin()
@@ -74,15 +75,7 @@ class Runner(BaseRunner):
             background=self._make_background,
             foreground=self._transport,
         )
-        self.core = ClientState(
-            self._host,
-            spec=self._spec,
-            timeout=self._settings.timeout,
-            datacenter=self._settings.datacenter,
-            name=own_name(self._name),
-        )
-        if self._agents is not None:
-            self.core.attach(self._agents)
+        self.core = self._new_state(self._host)
         self._io = BlockingIO(self._host, self._transport)
         """For what nothing interrupts."""
         self._transport.listen(partial(self.core.refused, self._settings.address))
@@ -110,7 +103,8 @@ class Runner(BaseRunner):
         except OUTAGES as error:
             raise brief(error) from error.__cause__
         finally:
-            calls.leave(interrupt)
+            calls.pop(interrupt, None)
+            calls.left()
 
     def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, on this thread."""

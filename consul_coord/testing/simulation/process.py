@@ -230,7 +230,8 @@ class Process:
         try:
             return await program(SimIO(self, task, interrupt))
         finally:
-            self.core.calls.leave(interrupt)
+            self.core.calls.pop(interrupt, None)
+            self.core.calls.left()
 
     async def close(self, io: SimIO, *, timeout: float = 5.0) -> None:
         """Close the client, as its user does."""
