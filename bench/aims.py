@@ -185,7 +185,7 @@ def _capacity() -> Iterator[Aim]:
 
 
 AIMS: tuple[Aim, ...] = (
-    Aim(measure="pair", what=f"{SYNC} / raw sockets", reading=ratio(SYNC, PAIR), most=2.5, unit="×"),
+    Aim(measure="pair", what=f"{SYNC} / raw sockets", reading=ratio(SYNC, PAIR), most=2, unit="×"),
     Aim(
         measure="pair",
         what=f"{SYNC} / {GO_GIVEN.name}",
