@@ -31,7 +31,7 @@ def test_a_small_fleet_runs_each_period_once(tmp_path: Path) -> None:
         )
         evidence = Trial(setting, restart=None, seed=1).run()
     assert evidence.wrong() == []
-    assert len(evidence.done) >= 3
+    assert len(evidence.done) >= 2
 
 
 @pytest.mark.long

@@ -210,7 +210,7 @@ def test_giving_up_shows_in_the_log(
 ) -> None:
     held = Lock(rival, KEY).acquire()
     with pytest.raises(AcquireTimeout):
-        make.lock(make.client(), KEY).acquire(timeout=0.2)
+        make.lock(make.client(), KEY).acquire(timeout=1.0)  # long enough to join on a busy machine
     session = next(name for name in consul.server.state.sessions if name != held.session)
     assert consul.settles({KEY: held.session})
     scripted.wait_for(lambda seen: seen.line == f"GET /v1/kv/{KEY}?consistent")
