@@ -41,6 +41,8 @@ class Dialect:
     - ``words``: what is said for what 1.8 says, by patterns.
     - ``txn_ops``: how many operations a transaction may have; ``or_empty`` adds the verb get-or-empty.
     - ``empty_read``: the index in the reply to a transaction that only reads.
+    - ``described_master``: the description of a configured token that may do everything; ``lists_secrets``
+      shows the secrets in the list of tokens, too.
     - ``tells_policy``, ``tells_backend``: headers for the default policy, and for how a read was answered.
     """
 
@@ -67,6 +69,8 @@ class Dialect:
     txn_ops: int = 64
     or_empty: bool = False
     empty_read: int = 0
+    described_master: str = "Master Token"
+    lists_secrets: bool = False
     tells_policy: bool = False
     tells_backend: bool = False
 
@@ -119,6 +123,8 @@ NEWEST: Final = Dialect(
     txn_ops=128,
     or_empty=True,
     empty_read=1,
+    described_master="Initial Management Token",
+    lists_secrets=True,
     tells_policy=True,
     tells_backend=True,
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consul_coord.server import gojson
 from consul_coord.server.endpoints import (
+    acl,
     agent,
     catalog,
     coordinate,
@@ -22,6 +23,7 @@ from consul_coord.server.endpoints import (
     query,
     registering,
     session,
+    snapshot,
     txn,
 )
 from consul_coord.server.routes import ROUTES
@@ -56,7 +58,12 @@ _BODIES: dict[Handler, Mapping[str, Reader]] = {
     registering.register_check: registering.CHECK,
     agent.update_check: agent.UPDATE,
     registering.register_service: registering.SERVICE,
+    acl.create_policy: acl.POLICY.fields,
+    acl.update_policy: acl.POLICY.fields,
+    acl.create_token: acl.TOKEN.fields,
+    acl.update_token: acl.TOKEN.fields,
 }
+_OF_BYTES: frozenset[Handler] = frozenset({kv.write, snapshot.restore})
 
 _OF_LISTS = ("filter", "node-meta", "near")
 _PARAMETERS: dict[Handler, tuple[str, ...]] = {
@@ -86,6 +93,7 @@ _PARAMETERS: dict[Handler, tuple[str, ...]] = {
     agent.pass_check: ("note",),
     agent.warn_check: ("note",),
     agent.fail_check: ("note",),
+    acl.tokens: ("policy", "role", "authmethod"),
 }
 _OF_READS = ("index", "wait", "consistent", "stale", "max_stale", "cached")
 _OF_ALL = ("dc", "ns", "token", "pretty")
@@ -131,7 +139,7 @@ def _operation(handler: Handler, *, reads: bool) -> Schema:
 
 
 def _body(handler: Handler) -> Schema | None:
-    if handler is kv.write:
+    if handler in _OF_BYTES:
         return {"application/octet-stream": {}}
     if handler is txn.apply:
         return _json({"type": "array", "items": schema_of(txn.OPERATION)})

@@ -142,3 +142,34 @@ class QueryRecord:
     template_remove_empty_tags: bool = False
     create_index: int = 0
     modify_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecord:
+    """An ACL policy; without ``datacenters`` it holds in all of them."""
+
+    id: str
+    name: str
+    description: str = ""
+    rules: str = ""
+    datacenters: tuple[str, ...] = ()
+    create_index: int = 0
+    modify_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """An ACL token with the ids of its policies, of which some may have been deleted since.
+
+    ``digest`` is its hash as of when it was written, ``created`` its time as Consul shows it.
+    """
+
+    accessor: str
+    secret: str = field(repr=False)
+    description: str = ""
+    policies: tuple[str, ...] = ()
+    local: bool = False
+    created: str = ""
+    digest: str = ""
+    create_index: int = 0
+    modify_index: int = 0

@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from consul_coord.server.dialects import CONSUL_1_8
 from consul_coord.server.endpoints import (
+    acl,
     agent,
     catalog,
     coordinate,
@@ -29,6 +30,7 @@ from consul_coord.server.endpoints import (
     query,
     registering,
     session,
+    snapshot,
     status,
     txn,
 )
@@ -54,7 +56,8 @@ class Route:
     """An endpoint: its handlers by method, whether it needs a leader and whether it takes a namespace.
 
     ``cached`` says that it tells how an answer to ``?cached`` was come by, ``placed`` that it is answered in
-    the datacenter that the request names; the agent answers all others itself.
+    the datacenter that the request names; the agent answers all others itself. ``of_acls`` says that it is
+    refused without ACLs.
     """
 
     path: str
@@ -64,6 +67,7 @@ class Route:
     authorized: bool = True
     cached: bool = False
     placed: bool = True
+    of_acls: bool = False
 
     @property
     def allow(self) -> str:
@@ -89,6 +93,10 @@ def _local(
         cached=cached,
         placed=placed,
     )
+
+
+def _acls(path: str, handlers: Mapping[str, Handler]) -> Route:
+    return Route(path, handlers, of_acls=True)
 
 
 ROUTES = (
@@ -145,11 +153,39 @@ ROUTES = (
     _local("/v1/agent/service/register", "PUT", registering.register_service),
     _local("/v1/agent/service/deregister/", "PUT", agent.deregister_service),
     _local("/v1/agent/leave", "PUT", agent.leave),
+    _acls("/v1/acl/bootstrap", {"PUT": acl.bootstrap}),
+    _acls("/v1/acl/policies", {"GET": acl.policies}),
+    _acls("/v1/acl/policy", {"PUT": acl.create_policy}),
+    _acls("/v1/acl/policy/", {"GET": acl.policy, "PUT": acl.update_policy, "DELETE": acl.delete_policy}),
+    _acls("/v1/acl/policy/name/", {"GET": acl.policy_by_name}),
+    _acls("/v1/acl/tokens", {"GET": acl.tokens}),
+    _acls("/v1/acl/token", {"PUT": acl.create_token}),
+    _acls("/v1/acl/token/self", {"GET": acl.own_token}),
+    _acls("/v1/acl/token/", {"GET": acl.token, "PUT": acl.update_token, "DELETE": acl.delete_token}),
+    Route("/v1/snapshot", {"GET": snapshot.save, "PUT": snapshot.restore}, namespaced=False),
 )
 
 # Endpoints that Consul has and this server does not: exact, or everything under it with a final slash.
 ABSENT = (
-    "/v1/acl/",
+    *(
+        f"/v1/acl/{name}{under}"
+        for name in ("auth-method", "binding-rule", "clone", "destroy", "info", "role", "rules/translate")
+        for under in ("", "/")
+    ),
+    *(
+        f"/v1/acl/{name}"
+        for name in (
+            "auth-methods",
+            "binding-rules",
+            "create",
+            "list",
+            "login",
+            "logout",
+            "replication",
+            "roles",
+            "update",
+        )
+    ),
     "/v1/agent/",
     "/v1/catalog/",
     "/v1/config",
@@ -161,7 +197,6 @@ ABSENT = (
     "/v1/health/",
     "/v1/internal/",
     "/v1/operator/",
-    "/v1/snapshot",
     "/debug/",
     "/ui/",
 )

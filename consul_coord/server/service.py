@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from consul_coord.server import routes
-from consul_coord.server.acl import authorizer_of
 from consul_coord.server.call import Call, Read, Seen
 from consul_coord.server.failures import LeadersRefusal, Refusal, StateError
 from consul_coord.server.params import Params, check_enterprise, check_target, is_here, read_options, token_of
-from consul_coord.server.state import CAUGHT_UP, LEADER
+from consul_coord.server.state import CAUGHT_UP, LEADER, RESTORED
+from consul_coord.server.tokens import authorizer_of
 from consul_coord.server.waiting import Waiter, WaitingRoom
 from consul_coord.server.wire import Blocked, Reply, text_reply
 
@@ -113,12 +113,14 @@ class Service:
     def restore(self, data: bytes, now: float) -> None:
         """Go back to a snapshot; watches end at once, and indexes may have gone backwards."""
         self.state.restore(data, now)
-        self.dismiss(now)
+        self.publish(now)
 
     def publish(self, now: float) -> None:
         """Look again at waiting requests after the state was changed directly."""
         news = self.state.take_news()
         while news and self._waiting:
+            if RESTORED in news:
+                self.dismiss(now)
             self._said = {}
             self._ready += self._waiting.tell(news, now)
             self._said = None
@@ -131,6 +133,8 @@ class Service:
             return replace(self._refuse(refused), varies=False)
         try:
             handler = routes.handler_of(route, request.method)
+            if route.of_acls and self.state.config.acl is None:
+                raise Refusal(401, "ACL support disabled")
             call = self._call(route, request, tail, now)
             if route.needs_leader and not self.state.leader and not call.options.stale:
                 waits = self._dialect.waits_for_leader and call.options.index
@@ -165,7 +169,7 @@ class Service:
             check_target(params, self.state.datacenter)
         pretty = self.state.config.pretty or "pretty" in params
         secret = token_of(params, request.headers) if route.needs_leader or route.authorized else ""
-        authorizer = authorizer_of(self.state.config.acl, secret, lacks=self._dialect.lacks)
+        authorizer = authorizer_of(self.state.store, self.state.config, secret, self.state.datacenter)
         return Call(self.state, request, params, tail, now, pretty, options, authorizer)
 
     def _read(self, call: Call, read: Read, now: float) -> Reply | Waiter:

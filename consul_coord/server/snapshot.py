@@ -11,10 +11,12 @@ from consul_coord.server.records import (
     CheckRecord,
     Entry,
     NodeRecord,
+    PolicyRecord,
     QueryRecord,
     ServiceCheck,
     ServiceRecord,
     SessionRecord,
+    TokenRecord,
 )
 from consul_coord.server.store import TABLES, Store
 
@@ -28,6 +30,8 @@ _RECORDS: dict[str, Callable[..., Any]] = {
     "services": ServiceRecord,
     "checks": CheckRecord,
     "queries": QueryRecord,
+    "policies": PolicyRecord,
+    "tokens": TokenRecord,
 }
 
 

@@ -1,12 +1,12 @@
 """The state of a Consul datacenter, as far as sessions, locks and what surrounds them need it.
 
 Rules
-- Pure: each operation takes the time ``now`` (seconds, any start). There is no I/O, no clock and no thread,
-  and ids come from a factory. The same calls at the same times give the same state, so a simulator can own
-  everything.
+- Pure: each operation takes the time ``now`` (seconds, any start). There is no I/O, no clock and no thread;
+  ids, and the date of an ACL token, come from factories. The same calls at the same times give the same
+  state, so a simulator can own everything.
 - This is where time and leadership meet the tables: what a write means stands in ``kv``, ``txn``,
-  ``sessions``, ``catalog`` and ``queries``; here it becomes one Raft command, with what follows from it in
-  time.
+  ``sessions``, ``catalog``, ``queries`` and ``tokens``; here it becomes one Raft command, with what follows
+  from it in time.
 - Writes return the caller's answer, or raise ``StateError`` with Consul's text. Changes are collected as
   marks (``take_news``), so that the keeper of blocking queries knows which to look at again.
 - ``run_timers`` runs the timers (a session's TTL, a TTL check's timeout, the reaping of tombstones), each at
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from consul_coord.server import catalog, kv, queries, sessions, snapshot, txn
+from consul_coord.server import catalog, kv, queries, sessions, snapshot, tokens, txn
 from consul_coord.server.catalog_ops import CatalogOp
 from consul_coord.server.config import ServerConfig
 from consul_coord.server.events import EVENTS, Event, Events
@@ -37,13 +37,17 @@ from consul_coord.server.ttl import SESSION_TIMER, SessionTtls
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from consul_coord.server.records import QueryRecord, SessionRecord
+    from consul_coord.server.acl import AclConfig
+    from consul_coord.server.records import PolicyRecord, QueryRecord, SessionRecord, TokenRecord
     from consul_coord.server.sessions import SessionDraft
     from consul_coord.server.tables import Mark
     from consul_coord.server.txn import Op, Permitted
 
 LEADER: Mark = ("leader",)
 CAUGHT_UP: Mark = ("caught-up",)
+RESTORED: Mark = ("restored",)
+"""The news after which each watch ends at once."""
+
 SERVER_PORT = 8300
 
 _FIRST_INDEX = 8  # what a fresh single server has spent on its own before anybody writes
@@ -63,6 +67,7 @@ class ConsulState:
         node_id: str = "",
         datacenter: str = "dc1",
         config: ServerConfig | None = None,
+        today: Callable[[], str] = tokens.wall_time,
     ) -> None:
         self.config = config or ServerConfig()
         self.node = node
@@ -77,6 +82,7 @@ class ConsulState:
         self.leader_since = now
         self.delays = LockDelays(self.config.lock_delay_max)
         self._new_id = new_id
+        self._today = today
         self._timers: TimerQueue[Timer] = TimerQueue()
         self._ttls = SessionTtls(self._timers, self.config)
         self.local = LocalAgent(node, self, self._timers)
@@ -93,6 +99,7 @@ class ConsulState:
 
     def _begin(self, now: float) -> None:
         self.store.raft_index = _FIRST_INDEX
+        self.permit(self.config.acl)
         own = NodeRecord(
             self.node,
             self.node_id,
@@ -259,6 +266,61 @@ class ConsulState:
         with self._command() as index:
             queries.delete(self.store, index, found)
 
+    # Tokens and policies
+
+    def permit(self, acl: AclConfig | None) -> None:
+        """Have these ACLs from now on, in place of all that there were."""
+        self.config = replace(self.config, acl=acl)
+        tokens.clear(self.store)
+        if acl is not None:
+            tokens.seed(self.store, _FIRST_INDEX, acl, self.config.dialect.described_master, self._today())
+
+    def put_policy(self, policy: PolicyRecord) -> PolicyRecord:
+        """Create a policy, or replace the one whose id is given."""
+        tokens.check_policy(self.store, policy)
+        stored = replace(policy, id=policy.id or self._new_id())
+        with self._command() as index:
+            return tokens.put_policy(self.store, index, stored)
+
+    def delete_policy(self, policy: str) -> None:
+        """Delete a policy; an unknown one is fine."""
+        tokens.find_policy(self.store, policy)
+        tokens.check_deletion_of_policy(policy)
+        with self._command() as index:
+            tokens.delete_policy(self.store, index, policy)
+
+    def create_token(self, token: TokenRecord, kind: str = "") -> TokenRecord:
+        """Create a token; empty ids are made."""
+        tokens.check_new(self.store, token.accessor, token.secret)
+        accessor, secret = token.accessor or self._new_id(), token.secret or self._new_id()
+        new = replace(token, accessor=accessor, secret=secret, created=self._today())
+        return self._put_token(new, kind)
+
+    def change_token(self, token: TokenRecord) -> TokenRecord:
+        """Give a token another description and other policies."""
+        known = tokens.token_to_set(self.store, token.accessor)
+        known = tokens.check_change(known, token.accessor, token.secret, local=token.local)
+        return self._put_token(replace(known, description=token.description, policies=token.policies))
+
+    def _put_token(self, token: TokenRecord, kind: str = "") -> TokenRecord:
+        stored = replace(token, digest=tokens.digest_of_token(token, kind))
+        with self._command() as index:
+            return tokens.put_token(self.store, index, stored)
+
+    def bootstrap(self) -> TokenRecord:
+        """Create the first token that may do everything; refuse a second one."""
+        tokens.check_bootstrap(self.store)
+        first = tokens.first_token()
+        made = self.create_token(first, "management")
+        self.store.changed(tokens.BOOTSTRAP, made.create_index)
+        return made
+
+    def delete_token(self, accessor: str, own: str) -> None:
+        """Delete a token, except ``own``; an unknown one is fine."""
+        tokens.check_deletion_of_token(accessor, own)
+        with self._command() as index:
+            tokens.delete_token(self.store, index, accessor)
+
     # The passing of time
 
     def next_timer(self) -> float | None:
@@ -327,6 +389,7 @@ class ConsulState:
         restored.dialect = self.store.dialect
         restored.raft_index = max(self.store.raft_index, restored.raft_index) + 1
         self.store = restored
+        self._marks.append(RESTORED)
         self.follower = None
         self.delays.clear()
         self._ttls.stop_all()

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
         CheckRecord,
         Entry,
         NodeRecord,
+        PolicyRecord,
         QueryRecord,
         ServiceRecord,
         SessionRecord,
+        TokenRecord,
     )
     from consul_coord.server.tables import Change, Mark
 
@@ -37,6 +39,8 @@ NODES = "nodes"
 SERVICES = "services"
 CHECKS = "checks"
 QUERIES = "prepared-queries"
+POLICIES = "acl-policies"
+TOKENS = "acl-tokens"
 EXTINCT = "service_last_extinction"
 INDEX = "index"
 """The first part of the mark of an index that has moved."""
@@ -81,6 +85,22 @@ class KvTable(SortedTable["Entry"]):
             del self._held[session]
 
 
+class TokenTable(Table["TokenRecord"]):
+    """The ACL tokens by accessor, with an index of their secrets."""
+
+    def __init__(self, journal: list[Change]) -> None:
+        super().__init__(journal, lambda _key, _row: ((TOKENS,),))
+        self.by_secret: dict[str, TokenRecord] = {}
+
+    def apply(self, key: str, old: TokenRecord | None, new: TokenRecord | None) -> None:
+        """Make the change, and note whose secret it is now."""
+        super().apply(key, old, new)
+        if old is not None:
+            self.by_secret.pop(old.secret, None)
+        if new is not None:
+            self.by_secret[new.secret] = new
+
+
 def _session_marks(key: str, session: SessionRecord) -> Iterable[Mark]:
     return ((SESSIONS,), (SESSIONS, key), (SESSIONS, "node", fold(session.node)))
 
@@ -116,6 +136,8 @@ class Store:
         self.services: Table[ServiceRecord] = Table(journal, _service_marks)
         self.checks: Table[CheckRecord] = Table(journal, _check_marks)
         self.queries: Table[QueryRecord] = Table(journal, lambda _key, _row: ((QUERIES,),))
+        self.policies: Table[PolicyRecord] = Table(journal, lambda _key, _row: ((POLICIES,),))
+        self.tokens = TokenTable(journal)
         self._news: dict[Mark, None] = {}
         self._moved: dict[Mark, None] = {}
 
@@ -174,4 +196,4 @@ class Store:
         return twin
 
 
-TABLES = ("kv", "tombstones", "sessions", "nodes", "services", "checks", "queries")
+TABLES = ("kv", "tombstones", "sessions", "nodes", "services", "checks", "queries", "policies", "tokens")

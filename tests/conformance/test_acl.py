@@ -41,6 +41,7 @@ SECRETS: Final = {
 }
 READER_TOO: Final = {REVOKED: RULES["reader"]}
 TOKENS: Final = {SECRETS[name]: rules for name, rules in RULES.items()} | READER_TOO
+GIVEN: Final = {secret: Token(rules) for secret, rules in TOKENS.items()} | {ROOT: Token(management=True)}
 
 
 class Guarded(Target):
@@ -73,20 +74,13 @@ def guarded_agent(consul_binary: Path) -> Iterator[RealAgent]:
         yield agent
 
 
-@pytest.fixture
-def tokens() -> dict[str, Token]:
-    """The reference server's tokens, which may be taken away."""
-    given = {secret: Token(rules) for secret, rules in TOKENS.items()}
-    return {**given, ROOT: Token(management=True)}
-
-
 @pytest.fixture(params=["reference", pytest.param("agent", marks=pytest.mark.agent)])
-def target(request: pytest.FixtureRequest, tokens: dict[str, Token]) -> Iterator[Guarded]:
+def target(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     if request.param == "agent":
         agent: RealAgent = request.getfixturevalue("guarded_agent")
         yield with_keys(Guarded("agent", agent.address, token=ROOT))
         return
-    with ReferenceServer(config=ServerConfig(acl=AclConfig(tokens=tokens))) as server:
+    with ReferenceServer(config=ServerConfig(acl=AclConfig(tokens=GIVEN))) as server:
         yield with_keys(Guarded("reference", server.address, token=ROOT))
 
 
@@ -242,10 +236,10 @@ def test_a_token_in_the_query_comes_first(target: Guarded, query: str, header: s
 
 
 @pytest.fixture
-def with_default(target: Guarded, tokens: dict[str, Token]) -> Iterator[Guarded]:
+def with_default(target: Guarded) -> Iterator[Guarded]:
     """The same server with the reader's token as the agent's own for requests that bear none."""
     if target.kind == "reference":
-        config = ServerConfig(acl=AclConfig(tokens=tokens, default_token=SECRETS["reader"]))
+        config = ServerConfig(acl=AclConfig(tokens=GIVEN, default_token=SECRETS["reader"]))
         with ReferenceServer(config=config) as server:
             yield with_keys(Guarded("reference", server.address, token=ROOT))
         return
@@ -345,24 +339,17 @@ def test_who_may_not_lock_is_not_told_of_a_lock_delay(target: Guarded) -> None:
         assert (error["OpIndex"], error["What"][: len(what)]) == (0, what)
 
 
-def test_a_query_in_flight_outlives_its_token(target: Guarded, tokens: dict[str, Token]) -> None:
+def test_a_query_in_flight_outlives_its_token(target: Guarded) -> None:
     headers = {"X-Consul-Token": REVOKED}
     index = target.ask("GET", "/v1/kv/a/1", b"", headers).index
     with ThreadPoolExecutor() as pool:
         watch = pool.submit(target.ask, "GET", f"/v1/kv/a/1?index={index}&wait=1500ms", b"", headers)
         with pytest.raises(TimeoutError):
             watch.result(SETTLE)
-        revoke(target, tokens)
+        accessor = target.ask("GET", "/v1/acl/token/self", b"", headers).json["AccessorID"]
+        assert target.delete(f"/v1/acl/token/{accessor}").status == 200
         answer = watch.result(DEADLINE)
     assert (answer.status, answer.json[0]["Key"]) == (200, "a/1")
     began = time.monotonic()
     while target.ask("GET", "/v1/kv/a/1", b"", headers).status != 403:
         assert time.monotonic() - began < DEADLINE
-
-
-def revoke(target: Guarded, tokens: dict[str, Token]) -> None:
-    if target.kind == "reference":
-        del tokens[REVOKED]
-        return
-    accessor = target.ask("GET", "/v1/acl/token/self", b"", {"X-Consul-Token": REVOKED}).json["AccessorID"]
-    assert target.delete(f"/v1/acl/token/{accessor}").status == 200

@@ -25,7 +25,9 @@ def agent() -> Driver:
         ("HEAD", "/v1/kv/k", 405, "method HEAD not allowed"),
         ("GET", "/v1/kv", 301, '<a href="/v1/kv/">Moved Permanently</a>.\n\n'),
         ("PUT", "/v1/session/info", 301, ""),
-        ("PUT", "/v1/acl/bootstrap", 501, "The reference server does not have /v1/acl/bootstrap:"),
+        ("PUT", "/v1/acl/bootstrap", 401, "ACL support disabled"),
+        ("PUT", "/v1/acl/role", 501, "The reference server does not have /v1/acl/role:"),
+        ("PUT", "/v1/acl/nonsense", 404, ""),
         ("GET", "/v1/connect/ca/roots", 501, "The reference server does not have /v1/connect/ca/roots:"),
     ],
 )

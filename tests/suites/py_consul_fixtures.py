@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from consul_coord.server import ReferenceServer, ServerConfig
+from consul_coord.server import AclConfig, ReferenceServer, ServerConfig, Token
 from consul_coord.testing.agent import RealAgent
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SIDE = os.environ["CONSUL_COORD_SIDE"]
 VERSION = "1.8.7"
 
+ROOT = "5d2c7b6a-0000-4000-8000-000000000001"
+ACLConsul = namedtuple("ACLConsul", ["instance", "token", "version"])  # noqa: PYI024 - as theirs
 ConsulInstance = namedtuple("ConsulInstance", ["port", "version"])  # noqa: PYI024 - as theirs
 
 
@@ -79,6 +81,20 @@ def clean(address: str) -> None:
     while any(node["TaggedAddresses"] is None for node in get("catalog/nodes")):  # it is to be written yet
         assert time.monotonic() < deadline, "the agent does not register its node"
         time.sleep(0.05)
+
+
+@pytest.fixture
+def acl_consul(request: pytest.FixtureRequest) -> Iterator[ACLConsul]:
+    """A server with ACLs of its own, as they count the tokens in it."""
+    if SIDE == "reference":
+        acl = AclConfig(tokens={ROOT: Token(management=True)})
+        server: RealAgent | ReferenceServer[Any] = ReferenceServer(config=ServerConfig(acl=acl))
+    else:
+        config = {"acl": {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT}}}
+        server = RealAgent(binary=Path(SIDE), config=config, token=ROOT)
+    with server:
+        place = instance(server.address)
+        yield ACLConsul(import_module("consul").Consul(port=place.port), ROOT, place.version)
 
 
 @pytest.fixture

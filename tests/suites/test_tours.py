@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from consul_coord.server import ReferenceServer, ServerConfig
+from consul_coord.server import AclConfig, ReferenceServer, ServerConfig, Token
 from consul_coord.testing.agent import RealAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Command = Callable[[str, str], list[str]]
+    Command = Callable[[str, str, str], list[str]]
 
 HERE: Final = Path(__file__).parent
 NODE_PACKAGE: Final = "consul@2.0.1"
@@ -31,6 +31,8 @@ TIMEOUT: Final = 120.0
 BUILD_TIMEOUT: Final = 900.0
 # As the agents of tests are configured.
 CONFIG: Final = ServerConfig(session_ttl_min=0.2, enable_script_checks=True)
+ROOT: Final = "5d2c7b6a-0000-4000-8000-000000000001"
+GUARDED: Final = ServerConfig(session_ttl_min=0.2, acl=AclConfig(tokens={ROOT: Token(management=True)}))
 
 
 def need(*programs: str) -> None:
@@ -54,7 +56,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     folder = tmp_path_factory.mktemp("node")
     options = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
     fetch("npm", "install", *options, NODE_PACKAGE, folder=folder)
-    yield lambda host, port: ["node", str(HERE / "node" / "tour.mjs"), str(folder), host, port]
+    yield lambda host, port, _: ["node", str(HERE / "node" / "tour.mjs"), str(folder), host, port]
     shutil.rmtree(folder)
 
 
@@ -67,7 +69,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     fetch("mvn", "--quiet", "--batch-mode", *list_jars, folder=folder, timeout=BUILD_TIMEOUT)
     jars = os.pathsep.join((str(folder), (folder / "jars").read_text()))
     subprocess.run(["javac", "-nowarn", "-cp", jars, "Tour.java"], cwd=folder, timeout=TIMEOUT, check=True)
-    yield lambda host, port: ["java", "-cp", jars, "Tour", host, port]
+    yield lambda host, port, guarded: ["java", "-cp", jars, "Tour", host, port, guarded, ROOT]
     shutil.rmtree(folder)
 
 
@@ -77,23 +79,36 @@ def rust(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     folder = tmp_path_factory.mktemp("rust")
     shutil.copytree(HERE / "rust", folder, dirs_exist_ok=True)
     fetch("cargo", "build", "--quiet", "--target-dir", str(folder), folder=folder, timeout=BUILD_TIMEOUT)
-    yield lambda host, port: [str(folder / "debug" / "tour"), f"http://{host}:{port}"]
+    yield lambda host, port, guarded: [
+        str(folder / "debug" / "tour"),
+        f"http://{host}:{port}",
+        f"http://{host}:{guarded}",
+        ROOT,
+    ]
     shutil.rmtree(folder)
 
 
-def tour(command: Command, address: str) -> dict[str, Any]:
+def tour(command: Command, address: str, guarded: str) -> dict[str, Any]:
     host, _, port = address.removeprefix("http://").rpartition(":")
-    done = subprocess.run(command(host, port), capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    words = command(host, port, guarded.rpartition(":")[2])
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(line) for line in done.stdout.splitlines())
 
 
 def on_both_sides(command: Command, consul_binary: Path) -> dict[str, Any]:
-    """Make a tour of the reference server and of an agent, and return the results, which are the same."""
-    with ReferenceServer(config=CONFIG) as server:
-        ours = tour(command, server.address)
-    with RealAgent(binary=consul_binary, config={"enable_script_checks": True}) as agent:
-        theirs = tour(command, agent.address)
+    """Make a tour of the reference server and of an agent, and return the results, which are the same.
+
+    Each has one with ACLs beside it.
+    """
+    with ReferenceServer(config=CONFIG) as server, ReferenceServer(config=GUARDED) as guarded:
+        ours = tour(command, server.address, guarded.address)
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT}}
+    with (
+        RealAgent(binary=consul_binary, config={"enable_script_checks": True}) as agent,
+        RealAgent(binary=consul_binary, config={"acl": acl}, token=ROOT) as guarded_agent,
+    ):
+        theirs = tour(command, agent.address, guarded_agent.address)
     assert ours == theirs
     return ours
 

@@ -214,8 +214,7 @@ class Cluster:
 
     def permit(self, rules: tuple[Rule, ...]) -> None:
         """Have these rules of permission, and let everything else be allowed."""
-        acl = AclConfig(anonymous=Token(rules), default_policy="allow") if rules else None
-        self.state.config = replace(self.state.config, acl=acl)
+        self.state.permit(AclConfig(anonymous=Token(rules), default_policy="allow") if rules else None)
 
     def _write(self, verb: str, entry: Entry) -> None:
         self._do(lambda now: self.state.write_kv(KvOp(verb, entry), now))

@@ -3,12 +3,14 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.google.common.collect.ImmutableMap;
 import com.google.common.net.HostAndPort;
+import com.orbitz.consul.AclClient;
 import com.orbitz.consul.AgentClient;
 import com.orbitz.consul.Consul;
 import com.orbitz.consul.ConsulException;
 import com.orbitz.consul.KeyValueClient;
 import com.orbitz.consul.NotRegisteredException;
 import com.orbitz.consul.SessionClient;
+import com.orbitz.consul.async.Callback;
 import com.orbitz.consul.cache.ConsulCache;
 import com.orbitz.consul.cache.HealthCheckCache;
 import com.orbitz.consul.cache.KVCache;
@@ -17,6 +19,10 @@ import com.orbitz.consul.cache.ServiceHealthCache;
 import com.orbitz.consul.config.CacheConfig;
 import com.orbitz.consul.config.ClientConfig;
 import com.orbitz.consul.model.State;
+import com.orbitz.consul.model.acl.ImmutablePolicy;
+import com.orbitz.consul.model.acl.ImmutablePolicyLink;
+import com.orbitz.consul.model.acl.ImmutableToken;
+import com.orbitz.consul.model.acl.TokenResponse;
 import com.orbitz.consul.model.agent.ImmutableCheck;
 import com.orbitz.consul.model.agent.ImmutableRegCheck;
 import com.orbitz.consul.model.agent.ImmutableRegistration;
@@ -36,6 +42,7 @@ import com.orbitz.consul.option.PutOptions;
 import com.orbitz.consul.option.QueryOptions;
 import com.orbitz.consul.util.LeaderElectionUtil;
 import com.orbitz.consul.util.Jackson;
+import java.io.File;
 import java.math.BigInteger;
 import java.net.URL;
 import java.time.Duration;
@@ -50,6 +57,7 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
@@ -84,6 +92,8 @@ public final class Tour {
     checks();
     catalog();
     others();
+    tokens(HostAndPort.fromParts(args[0], Integer.parseInt(args[2])), args[3]);
+    snapshot();
     consul.destroy();
     System.exit(0);
   }
@@ -407,6 +417,95 @@ public final class Tour {
       return Arrays.asList(found.getName(), found.getPayload(), found.getId().equals(id));
     });
     step("all events", () -> consul.eventClient().listEvents().getEvents().size());
+  }
+
+  private static void tokens(HostAndPort guarded, String root) throws Exception {
+    Consul keeper = Consul.builder().withHostAndPort(guarded).withAclToken(root).build();
+    AclClient acl = keeper.aclClient();
+    step("policies", () -> acl.listPolicies().stream().map(each -> each.name()).collect(Collectors.toList()));
+    step("policy", () -> {
+      String id = acl.createPolicy(ImmutablePolicy.builder().name("java-policy").description("d")
+          .rules("key_prefix \"java/\" { policy = \"write\" }").build()).id();
+      acl.updatePolicy(id, ImmutablePolicy.builder().name("java-renamed")
+          .rules("key_prefix \"java/\" { policy = \"write\" }").build());
+      return Arrays.asList(acl.readPolicy(id).name(), acl.readPolicyByName("java-renamed").name(),
+          acl.readPolicy(id).hash(), acl.listPolicies().size());
+    });
+    step("bad policy", () -> acl.createPolicy(ImmutablePolicy.builder().name("a policy").build()));
+    step("bad rules", () -> acl.createPolicy(
+        ImmutablePolicy.builder().name("bad").rules("key \"a\" { policy = \"none\" }").build()));
+    step("token", () -> {
+      TokenResponse made = acl.createToken(ImmutableToken.builder().description("d").local(false)
+          .addPolicies(ImmutablePolicyLink.builder().name("java-renamed").build()).build());
+      Consul holder = Consul.builder().withHostAndPort(guarded).withAclToken(made.secretId()).build();
+      List<Object> said = new ArrayList<>();
+      said.add(holder.keyValueClient().putValue("java/key", "v"));
+      said.add(failure(() -> holder.keyValueClient().putValue("other/key", "v")));
+      said.add(failure(() -> holder.aclClient().listTokens()));
+      said.add(holder.aclClient().readSelfToken().description());
+      said.add(acl.readToken(made.accessorId()).policies().get(0).name());
+      acl.updateToken(made.accessorId(), ImmutableToken.builder().local(false).description("e").build());
+      said.add(acl.readToken(made.accessorId()).policies().size());
+      said.add(failure(() -> holder.keyValueClient().putValue("java/key", "v")));
+      said.add(acl.cloneToken(made.accessorId(), ImmutableToken.builder().description("f").build()).description());
+      said.add(acl.listTokens().stream().map(each -> each.description()).sorted().collect(Collectors.toList()));
+      acl.deleteToken(made.accessorId());
+      said.add(acl.listTokens().size());
+      said.add(failure(() -> holder.keyValueClient().getValue("java/key")));
+      return said;
+    });
+    step("own token", () -> acl.readSelfToken().description());
+    step("unknown token", () -> acl.readToken("11111111-2222-3333-4444-555555555555"));
+    step("delete policy", () -> {
+      acl.deletePolicy(acl.readPolicyByName("java-renamed").id());
+      return acl.listPolicies().size();
+    });
+    step("tokens without ACLs", () -> consul.aclClient().listTokens());
+    keeper.destroy();
+  }
+
+  private static void snapshot() throws Exception {
+    step("snapshot", () -> {
+      File file = File.createTempFile("snapshot", ".gz");
+      keys.putValue("java/saved", "v");
+      agent.register(80, new URL("http://127.0.0.1:1/health"), 1000L, "java-saved", "java-saved1", TAGS, META);
+      Callable<Boolean> there =
+          () -> !consul.healthClient().getAllServiceInstances("java-saved").getResponse().isEmpty();
+      await(there);
+      CompletableFuture<BigInteger> saved = new CompletableFuture<>();
+      consul.snapshotClient().save(file, QueryOptions.BLANK, completing(saved));
+      boolean indexed = saved.get(DEADLINE, TimeUnit.SECONDS).signum() > 0;
+      agent.deregister("java-saved1");
+      keys.deleteKey("java/saved");
+      await(() -> !there.call());
+      CompletableFuture<Void> restored = new CompletableFuture<>();
+      consul.snapshotClient().restore(file, QueryOptions.BLANK, completing(restored));
+      restored.get(DEADLINE, TimeUnit.SECONDS);
+      file.delete();
+      return Arrays.asList(indexed, there.call(), keys.getValueAsString("java/saved"));
+    });
+  }
+
+  private static <T> Callback<T> completing(CompletableFuture<T> future) {
+    return new Callback<T>() {
+      @Override
+      public void onResponse(T result) {
+        future.complete(result);
+      }
+
+      @Override
+      public void onFailure(Throwable error) {
+        future.completeExceptionally(error);
+      }
+    };
+  }
+
+  private static Object failure(Callable<Object> run) throws Exception {
+    try {
+      return run.call();
+    } catch (ConsulException error) {
+      return error.getMessage();
+    }
   }
 
   private static List<Object> check(String id) {
