@@ -64,7 +64,9 @@ def holders(*, prefix: str, show_all: bool, agent: Agent, as_json: bool) -> int:
         elif places:
             tables.show(COLUMNS, rows(places))
         if not places:
-            return reporter.fail(ExitCode.NO, f"nothing is held below {prefix!r}")
+            return reporter.fail(
+                ExitCode.NO, f"nothing is held below {prefix!r}" if prefix else "nothing is held"
+            )
         return ExitCode.DONE
 
     with reporter.logging():

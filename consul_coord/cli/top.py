@@ -131,10 +131,11 @@ class _Trouble:
             self._last = (time.monotonic(), event.error)
 
     def text(self) -> str:
-        """Return what to say about it; nothing when it is long ago."""
-        if self._last is None or time.monotonic() - self._last[0] > _SILENCE:
+        """Return why it failed; nothing when it is long ago."""
+        if self._last is None:
             return ""
-        return f"no answer, this may be old: {self._last[1]}"
+        at, error = self._last
+        return error if time.monotonic() - at <= _SILENCE else ""
 
 
 def _print_json(places: tuple[Place, ...]) -> None:

@@ -85,8 +85,13 @@ class View:
         shown = body[self._top : self._top + self._page]
         shown += [""] * (self._page - len(shown))
         title = f"{self._prefix or '(everything)'}: {self._counts()}   {clock}"
-        lines = [title, problem, head, *shown, self._bottom(len(rows))]
+        lines = [title, self._warning(problem), head, *shown, self._bottom(len(rows))]
         return [tables.cut(line, width) for line in lines]
+
+    def _warning(self, problem: str) -> str:
+        if not problem:
+            return ""
+        return f"no answer{'' if self._places is None else ', this may be old'}: {problem}"
 
     def _wanted(self, row: tuple[str, ...]) -> bool:
         return not self._filter or any(self._filter.lower() in cell.lower() for cell in row)

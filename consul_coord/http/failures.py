@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 NO_CONNECTION = "no connection"
 NO_REPLY = "no whole reply"
 NOT_ANSWERED = "has not answered"
+NO_TLS = "that port does not speak TLS: use http://, or the agent's https port"
 NO_LEADER = "Consul's servers have no leader"
 _NEXT_STEP = (
     ". Is an agent running there? If not, start one, or set the address of another (CONSUL_HTTP_ADDR)"
@@ -298,7 +299,7 @@ def next_step(error: BaseException | None) -> str:
 def _step(error: BaseException | None) -> str:
     text = str(error)
     if type(error) is ConnectFailed:
-        return _NEXT_STEP
+        return "" if NO_TLS in text else _NEXT_STEP
     if not isinstance(error, RequestTimeout) or NO_LEADER in text:
         return ""
     if NO_CONNECTION in text:

@@ -34,6 +34,14 @@ def shown(view: View, size: tuple[int, int] = (80, 24), now: float = 0.0) -> lis
     return view.lines(size, now=now, clock="12:00:00", problem="")
 
 
+def test_without_an_answer_the_screen_says_so_and_whether_it_shows_an_older_one() -> None:
+    view = View("jobs/")
+    warned = [view.lines((80, 24), now=0.0, clock="12:00:00", problem="refused")[1]]
+    view.see((), now=0.0)
+    warned.append(view.lines((80, 24), now=0.0, clock="12:00:00", problem="refused")[1])
+    assert warned == ["no answer: refused", "no answer, this may be old: refused"]
+
+
 def view_of(*places: Place) -> View:
     view = View("jobs/")
     view.see(places, now=0.0)

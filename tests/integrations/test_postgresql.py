@@ -29,13 +29,11 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def database(server: str) -> Iterator[Any]:
-    """Connect to a database with the page's tables, and those that its second program writes to."""
+    """Connect to a database with the page's tables."""
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         for block in pages.blocks(PAGE, "sql"):
             connection.execute(block)
-        connection.execute("CREATE TABLE totals (orders int); INSERT INTO totals VALUES (0)")
-        connection.execute("CREATE TABLE log (line text)")
         yield connection
 
 

@@ -15,6 +15,7 @@ import trustme
 from consul_coord import Client, Lock
 from consul_coord.config import Settings, TLSConfig
 from consul_coord.errors import BrokenReply, CertificateRefused, ConfigError, ConnectFailed, RequestTimeout
+from consul_coord.http.failures import NO_TLS, next_step
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport.exchange import DirectTransport
 from tests.support.stalls import lasting
@@ -168,8 +169,9 @@ def test_plain_http_where_tls_was_due(own_engine: MakeEngine, serve: Serve, auth
 
     server = serve(answer_in_plain)
     tls = TLSConfig(ca_cert=authority.file)
-    with pytest.raises(ConnectFailed):
+    with pytest.raises(ConnectFailed, match=NO_TLS) as caught:
         own_engine(f"https://127.0.0.1:{server.port}", tls=tls).send(CAS)
+    assert not next_step(caught.value)  # an agent is running there
 
 
 def test_a_handshake_that_hangs_ends_at_the_limit(

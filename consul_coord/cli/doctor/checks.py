@@ -386,7 +386,7 @@ def _failover(_case: Examination) -> Iterator[Finding]:
     yield Finding("lease", "ok", text)
     text = (
         f"when a holder dies, another client gets its lock within {failover_bound(spec):g} s by the default "
-        f"settings: twice the TTL of {spec.ttl:g} s, then the lock-delay"
+        f"settings: twice the TTL of {spec.ttl:g} s, the lock-delay, and 1 s"
     )
     yield Finding("failover", "ok", text)
 

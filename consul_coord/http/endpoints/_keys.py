@@ -110,8 +110,8 @@ def check_name(key: str) -> str:
 def check_parent(key: str) -> str:
     """Return a name below which more keys are made; raise InvalidKey for a '/' at its end, too."""
     if check_name(key).endswith("/"):
-        what = "it ends with '/', which is added for the keys below it: leave it out"
-        raise InvalidKey(f"{key!r} can't be used: {what}", key=key)
+        message = f"{key!r} can't be used: leave out the '/' at its end, because the keys below it get one"
+        raise InvalidKey(message, key=key)
     return key
 
 

@@ -12,7 +12,7 @@ from consul_coord.errors import (
     TooManyConnections,
     TransportError,
 )
-from consul_coord.http.failures import NO_CONNECTION, NO_REPLY
+from consul_coord.http.failures import NO_CONNECTION, NO_REPLY, NO_TLS
 from consul_coord.http.transport.base import Abandoned, SendCancelled
 from consul_coord.http.transport.limit import HANGS_UP, TOO_MANY
 
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from consul_coord.http.transport.exchange import Attempt
 
 E = TypeVar("E", bound=TransportError)
+_WITHOUT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
+"""The words of ``ssl`` for another side that talks plain HTTP."""
 
 
 def unreachable(attempt: Attempt, error: BaseException) -> ConnectFailed:
     """Return the error for a connection that could not be made."""
     kind = CertificateRefused if _is_about_a_certificate(error) else ConnectFailed
-    return _error(attempt, kind, f"no connection to {attempt.address}{attempt.origin}: {_reason(error)}")
+    reason = NO_TLS if getattr(error, "reason", None) in _WITHOUT_TLS else _reason(error)
+    return _error(attempt, kind, f"no connection to {attempt.address}{attempt.origin}: {reason}")
 
 
 def too_many(attempt: Attempt, *, limit: bool) -> ConnectFailed:

@@ -57,4 +57,5 @@ def _loading(what: str) -> Generator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise ConfigError(f"can't load the {what}: {error}") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"can't load the {what}: {reason}") from error

@@ -160,7 +160,8 @@ class PermitAttempt(PooledAttempt):
         if self._limit_seen is None and record.limit != limit:
             message = (
                 f"the semaphore {plan.prefix!r} has the limit {record.limit}, not {limit}: "
-                f"use {record.limit}, or change it for all clients with resize({limit})"
+                f"use {record.limit}, or change it for all clients with resize({limit}) "
+                "or `consul-coord resize`"
             )
             raise SemaphoreLimitConflict(message, key=plan.prefix, local=limit, remote=record.limit)
         self._limit_seen = record.limit
