@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from consul_coord.clock import Clock
     from consul_coord.events import Event, Observer
-    from consul_coord.io import IO, Task
+    from consul_coord.io import IO, Interrupt, Task
 
 
 _CALLS = ("random", "has_ended", "count", "counted", "mutex", "spawn", "emit", "call_back")
@@ -121,10 +121,13 @@ class BaseHost(ABC):
 class HostedIO:
     """The part of an ``IO`` that its host does."""
 
-    __slots__ = ("contact", "host", "now", *_CALLS)
+    __slots__ = ("_interrupt", "contact", "host", "now", "shields", *_CALLS)
 
-    def __init__(self, host: BaseHost) -> None:
+    def __init__(self, host: BaseHost, interrupt: Interrupt | None = None) -> None:
         self.host = host
+        self._interrupt = interrupt
+        self.shields = 0
+        """How many clean-ups are under way, one within the other."""
         self.contact = host.contact
         self.now = host.now
         self.random = host.random
@@ -135,6 +138,11 @@ class HostedIO:
         self.spawn = host.spawn
         self.emit = host.emit
         self.call_back = host.call_back
+
+    @property
+    def _open_to(self) -> Interrupt | None:
+        """The interrupt that may end the next operation."""
+        return None if self.shields else self._interrupt
 
     @property
     def has_background(self) -> bool:

@@ -45,23 +45,15 @@ current_owner = backend.current_task
 class AsyncIO(HostedIO):
     """The async driver of one call, or of all background programs of a loop."""
 
-    __slots__ = ("_interrupt", "_transport", "shields")
+    __slots__ = ("_transport",)
 
     def __init__(
         self, host: BaseHost, transport: AsyncTransport, *, interrupt: Interrupt | None = None
     ) -> None:
-        super().__init__(host)
+        super().__init__(host, interrupt)
         self._transport = transport
-        self._interrupt = interrupt
-        self.shields = 0
-        """How many clean-ups are under way, one within the other."""
 
     owner = staticmethod(current_owner)
-
-    @property
-    def _open_to(self) -> Interrupt | None:
-        """The interrupt that may end the next operation."""
-        return None if self.shields else self._interrupt
 
     async def send(self, request: Request, *, deadline: float) -> Response:
         """Exchange one request for a reply."""

@@ -63,23 +63,15 @@ current_owner = threading.current_thread
 class BlockingIO(HostedIO):
     """The blocking driver of one call."""
 
-    __slots__ = ("_interrupt", "_latest", "_transport", "shields")
+    __slots__ = ("_latest", "_transport")
 
     def __init__(self, host: BaseHost, transport: Transport, *, interrupt: Interrupt | None = None) -> None:
-        super().__init__(host)
+        super().__init__(host, interrupt)
         self._transport = transport
-        self._interrupt = interrupt
         self._latest = math.inf
         """When each exchange ends at the latest: a caller waits for a program that is run here."""
-        self.shields = 0
-        """How many clean-ups are under way, one within the other."""
 
     owner = staticmethod(current_owner)
-
-    @property
-    def _open_to(self) -> Interrupt | None:
-        """The interrupt that may end the next operation."""
-        return None if self.shields else self._interrupt
 
     async def send(self, request: Request, *, deadline: float) -> Response:
         """Exchange one request for a reply, on this thread."""

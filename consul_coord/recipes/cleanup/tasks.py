@@ -69,27 +69,19 @@ class Place(Protocol):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class GiveBack:
-    """Remove what a session has at a key, its contender and the lock; then let the next one have the key.
-
-    Does nothing when the place was left before, so that a second task for the same hold frees no later one.
-    """
+class _AtKey:
+    """A session's leftovers at a key: its contender and the lock."""
 
     key: str
     session: str
     flags: int
     contender: str | None
-    place: Place
-    fence: int | None = None
-    """That of the hold, if there was one."""
     remove: tuple[bytes, ...] = ()
     """With one of these values the key is deleted, instead of unlocked."""
 
-    async def step(self, io: IO, *, deadline: float) -> float | None:
-        """Remove it."""
-        if not self.place.is_first:
-            return None
-        found = await withdraw(
+    async def _withdraw(self, io: IO, deadline: float) -> bool:
+        """Remove them; returns whether there were any."""
+        return await withdraw(
             io,
             key=self.key,
             session=self.session,
@@ -98,6 +90,24 @@ class GiveBack:
             deadline=deadline,
             remove=self.remove,
         )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class GiveBack(_AtKey):
+    """Remove what a session has at a key, its contender and the lock; then let the next one have the key.
+
+    Does nothing when the place was left before, so that a second task for the same hold frees no later one.
+    """
+
+    place: Place
+    fence: int | None = None
+    """That of the hold, if there was one."""
+
+    async def step(self, io: IO, *, deadline: float) -> float | None:
+        """Remove it."""
+        if not self.place.is_first:
+            return None
+        found = await self._withdraw(io, deadline)
         self.place.leave()
         if self.fence is None:
             io.emit(Cleaned(self.key, self.session, found))
@@ -107,32 +117,18 @@ class GiveBack:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Sweep:
+class Sweep(_AtKey):
     """Look, now and later, whether an unanswered request has locked a key, or queued for it, for nobody."""
 
-    key: str
-    session: str
-    flags: int
-    contender: str | None
     alone: Callable[[], AbstractContextManager[bool]]
     """Keeps this client from acting on the key with the session; gives whether that was possible."""
-    remove: tuple[bytes, ...] = ()
-    """See ``GiveBack``."""
     pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Remove what the session has at the key, unless somebody here acts on it with that session."""
         with self.alone() as alone:
             if alone:
-                found = await withdraw(
-                    io,
-                    key=self.key,
-                    session=self.session,
-                    flags=self.flags,
-                    contender=self.contender,
-                    deadline=deadline,
-                    remove=self.remove,
-                )
+                found = await self._withdraw(io, deadline)
                 io.emit(Cleaned(self.key, self.session, found))
         return self.pauses.pop(0) if self.pauses else None
 

@@ -53,7 +53,6 @@ from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask, perform
 from consul_coord.io import Once, Signal
 from consul_coord.models import (
-    LOCK_FLAGS,
     Blocker,
     LeaderInfo,
     LossReason,
@@ -164,10 +163,8 @@ def lock_of(
     plan = LockPlan(
         keys=(key,),
         value=value,
-        flags=LOCK_FLAGS,
         accept_flags=frozenset(accept_flags),
         fair=True,
-        reentrant=False,
         session=session,
     )
 

@@ -240,9 +240,6 @@ def _plan(key: str, value: bytes, *, joined: bool = False) -> LockPlan:
         flags=GROUP_FLAGS,
         # A release by hand resets the flags: what was ours is taken again.
         accept_flags=frozenset({0}) if joined else frozenset(),
-        fair=False,
-        reentrant=False,
-        session=None,
         remove=True,
     )
 

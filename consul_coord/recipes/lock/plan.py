@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import KeyConflict
-from consul_coord.models import TxnOp
+from consul_coord.models import LOCK_FLAGS, TxnOp
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.contend.limits import ANY_SESSION, LONGEST
 from consul_coord.recipes.contend.queue import contender_key
@@ -24,11 +24,11 @@ class LockPlan:
     """One, or several to be locked together, in their order."""
     value: bytes | None
     """The value of the keys; None for the client's name."""
-    flags: int
-    accept_flags: frozenset[int]
-    fair: bool
-    reentrant: bool
-    session: SessionSpec | str | None
+    flags: int = LOCK_FLAGS
+    accept_flags: frozenset[int] = frozenset()
+    fair: bool = False
+    reentrant: bool = False
+    session: SessionSpec | str | None = None
     polite: bool = False
     """Whether a newcomer queues if it sees others wait, and takes a free lock at once otherwise."""
     reads: tuple[TxnOp, ...] = ()

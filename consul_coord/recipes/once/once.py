@@ -28,7 +28,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import raise_if_denied, retryable
 from consul_coord.http.retry import Failures, send_once
 from consul_coord.http.retry import ask as answer
-from consul_coord.models import LOCK_FLAGS, Blocker, ReadOptions, TxnOp
+from consul_coord.models import Blocker, ReadOptions, TxnOp
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.recipe import Cancellable, check_max_hold
 from consul_coord.recipes.contend.refusals import timed_out
@@ -56,18 +56,8 @@ class OnceObject(Cancellable):
     def __init__(self, key: str, *, value: bytes | None, session: SessionSpec | str | None) -> None:
         super().__init__(key)
         self.record = key_of(key)
-        plan = LockPlan(
-            keys=(key,),
-            value=value,
-            flags=LOCK_FLAGS,
-            accept_flags=frozenset(),
-            fair=False,
-            reentrant=False,
-            session=session,
-            polite=True,
-            reads=(TxnOp.get_tree(self.record),),
-        )
-        self.lock = LockObject(plan)
+        reads = (TxnOp.get_tree(self.record),)
+        self.lock = LockObject(LockPlan(keys=(key,), value=value, session=session, polite=True, reads=reads))
 
     @property
     def key(self) -> str:

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Protocol
 from consul_coord.errors import ConsulCoordError
 from consul_coord.http.backoff import delay
 from consul_coord.io import Once, Signal
-from consul_coord.models import LOCK_FLAGS
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
@@ -110,16 +109,7 @@ class Part:
         """Raised when another member is to own it."""
         self._told = told
         self._calls = calls
-        self._plan = LockPlan(
-            keys=(key,),
-            value=value,
-            flags=LOCK_FLAGS,
-            accept_flags=frozenset(),
-            fair=False,
-            reentrant=False,
-            session=None,
-            remove=True,
-        )
+        self._plan = LockPlan(keys=(key,), value=value, remove=True)
 
     def leave(self) -> None:
         """Have it handed over: from any thread, returns at once."""

@@ -138,10 +138,9 @@ class SimIO(HostedIO):
     host: SimHost
 
     def __init__(self, process: Process, task: SimTask, interrupt: Interrupt | None = None) -> None:
-        super().__init__(process.host)
+        super().__init__(process.host, interrupt)
         self.task = task
         self._process = process
-        self._interrupt = interrupt
 
     def owner(self) -> object:
         """Return the running task."""

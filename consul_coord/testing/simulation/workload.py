@@ -47,10 +47,7 @@ def _lock_objects(
             LockPlan(
                 keys=keys,
                 value=process.name.encode(),
-                flags=LOCK_FLAGS,
-                accept_flags=frozenset(),
                 fair=process.fair,
-                reentrant=False,
                 session=session,
             )
         )
