@@ -355,8 +355,8 @@ MUTATIONS = (
         "a take does not name the record's index",
         PermitAttempt,
         "_write_record",
-        "TxnOp.cas(key, record.encode(), record.index, flags=record.flags)",
-        "TxnOp.set(key, record.encode(), flags=record.flags)",
+        "TxnOp.cas(self.memory.record_key, record.encode(), record.index, flags=record.flags)",
+        "TxnOp.set(self.memory.record_key, record.encode(), flags=record.flags)",
     ),
     Mutation(
         "a refused take is repeated at the record's new index",
@@ -373,7 +373,7 @@ MUTATIONS = (
         "lists by the prefix without its slash",
         PermitAttempt,
         "_list",
-        "slots.directory(self.plan.prefix)",
+        "self.memory.directory",
         "self.plan.prefix",
         also=Mutation(
             "names without their directory",
@@ -410,8 +410,8 @@ MUTATIONS = (
         "the front watches the record alone",
         PermitAttempt,
         "_wait_at_the_front",
-        "slots.directory(self.plan.prefix)",
-        "slots.record_key(self.plan.prefix)",
+        "self.memory.directory",
+        "self.memory.record_key",
     ),
     Mutation(
         "a session is used again while the record names it",

@@ -65,7 +65,7 @@ class PooledAttempt(Attempt):
         if not self._all_valid():
             self._drop_session()
         while len(self.mine) < self._places:
-            self.mine.append(await self.pool.get(self.io, self._claim, deadline=self.limit))
+            self.mine.append(await self.pool.get(self.io, self._claim, deadline=self.deadline))
         first = self.mine[0]
         self.kept, self.session = first.kept, first.id
         return first

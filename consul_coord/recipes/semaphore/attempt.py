@@ -124,13 +124,13 @@ class PermitAttempt(PooledAttempt):
 
     def contender_of(self, session: str) -> str:
         """Return the key of a session's contender."""
-        return slots.contender_key(self.plan.prefix, session)
+        return self.memory.directory + session
 
     # -- listing
 
     async def _join(self) -> Listing | None:
         """Queue at the end, or keep the place, and return what the semaphore looks like."""
-        prefix = slots.directory(self.plan.prefix)
+        prefix = self.memory.directory
         try:
             wait = self._lock(self.session, slots.waiting(self.value, permits=self.permits))
             result = await self._ask(wait, TxnOp.get_tree(prefix))
@@ -147,7 +147,7 @@ class PermitAttempt(PooledAttempt):
         return listing
 
     async def _list(self, options: ReadOptions | None = None) -> Listing:
-        call = kv.list_pairs(slots.directory(self.plan.prefix), options=options)
+        call = kv.list_pairs(self.memory.directory, options=options)
         result = await send_once(self.io, call, deadline=self.limit)
         return self._read(result.value, index=result.index)
 
@@ -221,7 +221,7 @@ class PermitAttempt(PooledAttempt):
         await self._before_a_watch()
         found = await self.client.watches.change_below(
             self.io,
-            slots.directory(self.plan.prefix),
+            self.memory.directory,
             listing.index,
             until=None if self.kept is None else self.kept.over,
             deadline=min(self._watch_until, self._pause_over) if self.refused else self._watch_until,
@@ -282,8 +282,7 @@ class PermitAttempt(PooledAttempt):
         return tuple([locked[0] for locked in take.entries[-len(self.mine) :]])
 
     def _write_record(self, record: Record) -> TxnOp:
-        key = slots.record_key(self.plan.prefix)
-        return TxnOp.cas(key, record.encode(), record.index, flags=record.flags)
+        return TxnOp.cas(self.memory.record_key, record.encode(), record.index, flags=record.flags)
 
     def _granted(self, record: Record, contenders: tuple[KVPair, ...], *, alone: bool) -> Handle | None:
         """Register the permit; None when a session of it can't be relied on any more."""
@@ -332,7 +331,7 @@ class PermitAttempt(PooledAttempt):
             # To be judged again without the refused. If it has changed since, the next take is refused for
             # that, or the watch ends at once.
             self.upcoming = listing
-        elif not self._blocked(slots.directory(self.plan.prefix), TxnFailed(str(error), failures=others)):
+        elif not self._blocked(self.memory.directory, TxnFailed(str(error), failures=others)):
             self._block("held")  # by whoever was faster
 
     def _refuse(self, dead: Iterable[str]) -> None:

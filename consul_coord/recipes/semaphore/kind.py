@@ -88,6 +88,9 @@ class Memory:
 
     def __init__(self, pool: SessionPool, prefix: str, flags: int) -> None:
         self.prefix = prefix
+        self.directory = slots.directory(prefix)
+        """The prefix of all its keys."""
+        self.record_key = slots.record_key(prefix)
         self.flags = flags
         self.sessions = pool
         self.tidy_leave = AdaptiveBackoff()
@@ -140,9 +143,9 @@ class PermitKind(KeyOfSession):
 
     def watches(self, hold: Grant) -> tuple[KeyWatch, ...]:
         """Return the watches on the contenders and on the record."""
-        key = slots.record_key(self._memory.prefix)
+        key = self._memory.record_key
         record = KeyWatch(key, self._record.index, self._record_loss, seldom=True)
-        own = replace(watch_of(hold), directory=slots.directory(self._memory.prefix))
+        own = replace(watch_of(hold), directory=self._memory.directory)
         return own, record, *map(_watch_further, self._further, hold.all_kept[1:])
 
     def guard(self, hold: Grant) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a HoldKind's
@@ -164,7 +167,7 @@ class PermitKind(KeyOfSession):
     def words_for(self, loss: LossReason) -> str | None:
         """Return that it is the record that was deleted, if it was that."""
         if loss is LossReason.KEY_DELETED and self._record_deleted:
-            return f"the semaphore's record {slots.record_key(self._memory.prefix)!r} was deleted"
+            return f"the semaphore's record {self._memory.record_key!r} was deleted"
         return None
 
     def kept_as(self, hold: Grant, value: bytes) -> bytes:
@@ -197,14 +200,14 @@ class PermitKind(KeyOfSession):
 
     async def _leave_tidily(self, io: IO, hold: Grant, deadline: float) -> Ending:
         """Take the sessions out of the record, too."""
-        prefix, record = self._memory.prefix, self._record.without(self._ids)
+        memory, record = self._memory, self._record.without(self._ids)
         ops = (
             TxnOp.check_session(hold.key, hold.session),
             *self._further_checks,
-            TxnOp.cas(slots.record_key(prefix), record.encode(), record.index, flags=record.flags),
+            TxnOp.cas(memory.record_key, record.encode(), record.index, flags=record.flags),
             TxnOp.delete_cas(hold.key, hold.last_index),
             *self._further_deletes,
-            TxnOp.get_tree(slots.directory(prefix)),
+            TxnOp.get_tree(memory.directory),
         )
         result = await send_once(io, kv.txn(*ops), deadline=deadline)
         self._memory.tidy_leave.succeeded()
@@ -222,7 +225,7 @@ class PermitKind(KeyOfSession):
         ops = (
             TxnOp.check_session(hold.key, hold.session),
             *self._further_checks,
-            TxnOp.get(slots.record_key(self._memory.prefix)),
+            TxnOp.get(self._memory.record_key),
             TxnOp.delete_cas(hold.key, hold.last_index),
             *self._further_deletes,
         )

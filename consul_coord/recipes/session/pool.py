@@ -87,6 +87,7 @@ class SessionPool:
         while True:
             session = self._take_fit(claim)
             if session is None:
+                deadline = min(deadline, io.now() + self._sessions.timeout)
                 creation = Creation()
                 await io.begin(partial(self._make, creation), name="create a session", deadline=deadline)
                 await creation.wait(io, deadline=deadline)
