@@ -215,7 +215,7 @@ def test_a_place_that_is_not_given_up_is_seen(scene: Scene) -> None:
         "own place left in a queue that may not be seen any more",
         LockAttempt,
         "_move_without_queue",
-        "self.client.reaper.add(RemoveKey(waitqueue.contender_key(self.key, self.session)))",
+        "self.client.reaper.add(RemoveKey(self._own))",
         "pass",
     )
     with kept.planted(), pytest.raises(AssertionError, match=waitqueue.directory(KEY)):
