@@ -53,6 +53,8 @@ class Request:
     """Whether it may not wait for others' turns: a lease depends on it."""
     keep: float | None = None
     """How long its connection is kept for the next request, in seconds; None is the transport's choice."""
+    begins: Callable[[], bool] | None = None
+    """Returns whether its client has nothing to lose yet: where there is no room, others may go first."""
 
 
 @dataclass(frozen=True, slots=True)

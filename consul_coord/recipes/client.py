@@ -239,6 +239,10 @@ class ClientState:
             pending_cleanup=self.pending_cleanup,
         )
 
+    def has_only_this_call(self) -> bool:
+        """Return whether the client holds nothing, stands for nothing, and no other call of it waits."""
+        return len(self.calls) <= 1 and not self.standing and self.sessions.are_idle()
+
     # -- the end
 
     def begin_close(self) -> bool:

@@ -231,6 +231,29 @@ def test_a_turn_takes_no_more_than_twice_as_long(small_agent: str) -> None:
     assert served[-1] - served[0] < 2 * work * crowd + crowd * measured.slack
 
 
+def test_clients_beyond_the_limit_get_their_turns(small_agent: str) -> None:
+    # Those with a connection would keep it for ever, as they never have nothing to do for its idle time.
+    crowd, enough = SMALL + 6, 3
+    served: Counter[int] = Counter()
+
+    async def take_turns(number: int) -> None:
+        async with AsyncClient(address=small_agent, session=BESIDE_A_CROWD) as client:
+            lock = AsyncLock(client, "shares/lock")
+            while len(served) < crowd or min(served.values()) < enough:
+                async with lock.hold(timeout=PATIENCE):
+                    served[number] += 1
+                    await anyio.sleep(0.01)
+            assert client.stats().lost == 0
+
+    async def main() -> None:
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                for number in range(crowd):
+                    group.start_soon(take_turns, number)
+
+    anyio.run(main)
+
+
 @pytest.mark.parametrize("kind", ["permits", "candidates"])
 def test_a_crowd_in_one_client_leaves_room_for_others(small_agent: str, kind: str) -> None:
     async def main() -> None:

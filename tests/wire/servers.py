@@ -121,7 +121,7 @@ class RawServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.closing.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
+        self.stop_listening()
         self.disconnect()
         for thread in list(self._threads):
             thread.join(PATIENCE)
@@ -129,6 +129,10 @@ class RawServer:
         self._listener.close()
         if self._troubles and error is None:
             raise self._troubles[0]
+
+    def stop_listening(self) -> None:
+        """Refuse new connections, and go on with those that are there."""
+        _shut_down(self._listener)
 
     def disconnect(self) -> None:
         """End every connection."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from dataclasses import replace
@@ -15,6 +16,8 @@ import pytest
 from consul_coord.config import Settings
 from consul_coord.errors import BrokenReply, ClientClosed, RequestTimeout, TooManyConnections
 from consul_coord.http.messages import Request, Retry
+from consul_coord.http.transport import pool
+from consul_coord.http.transport.limit import ASIDE, MOST
 from consul_coord.http.transport.pool import KEEP, KEEP_PARKED, LATE, Link
 from consul_coord.http.transport.streams import MAX_SHORT, StreamTransport
 from tests.wire.servers import OK, PATIENCE, always
@@ -495,3 +498,142 @@ def test_at_the_limit_a_request_waits_for_a_connection_of_its_own_client(serve: 
 
     run(backend, server, scenario)
     assert [request.split(b" ")[0] for request in server.requests if b"kv/a" in request] == [b"GET", b"PUT"]
+
+
+# -- giving others a place
+
+BEGIN = replace(WRITE, begins=lambda: True)
+
+
+class Changing:
+    """An agent that hangs up on one connection, by its number, and answers on all others."""
+
+    def __init__(self, refused: int | None = None) -> None:
+        self._refused = refused
+        self._numbers = itertools.count()
+        self.seen: list[tuple[int, bytes]] = []
+        self.ended: set[int] = set()
+
+    def handle(self, peer: Peer) -> None:
+        number = next(self._numbers)
+        if number == self._refused:
+            return
+        while (request := peer.request()) is not None:
+            self.seen.append((number, request.split(b" HTTP")[0]))
+            peer.send(OK)
+        self.ended.add(number)
+
+    def writes(self) -> list[int]:
+        return [number for number, request in self.seen if request.startswith(b"PUT")]
+
+
+@pytest.fixture
+def old_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each connection count as one that was used for long."""
+    monkeypatch.setattr(pool, "STAY", 0.0)
+
+
+async def writes(transport: StreamTransport, *requests: Request) -> None:
+    for request in requests:
+        assert (await transport.send(request, timeout=PATIENCE)).body == b"true"
+
+
+@pytest.mark.usefixtures("old_at_once")
+def test_what_begins_exchanges_an_old_connection_for_a_new_one(serve: Serve, backend: str) -> None:
+    agent = Changing()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await writes(transport, BEGIN, WRITE, BEGIN, WRITE)
+
+    run(backend, server, scenario)
+    assert agent.writes() == [0, 0, 1, 1]
+    assert agent.seen[2] == (1, b"GET /v1/status/leader"), "tried out before a write"
+
+
+@pytest.mark.usefixtures("old_at_once")
+def test_without_room_for_a_new_one_the_old_place_is_given_up(serve: Serve, backend: str) -> None:
+    agent = Changing(refused=1)
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await writes(transport, BEGIN)
+        began = time.monotonic()
+        await writes(transport, BEGIN)
+        assert time.monotonic() - began >= ASIDE / 2, "others could not come first"
+
+    run(backend, server, scenario)
+    assert agent.writes() == [0, 2]
+
+
+def test_a_young_connection_stays(serve: Serve, backend: str) -> None:
+    agent = Changing()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await writes(transport, BEGIN, BEGIN)
+
+    run(backend, server, scenario)
+    assert agent.writes() == [0, 0]
+
+
+@pytest.mark.usefixtures("old_at_once")
+@pytest.mark.parametrize(
+    "request_",
+    [WRITE, replace(WRITE, urgent=True), replace(WRITE, begins=lambda: False)],
+    ids=["amid", "renewal", "holds"],
+)
+def test_what_has_something_to_lose_keeps_its_connection(
+    serve: Serve, backend: str, request_: Request
+) -> None:
+    agent = Changing()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await writes(transport, request_, request_)
+
+    run(backend, server, scenario)
+    assert agent.writes() == [0, 0]
+
+
+@pytest.mark.usefixtures("old_at_once")
+def test_a_call_with_little_time_keeps_its_connection(serve: Serve, backend: str) -> None:
+    agent = Changing(refused=1)
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await writes(transport, BEGIN)
+        assert (await transport.send(BEGIN, timeout=MOST / 2)).body == b"true"
+
+    run(backend, server, scenario)
+    assert agent.writes() == [0, 0]
+
+
+@pytest.mark.usefixtures("old_at_once")
+def test_a_client_that_watches_something_keeps_its_connections(serve: Serve, backend: str) -> None:
+    agent = Holding()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        group.start_soon(partial(transport.send, WATCH, timeout=PATIENCE))
+        await anyio.to_thread.run_sync(agent.asked.wait, PATIENCE)
+        repeatable = replace(BEGIN, retry=Retry.IDEMPOTENT)  # one that is sent without trying out
+        await writes(transport, repeatable, repeatable)
+        agent.opened.set()
+
+    run(backend, server, scenario)
+    assert server.connections == 2
+
+
+@pytest.mark.usefixtures("old_at_once")
+def test_without_another_way_in_the_old_connection_goes_on(serve: Serve, backend: str) -> None:
+    agent = Changing()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await writes(transport, BEGIN)
+        server.stop_listening()
+        await writes(transport, BEGIN)
+
+    run(backend, server, scenario)
+    assert agent.writes() == [0, 0]

@@ -31,7 +31,7 @@ from consul_coord.models import KVPair, ReadOptions, TxnFailure, TxnResult
 from consul_coord.models._validate import UINT64_MAX, as_bytes, uint64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from consul_coord.http.endpoints._call import Params
     from consul_coord.http.messages import Response
@@ -288,11 +288,15 @@ _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def txn(
-    *ops: TxnOp, options: ReadOptions | WriteOptions | None = None, retry: Retry | None = None
+    *ops: TxnOp,
+    options: ReadOptions | WriteOptions | None = None,
+    retry: Retry | None = None,
+    begins: Callable[[], bool] | None = None,
 ) -> Call[TxnResult]:
     """Apply the operations as one; TxnFailed when one of them refuses, and then nothing was changed.
 
-    ``retry`` overrides what is assumed: READ for reads and checks only, else NEVER.
+    ``retry`` overrides what is assumed: READ for reads and checks only, else NEVER. ``begins`` is
+    ``Request.begins``.
     """
     if not ops:
         raise InvalidArgument("a transaction needs at least one operation")
@@ -320,7 +324,7 @@ def txn(
     if len(ops) > OPS_LIMIT or len(body) > _call.BODY_LIMIT:
         raise _too_large(len(ops), len(body))
     params = () if options is None else _params(options)
-    request = Request("PUT", _TXN, params, body, retry or assumed, tuple(needed))
+    request = Request("PUT", _TXN, params, body, retry or assumed, tuple(needed), begins=begins)
     return Call(request, partial(_decode_txn, ops, request))
 
 

@@ -34,7 +34,7 @@ from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import errors
 from consul_coord.http.transport.base import DEFAULT_LIMITS, Abandoned
 from consul_coord.http.transport.dial import dial
-from consul_coord.http.transport.limit import SOON, STEP
+from consul_coord.http.transport.limit import MOST, SOON, STEP
 from consul_coord.http.transport.pool import (
     KEEP,
     LATE,
@@ -205,6 +205,7 @@ class Engine(ABC):
                     await self._pause(attempt, STEP)
                     continue
                 link = None if only_new else pool.take(now)
+                link = await self._fresh(link, attempt, now) if attempt.request.begins else link
                 if link is not None:
                     try:
                         return await self._use(link, attempt)
@@ -224,6 +225,32 @@ class Engine(ABC):
                     return response
         finally:
             pool.waiting.pop(attempt, None)
+
+    async def _fresh(self, link: Link | None, attempt: Attempt, now: float) -> Link | None:
+        """Return a new connection in place of one that was used for long, and a younger one as it is.
+
+        None when there is no room for a new one: its place is given up. It is used on where that could cost
+        the caller all of its time, or where nothing listens.
+        """
+        pool, begins = self.pool, attempt.request.begins
+        if link is None or now < link.stays_until or pool.has_in_use() or attempt.deadline < now + MOST:
+            return link
+        if begins is None or not begins():
+            return link
+        try:
+            fresh = await self._tried_out(await self._open_link(attempt, within=SOON), attempt)
+        except BaseException as error:
+            hung_up = isinstance(error, ConnectFailed) and _is_hang_up(error.__cause__)
+            if isinstance(error, ConnectFailed) and not hung_up:
+                return link
+            link.close()
+            if not (hung_up or (isinstance(error, LOST) and self._may_be_refused(attempt, error))):
+                raise
+            pool.limit.refused(pool.now())
+            pool.step_aside(pool.now())
+            return None
+        link.close()
+        return fresh
 
     def _pause_before_connecting(self, attempt: Attempt, now: float) -> float:
         pool = self.pool
@@ -254,7 +281,10 @@ class Engine(ABC):
         Raises ``BrokenReply`` when it was refused, and the request may have been applied all the same.
         """
         limit, before = self.pool.limit, attempt.sent
-        near = limit.is_near(self.pool.now()) or self.pool.has_query()
+        is_near = limit.is_near(self.pool.now())
+        # Near the limit, a second connection is not kept: its place is free for another client at once.
+        keep = attempt.request.keep != 0 and not (is_near and self.pool.has_in_use())
+        near = is_near or self.pool.has_query()
         try:
             link = await self._open_link(attempt)
         except ConnectFailed as error:
@@ -270,7 +300,7 @@ class Engine(ABC):
         try:
             if near and attempt.request.retry is Retry.NEVER:
                 link = await self._tried_out(link, attempt)
-            response = await self._use(link, attempt)
+            response = await self._use(link, attempt, keep=keep)
         except LOST as error:
             if self.pool.now() >= opened + SOON or not self._may_be_refused(attempt, error):
                 raise
@@ -284,10 +314,15 @@ class Engine(ABC):
             # This is an answer: it was not applied.
             attempt.sent, attempt.answered = before, False
             return None
-        limit.admitted()
+        self._came_back(attempt, keep=keep)
+        return response
+
+    def _came_back(self, attempt: Attempt, *, keep: bool) -> None:
+        """Take note that there was room for a new connection, to be kept or not."""
+        if keep:
+            self.pool.limit.admitted()
         if attempt.request.urgent:
             self.pool.cut_overdue(self.pool.now())
-        return response
 
     def _may_be_refused(self, attempt: Attempt, error: BaseException) -> bool:
         """Return whether the limit may have ended a new connection."""
@@ -327,9 +362,9 @@ class Engine(ABC):
         link.close()  # it carries one exchange only, as those of some proxies do
         return await self._open_link(attempt)
 
-    async def _open_link(self, attempt: Attempt) -> Link:
+    async def _open_link(self, attempt: Attempt, *, within: float = math.inf) -> Link:
         home = self.pool.open
-        attempt.connect_by = min(attempt.deadline, self.pool.now() + self.connect_within)
+        attempt.connect_by = min(attempt.deadline, self.pool.now() + min(within, self.connect_within))
         try:
             link = self.link(await self._connect(attempt))
         except TimeoutError as error:
@@ -343,9 +378,10 @@ class Engine(ABC):
         attempt.connect_by = attempt.deadline
         link.home = home
         home.add(link)
+        self.pool.stay(link, self.pool.now())
         return link
 
-    async def _use(self, link: Link, attempt: Attempt) -> Response:
+    async def _use(self, link: Link, attempt: Attempt, *, keep: bool = True) -> Response:
         request, whole, done = attempt.request, False, False
         reader = ReplyReader(request.method, self._limits)
         link.is_query = request.hold_open > 0
@@ -364,7 +400,7 @@ class Engine(ABC):
             now = self.pool.now()
             link.kept_until = max(link.kept_until, now + (KEEP if request.keep is None else request.keep))
             fit = attempt.let_go() and whole and reader.reusable and link.home is self.pool.open
-            fit = fit and now < link.kept_until
+            fit = fit and keep and now < link.kept_until
             link.in_use = False
         except BaseException as error:
             now = self.pool.now()

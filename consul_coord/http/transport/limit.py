@@ -13,7 +13,9 @@ Rules
   that grow to ``MOST`` seconds, with jitter, one try for all requests of a client.
 - Near the limit, and beside a blocking query of one's own, a new connection is tried with a reading first: a
   request that may be applied once only would leave its outcome unknown.
-- It is forgotten at the next connection that is answered, and ``REMEMBERED`` seconds after the last refusal.
+- A client that steps aside for others tries again after a moment, and from then on as seldom as they do.
+- It is forgotten at the next connection that is answered and kept, and ``REMEMBERED`` seconds after the last
+  refusal.
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 FIRST = 0.1
 MOST = 2.0
 """Seconds between two tries to connect, at first and at most."""
+ASIDE = 0.3
+"""Seconds for which a client that gives up its place does not try to connect, on average."""
+PATIENT = 5
+"""So many refusals lead to the longest pause at the next one."""
 REMEMBERED = 30.0
 SOON = 1.0
 """A connection that was refused has ended within so many seconds; one that ended later was in use."""
@@ -81,6 +87,11 @@ class Limit:
         self._next_try = now + delay(self._refusals, self._random(), first=FIRST, most=MOST)
         if self._refusals > 1 and self.is_blamed(now):
             self.on_refusal()
+
+    def step_aside(self, now: float) -> None:
+        """Try again in a moment, and after that as seldom as those who have waited for long."""
+        self._refusals = max(self._refusals, PATIENT)
+        self._next_try = now + ASIDE * (0.5 + self._random())
 
     def admitted(self) -> None:
         """Take note of a new connection that was answered: there is room."""

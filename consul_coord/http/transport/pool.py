@@ -13,6 +13,9 @@ Rules
   has answered, also when that is closed. So it is *parked* for a moment: it may be all that the client can
   have, and once its reply has come, it is used again. So is the connection of any other request whose caller
   has stopped waiting for the reply.
+- Clients that use their connections without a break would never let others in that are beyond the agent's
+  limit. So a client that begins something, with nothing to lose yet, first exchanges a connection older than
+  ``STAY`` seconds for a new one. If there is no room for that, it closes the old one, too, and *steps aside*.
 - A renewal waits a moment for a connection that is about to come back. Only then does it open one, and cuts
   off a blocking query that is overdue: not before, as it may be refused another connection.
 """
@@ -45,6 +48,8 @@ KEEP = 4.0
 """How long one is kept after its last use, in seconds."""
 KEEP_PARKED = 0.5
 """How long one is kept on which a reply is due that nobody waits for, in seconds."""
+STAY = 4.0
+"""How long a connection is used, in seconds, before another client may have its place."""
 LATE = 2.0
 """Seconds by which a reply may come later than it is due: on its way, and by a clock of another rate."""
 LOOK = 1.0
@@ -70,12 +75,15 @@ class Link:
         "kept_until",
         "reader",
         "sock",
+        "stays_until",
     )
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.kept_until = 0.0
         """When it is closed unless it was used again."""
+        self.stays_until = math.inf
+        """When it may be given up for others."""
         self.in_use = False
         """Whether there is an exchange under way that somebody waits for."""
         self.back_by = 0.0
@@ -163,6 +171,7 @@ class Pool:
         """Those that send over it: it is closed when none is left."""
         self.cut_at = -math.inf
         """When all that was under way was cut off."""
+        self._random = random
         self.limit = Limit(random)
         self._swept_at = -math.inf
         self.waiting: dict[object, None] = {}
@@ -226,6 +235,18 @@ class Pool:
     def has_query(self) -> bool:
         """Return whether a blocking query is under way: its connection becomes free."""
         return any(link.is_query and (link.in_use or link.reader is not None) for link in self.open.all())
+
+    def stay(self, link: Link, now: float) -> None:
+        """Take note of a new connection. Those of clients that began together are not given up together."""
+        link.stays_until = now + STAY * (0.75 + 0.5 * self._random())
+
+    def step_aside(self, now: float) -> None:
+        """Close what is not in use, and let other clients connect first."""
+        for links in (self.idle, self.parked):
+            while links:
+                with suppress(IndexError):  # in use, once more
+                    links.pop().close()
+        self.limit.step_aside(now)
 
     def cut(self) -> None:
         """End all exchanges that are under way: the agent is given up."""

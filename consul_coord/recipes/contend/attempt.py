@@ -271,7 +271,8 @@ class Attempt(ABC):
         locks = "lock" in map(_VERB, ops)
         self.asked, deadline = before or locks, self.limit
         try:
-            return await send_once(self.io, kv.txn(*ops, retry=retry), deadline=deadline)
+            begins = self.client.has_only_this_call if locks and not before else None
+            return await send_once(self.io, kv.txn(*ops, retry=retry, begins=begins), deadline=deadline)
         except TxnFailed:
             self.asked = before
             raise

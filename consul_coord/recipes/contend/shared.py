@@ -62,6 +62,10 @@ class Shared(Protocol):
     standing: dict[Standing, None]
     """The candidates that were started, and not stopped."""
 
+    def has_only_this_call(self) -> bool:
+        """Return whether the client holds nothing, stands for nothing, and no other call of it waits."""
+        ...
+
     def source(self, spec: SessionSpec | str | None) -> SessionSource:
         """Return where a lock gets its session from; one of its own ends when nobody refers to its source."""
         ...

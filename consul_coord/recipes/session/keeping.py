@@ -310,6 +310,10 @@ class Sessions:
         keys = {hold.key for kept in holding for hold in list(kept.dependents)}
         return min((kept.lease.remaining(now) for kept in holding), default=0.0), tuple(sorted(keys))
 
+    def are_idle(self) -> bool:
+        """Return whether nothing depends on any session."""
+        return self._members is None and not any(kept.dependents for kept in self)
+
     @property
     def patience(self) -> float:
         """For how many seconds a renewal that is due may wait for a connection, for whichever session."""
