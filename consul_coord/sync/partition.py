@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consul_coord.errors import InvalidArgument
 from consul_coord.recipes.partition import partitioning as recipe
 from consul_coord.sync.callbacks import Callbacks
 from consul_coord.sync.group import Group, parts_of
@@ -61,11 +62,11 @@ class Partitioner:
         loss ``hold.reason`` says why. An ``on_acquired`` that is still awaited then is cancelled. One that
         raises is reported as ``Failed``; the partition is given up, and taken again after a pause.
 
-        ``weight(member)``: how large a share a member should have, by its value; 1 each if None, and 0 for
-        one that should own nothing. All processes must come to the same weights. ``bound``: no member owns
-        more than so many times its fair share, rounded up; some more partitions move then. ``settle``:
-        seconds for which the group has to be quiet before partitions move; changes that go on are waited out
-        for four times as long. Raises InvalidArgument and InvalidKey.
+        ``weight(member)``: how large a share a member should have, by its value, from 1e-100 to 1e100; 1 each
+        if None, and 0 for one that should own nothing. All processes must come to the same weights.
+        ``bound``: no member owns more than so many times its fair share, rounded up; some more partitions
+        move then. ``settle``: seconds for which the group has to be quiet before partitions move; changes
+        that go on are waited out for four times as long. Raises InvalidArgument and InvalidKey.
         """
         self._group = group
         self._runner, plan = parts_of(group, type(self).__name__)
@@ -76,12 +77,8 @@ class Partitioner:
             handover=handover,
             bound=bound,
             weight=weight,
-            on_acquired=None
-            if on_acquired is None
-            else lambda name, hold: on_acquired(name, self._view(hold)),
-            on_released=None
-            if on_released is None
-            else lambda name, hold: on_released(name, self._view(hold)),
+            on_acquired=self._with_view("on_acquired", on_acquired),
+            on_released=self._with_view("on_released", on_released),
         )
         self._partitioning: Partitioning | None = None
 
@@ -104,6 +101,16 @@ class Partitioner:
         return {
             partition: self._view(hold) for partition, hold in partitioning.owned(self._runner.now()).items()
         }
+
+    def _with_view(
+        self, name: str, function: Callable[[str, Hold], object] | None
+    ) -> Callable[[str, Grant], object] | None:
+        """Return what calls a user's function with a user's hold. Raises InvalidArgument."""
+        if function is None:
+            return None
+        if not callable(function):
+            raise InvalidArgument(f"{name} is a function of a partition and its hold, not {function!r}")
+        return lambda partition, hold: function(partition, self._view(hold))
 
     def _view(self, hold: Grant) -> Hold:
         return Hold(self._runner, self._runner.core, hold)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,15 +12,19 @@ from consul_coord import (
     GROUP_FLAGS,
     AcquireTimeout,
     Group,
+    InvalidArgument,
+    InvalidKey,
     KeyConflict,
     LockLost,
     NotHeld,
     ReleaseOutcome,
     TxnOp,
+    ValueTooLarge,
 )
 from consul_coord.events import Joined, Lost
 from consul_coord.recipes.group.members import GroupPlan
 from tests.election.waiting import Told, until
+from tests.group.seeing import Seen
 
 if TYPE_CHECKING:
     from consul_coord import Client
@@ -182,3 +187,42 @@ def test_any_number_of_groups_of_a_client_share_one_session(client: Client, pref
         group.join()
     assert len({group.members()[0].session for group in groups}) == 1
     assert client.stats().sessions_created == 1
+
+
+@pytest.mark.parametrize("id", ["", ".", "..", "a/b", 5, b"one", "\x00", "\ud800"])
+def test_an_id_that_can_not_be_is_refused(client: Client, id: Any) -> None:
+    with pytest.raises((InvalidArgument, InvalidKey)):
+        Group(client, "workers", id=id)
+
+
+def test_a_value_of_the_greatest_size_is_seen_and_changed(make_client: MakeClient, prefix: str) -> None:
+    largest, client = 350_000, make_client()
+    with Group(client, prefix, id="one", value=b"a" * largest) as group:
+        with Seen(Group(make_client(), prefix)) as seen:
+            until(lambda: seen.states, "seen")
+            group.update(b"b" * largest)
+            until(lambda: seen.states[-1].changed, "the new value is seen")
+            assert [member.value for member in seen.states[-1].all] == [b"b" * largest]
+        with pytest.raises(ValueTooLarge):
+            group.update(b"c" * 400_000)
+        assert [member.value for member in group.members()] == [b"b" * largest]
+    with pytest.raises(ValueTooLarge):
+        Group(client, prefix, id="two", value=b"c" * 400_000).join()
+
+
+def test_a_group_may_lie_within_another_ones_folders(make_client: MakeClient, prefix: str) -> None:
+    """None takes the members of another for its own, or is woken for ever by them."""
+    places = [prefix, f"{prefix}/members", f"{prefix}/members/0", f"{prefix}/partitions", f"{prefix}x"]
+    client = make_client()
+    with ExitStack() as stack:
+        for number, place in enumerate(places):
+            stack.enter_context(Group(client, place, id=f"one-{number}"))
+        seen = [stack.enter_context(Seen(Group(make_client(), place))) for place in places]
+        for number, each in enumerate(seen):
+            each.until_present(f"one-{number}")
+        before = client.stats().requests
+        with Group(client, places[2], id="other"):
+            seen[2].until_present("one-2", "other")
+        seen[2].until_present("one-2")
+        assert client.stats().requests - before < 60
+        assert all(len(each.states) <= 1 + 2 * (each is seen[2]) for each in seen)

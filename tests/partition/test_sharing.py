@@ -23,7 +23,9 @@ from consul_coord import (
 )
 from consul_coord.recipes.partition.rendezvous import Rendezvous
 from tests.election.waiting import Told, until
+from tests.group.seeing import Seen
 from tests.partition.conftest import SPEC
+from tests.support.sites import never
 
 if TYPE_CHECKING:
     from tests.partition.conftest import MakeMember
@@ -222,6 +224,60 @@ def test_who_is_no_member_owns_nothing(member: MakeMember, prefix: str) -> None:
     assert len(one.owned) == 8
 
 
+def test_who_only_has_the_id_of_a_member_owns_nothing(member: MakeMember, prefix: str) -> None:
+    """Such as a process that waits in ``join`` until its former life has ended."""
+    one = member("one")
+    all_owned(one)
+    with (
+        Client(address=address_of(one), session=SPEC) as client,
+        Partitioner(Group(client, prefix, id="one"), 8, settle=0.1) as namesake,
+        Seen(one.group) as seen,
+    ):
+        one.stop()
+        one.group.update("new")  # all share out again
+        until(lambda: seen.states[-1].changed, "it is seen")
+        never(lambda: namesake.owned, within=0.5)
+        one.group.leave()
+        namesake.group.join(timeout=30)
+        until(lambda: len(namesake.owned) == 8, "it is a member now")
+
+
+@pytest.mark.parametrize(
+    ("weights", "owns"),
+    [
+        ((1e100, 1e100), (True, True)),
+        ((1e-100, 1e-100), (True, True)),
+        ((1, float("nan")), (True, False)),
+        ((1, float("inf")), (True, False)),
+        ((1, -1), (True, False)),
+        ((1, 1e-101), (True, False)),
+        ((1, 1e101), (True, False)),
+        ((1, 10**400), (True, True)),  # it raises, and counts as 1
+    ],
+)
+@pytest.mark.parametrize("bound", [None, 1.5])
+def test_a_weight_that_can_not_be_is_reported_and_keeps_nobody_from_owning(
+    address: str,
+    member: MakeMember,
+    weights: tuple[float, float],
+    owns: tuple[bool, bool],
+    bound: float | None,
+) -> None:
+    def weight(one: Member) -> float:
+        return weights[one.id == "other"]
+
+    told = Told()
+    with Client(address=address, session=SPEC, observer=told) as client:
+        one = member("one", client=client, weight=weight, bound=bound)
+        other = member("other", weight=weight, bound=bound)
+        until(lambda: (bool(one.owned), bool(other.owned)) == owns, "shared by weight")
+        if not all(1e-100 <= each <= 1e100 for each in weights):
+            odd = "weight of the member 'other'"
+            until(lambda: any(odd in str(event) for event in told.events), "it was reported")
+        one.stop()
+        one.group.leave()
+
+
 def test_a_member_of_weight_0_hands_over_and_owns_nothing(member: MakeMember) -> None:
 
     def weight(one: Member) -> float:
@@ -270,6 +326,17 @@ def test_closing_the_client_tells_and_gives_back(address: str, prefix: str) -> N
         (1, {"settle": -1}),
         (1, {"handover": float("inf")}),
         (1, {"bound": 0.5}),
+        (True, {}),
+        (3.5, {}),
+        (None, {}),
+        ([1, 2], {}),
+        ([b"a"], {}),
+        (range(3), {}),
+        (1, {"settle": "1"}),
+        (1, {"bound": "2"}),
+        (1, {"weight": 5}),
+        (1, {"on_acquired": 5}),
+        (1, {"on_released": 5}),
     ],
 )
 def test_what_can_not_be_shared_is_refused(client_only: Client, partitions: Any, settings: Any) -> None:

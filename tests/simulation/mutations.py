@@ -56,6 +56,7 @@ from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch.engine import Watches
+from consul_coord.recipes.watch.together import Together
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.plan import (
     SCENES,
@@ -824,6 +825,15 @@ MUTATIONS = (
         "if not owned.handle.grant.lost.is_set() and owned.told.settle(self.partition):",
         breaks="sharing",
         within=20,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "a change among the members is noticed only as a change of their folder",
+        Together,
+        "_take",
+        "if answer.index == cover.looked_at:",
+        "if cover.looked_at:",
+        within=10,
         drawn=draw_with_members,
     ),
     Mutation(

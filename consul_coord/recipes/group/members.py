@@ -52,9 +52,10 @@ class GroupPlan:
 
     def key(self, member: str) -> str:
         """Return the key of a member. Raises InvalidArgument and InvalidKey."""
-        if not member or "/" in member:
+        if not is_name(member):
             message = f"a member's id is a string without '/', and not empty: not {member!r}"
             raise InvalidArgument(message)
+        check_name(f"{self.directory}/{member}")  # its bucket is made of what can be written
         return check_name(f"{self.directory}/{bucket_of(member)}/{member}")
 
     def bucket(self, bucket: str) -> str:
@@ -72,6 +73,11 @@ class GroupPlan:
             and pair.key == f"{self.directory}/{bucket_of(name)}/{name}"
         ]
         return in_order(found)
+
+
+def is_name(name: object) -> bool:
+    """Return whether something can name one thing in a folder."""
+    return isinstance(name, str) and bool(name) and "/" not in name
 
 
 def in_order(members: Iterable[Member]) -> tuple[Member, ...]:

@@ -5,14 +5,14 @@ Rules
   views differ, the locks ensure that a partition has one owner.
 - After a change of the group it waits until nothing more has changed for a moment, or for some moments in
   all: members that come together cause one round of moves.
-- A process that is no member is to own nothing.
+- A process that is no member is to own nothing, even if it has the id of one: it waits for that id.
 - Few locks are taken at once, so that a first member of many partitions is no storm; those that have to be
   waited for do not count.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,14 +23,15 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._keys import check_name
 from consul_coord.http.retry import ask
 from consul_coord.io import Signal
-from consul_coord.models import Holder, ReadOptions
+from consul_coord.models import Holder, ReadOptions, _validate
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.group.follow import MembersFollower
+from consul_coord.recipes.group.members import is_name
 from consul_coord.recipes.partition.part import Part
 from consul_coord.recipes.partition.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from consul_coord.io import IO, Task
     from consul_coord.models import Member
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 MOST_SETTLING = 4
 """How many times ``settle`` changes that keep coming are waited out."""
+WEIGHTS = 1e-100, 1e100
+"""The least weight besides 0, and the greatest."""
 AT_ONCE = 8
 """Locks that are being taken at the same time."""
 _CONSISTENT = ReadOptions(consistency="consistent")
@@ -61,17 +64,18 @@ class PartitionPlan:
 
     def __post_init__(self) -> None:
         for partition in self.partitions:
-            if not partition or "/" in partition:
+            if not is_name(partition):
                 message = f"a partition's name is a string without '/', and not empty: not {partition!r}"
                 raise InvalidArgument(message)
             check_name(self.key(partition))
         for name, seconds in (("settle", self.settle), ("handover", self.handover)):
-            if not 0 <= seconds < math.inf:
-                raise InvalidArgument(f"{name} is seconds, 0 or more, not {seconds!r}")
-        if self.bound is not None and not 1 <= self.bound < math.inf:
+            _validate.span(name, seconds, endless=False)
+        if self.bound is not None and _validate.number("bound", self.bound) < 1:
             raise InvalidArgument(
                 f"bound is how many times its share one may own, 1 or more, not {self.bound!r}"
             )
+        if self.weight is not None and not callable(self.weight):
+            raise InvalidArgument(f"weight is a function of a member, not {self.weight!r}")
 
     @property
     def directory(self) -> str:
@@ -83,12 +87,12 @@ class PartitionPlan:
         return self.directory + partition
 
 
-def names_of(partitions: int | Sequence[str]) -> tuple[str, ...]:
+def names_of(partitions: object) -> tuple[str, ...]:
     """Return the partitions' names: those given, or the numbers from 0. Raises InvalidArgument."""
-    if isinstance(partitions, str) or (isinstance(partitions, int) and partitions < 1):
-        raise InvalidArgument(f"partitions is how many, 1 or more, or their names, not {partitions!r}")
-    if isinstance(partitions, int):
+    if isinstance(partitions, int) and not isinstance(partitions, bool) and partitions > 0:
         return tuple(map(str, range(partitions)))
+    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
+        raise InvalidArgument(f"partitions is how many, 1 or more, or their names, not {partitions!r}")
     names = tuple(partitions)
     if not names or len(set(names)) < len(names):
         raise InvalidArgument("partitions are different names, one at least")
@@ -193,8 +197,9 @@ class Partitioning:
         """Hand over what others are to own now, and take what this process is to."""
         members = self._acted_on = self._members
         weights = {member.id: self._weight(member) for member in members or ()}
-        me = self._member()
-        owners = self._rendezvous.owners(weights) if me in weights else {}
+        me, ours = self._member(), self.client.sessions
+        joined = any(one.id == me and ours.get(one.session) is not None for one in members or ())
+        owners = self._rendezvous.owners(weights) if joined else {}
         wanted = {partition for partition, owner in owners.items() if owner == me}
         for partition, part in list(self.parts.items()):
             if partition not in wanted:
@@ -230,7 +235,11 @@ class Partitioning:
         except Exception as error:  # noqa: BLE001 - a user's bug
             self.report(f"weight of the member {member.id!r}", error)
             return 1.0
-        return weight if 0 <= weight < math.inf else 0.0
+        if weight and not WEIGHTS[0] <= weight <= WEIGHTS[1]:
+            problem = ValueError(f"{weight!r} counts as 0: a weight is 0, or from 1e-100 to 1e100")
+            self.report(f"weight of the member {member.id!r}", problem)
+            return 0.0
+        return weight
 
     # -- telling
 
