@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["main", "program"]
 
 GARBAGE_AFTER = 20_000
-"""So many new objects are looked through for garbage, not 700 as by default: imports make some 60,000, and none
-of them is garbage."""
+"""So many new objects are looked through for garbage, not 700 as by default: imports make some 60,000, and
+none of them is garbage."""
 
 
 def program() -> int:

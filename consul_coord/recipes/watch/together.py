@@ -56,7 +56,7 @@ SHORTEST_QUERY: Final = 0.5
 LONGEST_HELD: Final = 7.0
 """Seconds that a query lasts while there are holds: where the agent has no room, a release waits for it."""
 IN_VAIN: Final = 8
-"""After so many changes of a folder in a row that changed no place in it, its parts take turns."""
+"""If a folder changes so often within as many rounds, and no place in it does, its parts take turns."""
 AVOIDED: Final = 60.0
 LOOKS_PER_SECOND: Final = 50
 LOOKS_AT_ONCE: Final = 50
@@ -74,7 +74,8 @@ class _Cover:
         """To ask with; 0 for the present state, at once."""
         self.looked_at = 0
         """The index by which its places were looked at; 0 for never."""
-        self.vain = 0
+        self.in_vain: list[float] = []
+        """When its places were looked at in vain, since one had changed."""
         self.failures = 0
         self.rests_until = -math.inf
         self.pace = Pace()
@@ -260,8 +261,9 @@ class Together:
 
     def _judge(self, io: IO, cover: _Cover, *, useful: bool) -> None:
         """Take note of whether a change of a folder was one of a place in it."""
-        cover.vain = 0 if useful else cover.vain + 1
-        if cover.vain >= IN_VAIN and cover.path not in self._paths():
+        cover.in_vain = [] if useful else [*cover.in_vain, io.now()][-IN_VAIN:]
+        often = len(cover.in_vain) == IN_VAIN and io.now() < cover.in_vain[0] + IN_VAIN * ROUND
+        if often and cover.path not in self._paths():
             self._avoided[cover.path] = io.now() + AVOIDED
 
     def _failed(self, io: IO, cover: _Cover, error: ConsulCoordError) -> None:
@@ -281,10 +283,10 @@ class Together:
 
     # -- looks
 
-    async def _rest(self, io: IO) -> None:
+    async def _rest(self, io: IO, until: Signal | None = None) -> None:
         self._pace, pause = self._pace.take(io.now(), io.random())
         if pause:
-            await io.sleep(pause)
+            await io.wait(Signal() if until is None else until, deadline=io.now() + pause)
 
     async def _look_at(self, io: IO, held: list[Watched]) -> bool:
         """Read keys of holds; returns whether one has changed. Raises what can't be made sure of now."""
@@ -317,7 +319,7 @@ class Together:
             by_path.setdefault(folder.path, []).append(folder)
         problem = None
         for path, followed in by_path.items():
-            await self._rest(io)
+            await self._rest(io, until)
             call = kv.keys(path, separator="/", options=_CONSISTENT)
             found: Result[tuple[str, ...]] | None
             try:
