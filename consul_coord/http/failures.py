@@ -171,7 +171,7 @@ def _no_node(refusal: Refusal) -> ConsulCoordError:
     return refusal.error(InvalidRequest, "the node is not registered in this datacenter: register it first")
 
 
-_MALFORMED_ID = _invalid("this is no id of a session: use the one that create returned")
+_MALFORMED_ID = _invalid("this is not the id of a session: use the one that create returned")
 _RATE_LIMITED = _plain(RateLimited, "there are too many requests at present: try again later")
 
 # The first fragment found in the text, in lower case, decides.

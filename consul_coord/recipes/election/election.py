@@ -596,7 +596,7 @@ async def wait_for_leadership(
             if not await io.wait(changed, deadline=deadline):
                 raise _timeout(candidacy, waited=io.now() - began)
     key = "" if candidacy is None else candidacy.plan.key
-    raise AcquireCancelled("no candidate: the election was not started, or was stopped", key=key)
+    raise AcquireCancelled("this is not a candidate: the election was not started, or was stopped", key=key)
 
 
 def _timeout(candidacy: Candidacy, *, waited: float) -> AcquireTimeout:

@@ -276,7 +276,7 @@ async def update(io: IO, membership: Membership | None, key: str, value: bytes) 
     _checked(key, value)
     hold = None if membership is None or membership.stopping.is_set() else membership.hold
     if membership is None or hold is None:
-        message = f"{key!r} is no member: join first"
+        message = f"{key!r} is not a member: join first"
         raise NotHeld(message, key=key)
     membership.value = value
     await hold_ops.put(io, membership.client.sessions, hold, value)

@@ -71,11 +71,10 @@ class PartitionPlan:
         for name, seconds in (("settle", self.settle), ("handover", self.handover)):
             _validate.span(name, seconds, endless=False)
         if self.bound is not None and _validate.number("bound", self.bound) < 1:
-            raise InvalidArgument(
-                f"bound is how many times its share one may own, 1 or more, not {self.bound!r}"
-            )
+            message = f"bound must be a number of 1 or more (times the fair share), not {self.bound!r}"
+            raise InvalidArgument(message)
         if self.weight is not None and not callable(self.weight):
-            raise InvalidArgument(f"weight is a function of a member, not {self.weight!r}")
+            raise InvalidArgument(f"weight must be a function of a member, not {self.weight!r}")
 
     @property
     def directory(self) -> str:
@@ -92,10 +91,11 @@ def names_of(partitions: object) -> tuple[str, ...]:
     if isinstance(partitions, int) and not isinstance(partitions, bool) and partitions > 0:
         return tuple(map(str, range(partitions)))
     if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
-        raise InvalidArgument(f"partitions is how many, 1 or more, or their names, not {partitions!r}")
+        message = f"partitions must be a number of 1 or more, or a list of names, not {partitions!r}"
+        raise InvalidArgument(message)
     names = tuple(partitions)
     if not names or len(set(names)) < len(names):
-        raise InvalidArgument("partitions are different names, one at least")
+        raise InvalidArgument("partitions must be different names, one at least")
     return names
 
 
