@@ -19,11 +19,11 @@ from consul_coord.http.retry import ask
 from consul_coord.io import Interrupt, run
 from consul_coord.models import _validate
 from consul_coord.recipes import client as coordinator
-from consul_coord.recipes.client import ClientState
 from consul_coord.sync import green, lifetime
 from consul_coord.sync.driver import BlockingIO, ThreadHost
 
 if TYPE_CHECKING:
+    from consul_coord.recipes.client import ClientState
     from collections.abc import Callable
 
     from consul_coord.base_client import Program

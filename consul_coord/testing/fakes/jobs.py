@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.models.once import OnceResult
 from consul_coord.recipes.once.record import Record, asked, judge
 
 if TYPE_CHECKING:
+    from consul_coord.models.once import OnceResult
     from collections.abc import Callable
     from datetime import timedelta
 
