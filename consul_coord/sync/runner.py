@@ -23,7 +23,6 @@ from consul_coord.sync import green, lifetime
 from consul_coord.sync.driver import BlockingIO, ThreadHost
 
 if TYPE_CHECKING:
-    from consul_coord.recipes.client import ClientState
     from collections.abc import Callable
 
     from consul_coord.base_client import Program
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from consul_coord.http.transport.base import AsyncTransport, Transport
     from consul_coord.io import IO
     from consul_coord.models import SessionSpec
+    from consul_coord.recipes.client import ClientState
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from consul_coord.recipes.once.record import Record, asked, judge
 
 if TYPE_CHECKING:
-    from consul_coord.models.once import OnceResult
     from collections.abc import Callable
     from datetime import timedelta
 
+    from consul_coord.models.once import OnceResult
     from consul_coord.recipes.once.record import Ask
 
 
