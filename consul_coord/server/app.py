@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from consul_coord.server.host import Host
 
 WIRE: Final = "consul_coord.wire"
+_WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
+_LOCAL: Final = "/v1/agent/"
+"""Where writes are the agent's own, which it need not agree upon with servers."""
+
 _CHUNKED_ABOVE = 2_048
 _GZIP_LEVEL = 1
 _LARGEST_BODY = 64 * 1024 * 1024
@@ -62,6 +66,7 @@ class App:
         self._faults = faults
         self._gzip = config.gzip
         self._least_gzip = config.dialect.least_gzip
+        self._write_time = config.write_time
         policy = "allow" if config.acl is None else config.acl.default_policy
         self._always = (("X-Consul-Default-Acl-Policy", policy),) if config.dialect.tells_policy else ()
         self._control = Control(host, faults) if config.control else None
@@ -101,6 +106,8 @@ class App:
             )
 
     async def _serve(self, request: Request, receive: Receive) -> Reply | None:
+        if self._write_time and request.method in _WRITING and not request.path.startswith(_LOCAL):
+            await self._host.sleep(self._write_time)
         outcome = self._host.begin(request)
         reply = await self._later(outcome, receive) if isinstance(outcome, Late) else outcome
         if reply is None or not self._always:

@@ -38,6 +38,8 @@ class ServerConfig:
     ``hops`` is how far from the leader the agent is: 0 the leader itself, 1 a follower, 2 a client agent that
     talks to a follower. So often does the text of the leader's errors begin with
     ``rpc error making call: ``.
+    ``write_time`` is how long a write takes. An agent first writes to its disk, and requests on other
+    connections overtake it meanwhile; with 0 a write is done at once.
     ``node_meta`` is the metadata of the agent's own node, which ``?node-meta=`` and filters can ask for.
     """
 
@@ -51,6 +53,7 @@ class ServerConfig:
     default_wait: float = 300.0
     max_wait: float = 600.0
     leaderless_hold: float = 7.0
+    write_time: float = 0.0
     tombstone_ttl: float = 900.0
     tombstone_granularity: float = 30.0
     spurious_wakeups: bool = False

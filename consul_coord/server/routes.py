@@ -57,7 +57,7 @@ class Route:
 
     ``cached`` says that it tells how an answer to ``?cached`` was come by, ``placed`` that it is answered in
     the datacenter that the request names; the agent answers all others itself. ``of_acls`` says that it is
-    refused without ACLs.
+    refused without ACLs, ``options`` with which methods the options of a read are looked at.
     """
 
     path: str
@@ -68,6 +68,7 @@ class Route:
     cached: bool = False
     placed: bool = True
     of_acls: bool = False
+    options: tuple[str, ...] = ("GET",)
 
     @property
     def allow(self) -> str:
@@ -95,23 +96,33 @@ def _local(
     )
 
 
+def _agents(
+    path: str, method: str, handler: Handler, *, namespaced: bool = True, options: tuple[str, ...] = ()
+) -> Route:
+    return Route(
+        path, {method: handler}, needs_leader=False, namespaced=namespaced, placed=False, options=options
+    )
+
+
 def _acls(path: str, handlers: Mapping[str, Handler]) -> Route:
     return Route(path, handlers, of_acls=True)
 
 
 ROUTES = (
-    Route("/v1/kv/", {"GET": kv.read, "PUT": kv.write, "DELETE": kv.delete}),
+    Route(
+        "/v1/kv/", {"GET": kv.read, "PUT": kv.write, "DELETE": kv.delete}, options=("GET", "PUT", "DELETE")
+    ),
     Route("/v1/session/create", {"PUT": session.create}),
     Route("/v1/session/destroy/", {"PUT": session.destroy}),
-    Route("/v1/session/renew/", {"PUT": session.renew}),
+    Route("/v1/session/renew/", {"PUT": session.renew}, options=("PUT",)),
     Route("/v1/session/info/", {"GET": session.info}),
     Route("/v1/session/node/", {"GET": session.of_node}),
     Route("/v1/session/list", {"GET": session.list_all}),
-    Route("/v1/txn", {"PUT": txn.apply}, namespaced=False),
-    Route("/v1/catalog/register", {"PUT": catalog.register}),
-    Route("/v1/catalog/deregister", {"PUT": catalog.deregister}),
+    Route("/v1/txn", {"PUT": txn.apply}, namespaced=False, options=("PUT",)),
+    Route("/v1/catalog/register", {"PUT": catalog.register}, placed=False),
+    Route("/v1/catalog/deregister", {"PUT": catalog.deregister}, placed=False),
     _local("/v1/catalog/datacenters", "GET", catalog.datacenters, authorized=False, cached=True),
-    Route("/v1/catalog/nodes", {"GET": catalog.nodes}),
+    Route("/v1/catalog/nodes", {"GET": catalog.nodes}, namespaced=False),
     Route("/v1/catalog/node/", {"GET": catalog.node}),
     Route("/v1/catalog/services", {"GET": catalog.services}, cached=True),
     Route("/v1/catalog/service/", {"GET": catalog.service}, cached=True),
@@ -134,25 +145,25 @@ ROUTES = (
     Route("/v1/coordinate/node/", {"GET": coordinate.node}, namespaced=False),
     _local("/v1/coordinate/datacenters", "GET", coordinate.datacenters, authorized=False),
     Route("/v1/coordinate/update", {"PUT": coordinate.update}, namespaced=False),
-    _local("/v1/agent/self", "GET", agent.describe_self),
-    _local("/v1/agent/checks", "GET", agent.checks),
-    _local("/v1/agent/services", "GET", agent.services),
-    _local("/v1/agent/members", "GET", agent.members),
-    _local("/v1/agent/service/", "GET", agent.service),
-    _local("/v1/agent/health/service/id/", "GET", agent.health_by_id),
-    _local("/v1/agent/health/service/name/", "GET", agent.health_by_name),
-    _local("/v1/agent/maintenance", "PUT", agent.maintain_node),
-    _local("/v1/agent/service/maintenance/", "PUT", agent.maintain_service),
-    _local("/v1/agent/reload", "PUT", agent.reload),
-    _local("/v1/agent/check/register", "PUT", registering.register_check),
-    _local("/v1/agent/check/deregister/", "PUT", agent.deregister_check),
-    _local("/v1/agent/check/pass/", "PUT", agent.pass_check),
-    _local("/v1/agent/check/warn/", "PUT", agent.warn_check),
-    _local("/v1/agent/check/fail/", "PUT", agent.fail_check),
-    _local("/v1/agent/check/update/", "PUT", agent.update_check),
-    _local("/v1/agent/service/register", "PUT", registering.register_service),
-    _local("/v1/agent/service/deregister/", "PUT", agent.deregister_service),
-    _local("/v1/agent/leave", "PUT", agent.leave),
+    _agents("/v1/agent/self", "GET", agent.describe_self, namespaced=False),
+    _agents("/v1/agent/checks", "GET", agent.checks),
+    _agents("/v1/agent/services", "GET", agent.services),
+    _agents("/v1/agent/members", "GET", agent.members, namespaced=False),
+    _agents("/v1/agent/service/", "GET", agent.service, options=("GET",)),
+    _agents("/v1/agent/health/service/id/", "GET", agent.health_by_id),
+    _agents("/v1/agent/health/service/name/", "GET", agent.health_by_name),
+    _agents("/v1/agent/maintenance", "PUT", agent.maintain_node, namespaced=False),
+    _agents("/v1/agent/service/maintenance/", "PUT", agent.maintain_service),
+    _agents("/v1/agent/reload", "PUT", agent.reload, namespaced=False),
+    _agents("/v1/agent/check/register", "PUT", registering.register_check),
+    _agents("/v1/agent/check/deregister/", "PUT", agent.deregister_check),
+    _agents("/v1/agent/check/pass/", "PUT", agent.pass_check),
+    _agents("/v1/agent/check/warn/", "PUT", agent.warn_check),
+    _agents("/v1/agent/check/fail/", "PUT", agent.fail_check),
+    _agents("/v1/agent/check/update/", "PUT", agent.update_check, namespaced=False),
+    _agents("/v1/agent/service/register", "PUT", registering.register_service),
+    _agents("/v1/agent/service/deregister/", "PUT", agent.deregister_service),
+    _agents("/v1/agent/leave", "PUT", agent.leave, namespaced=False),
     _acls("/v1/acl/bootstrap", {"PUT": acl.bootstrap}),
     _acls("/v1/acl/policies", {"GET": acl.policies}),
     _acls("/v1/acl/policy", {"PUT": acl.create_policy}),
@@ -162,7 +173,12 @@ ROUTES = (
     _acls("/v1/acl/token", {"PUT": acl.create_token}),
     _acls("/v1/acl/token/self", {"GET": acl.own_token}),
     _acls("/v1/acl/token/", {"GET": acl.token, "PUT": acl.update_token, "DELETE": acl.delete_token}),
-    Route("/v1/snapshot", {"GET": snapshot.save, "PUT": snapshot.restore}, namespaced=False),
+    Route(
+        "/v1/snapshot",
+        {"GET": snapshot.save, "PUT": snapshot.restore},
+        namespaced=False,
+        options=("GET", "PUT"),
+    ),
 )
 
 # Endpoints that Consul has and this server does not: exact, or everything under it with a final slash.

@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING
 from consul_coord.server import routes
 from consul_coord.server.call import Call, Read, Seen
 from consul_coord.server.failures import LeadersRefusal, Refusal, StateError
-from consul_coord.server.params import Params, check_enterprise, check_target, is_here, read_options, token_of
+from consul_coord.server.params import (
+    Params,
+    ReadOptions,
+    check_enterprise,
+    check_target,
+    is_here,
+    read_options,
+    token_of,
+)
 from consul_coord.server.state import CAUGHT_UP, LEADER, RESTORED
 from consul_coord.server.tokens import authorizer_of
 from consul_coord.server.waiting import Waiter, WaitingRoom
@@ -164,7 +172,8 @@ class Service:
         params = Params(request.query)
         if route.namespaced:
             check_enterprise(params, self._dialect)
-        options = read_options(params, self.state.config)
+        reads = request.method in route.options
+        options = read_options(params, self.state.config) if reads else ReadOptions()
         if route.placed:
             check_target(params, self.state.datacenter)
         pretty = self.state.config.pretty or "pretty" in params

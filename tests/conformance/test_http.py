@@ -361,3 +361,45 @@ def test_a_cached_answer_says_so(target: Target, path: str) -> None:
         assert (first["X-Cache"], first["Age"]) == ("MISS", None)
     assert (second["X-Cache"], second["Age"]) == ("HIT", "0")
     assert target.get(place).headers["X-Cache"] is None
+
+
+NAMESPACES = 'Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature'
+OF_NAMESPACES = (
+    ("GET", "checks"),
+    ("GET", "services"),
+    ("GET", "service/none"),
+    ("GET", "health/service/id/none"),
+    ("GET", "health/service/name/none"),
+    ("PUT", "service/maintenance/none?enable=true"),
+    ("PUT", "service/register"),
+    ("PUT", "service/deregister/none"),
+    ("PUT", "check/register"),
+    ("PUT", "check/deregister/none"),
+    ("PUT", "check/pass/none"),
+)
+
+
+@pytest.mark.parametrize(("method", "path"), OF_NAMESPACES)
+def test_the_agents_services_and_checks_have_no_namespace(target: Target, method: str, path: str) -> None:
+    body = {"Name": target.unique, "TTL": "60s"} if path == "check/register" else {"Name": target.unique}
+    answer = target.ask(method, f"/v1/agent/{path}{'&' if '?' in path else '?'}ns=x", body)
+    assert (answer.status, answer.text.removeprefix("Bad request: ")) == (400, NAMESPACES)
+    assert target.unique not in target.get("/v1/agent/services").text
+    assert target.unique not in target.get("/v1/agent/checks").text
+
+
+@pytest.mark.parametrize("bad", ["wait=x", "index=x", "max_stale=x", "stale&consistent", "cached&consistent"])
+def test_whose_options_of_a_read_are_looked_at(target: Target, bad: str) -> None:
+    """Those of reads and of calls for keys; other writes, and the agent's own calls, have no such options."""
+    key, node = target.key(), {"Node": f"n-{target.unique}", "Address": "10.0.0.9"}
+    for method in ("GET", "PUT", "DELETE"):
+        assert target.ask(method, f"/v1/kv/{key}?{bad}", b"v" if method == "PUT" else None).status == 400
+    assert target.get(f"/v1/catalog/nodes?{bad}").status == 400
+    assert target.put(f"/v1/session/renew/{UNKNOWN}?{bad}").status == 400
+    created = target.put(f"/v1/session/create?{bad}", {"NodeChecks": []})
+    assert created.status == 200
+    assert target.put(f"/v1/session/destroy/{created.json['ID']}?{bad}").status == 200
+    assert target.put(f"/v1/catalog/register?{bad}", node).status == 200
+    assert target.put(f"/v1/catalog/deregister?{bad}", node).status == 200
+    for path in ("self", "checks", "services", "members"):
+        assert target.get(f"/v1/agent/{path}?{bad}").status == 200

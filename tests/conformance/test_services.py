@@ -385,6 +385,13 @@ def test_a_check_that_is_carried_out(target: Target, own: str) -> None:
             "Interval": "1s",
             "Status": "passing",
         },
+        {  # of several kinds that it could be, it is the first one
+            "CheckID": f"both-{own}",
+            "HTTP": f"http://{place}/v1/kv/none",
+            "TCP": place,
+            "Interval": "1s",
+            "Status": "passing",
+        },
     ]
     register(target, own, Checks=checks)
 
@@ -392,5 +399,5 @@ def test_a_check_that_is_carried_out(target: Target, own: str) -> None:
         shown = checks_of(target, own)
         return {check["CheckID"].partition("-")[0]: check["Status"] for check in shown.values()}
 
-    until(lambda: states() == {"http": "passing", "tcp": "passing", "bad": "critical"})
+    until(lambda: states() == {"http": "passing", "tcp": "passing", "bad": "critical", "both": "critical"})
     until(lambda: len(target.get(f"/v1/health/checks/{own}").json) == len(checks))

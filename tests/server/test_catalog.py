@@ -193,6 +193,18 @@ def test_scripts_run_where_that_is_permitted() -> None:
         assert client.get("/v1/agent/checks").json()["s"]["Output"] == "said\n"
 
 
+@pytest.mark.parametrize("kind", ["HTTP", "TCP"])
+def test_a_check_that_could_be_of_two_kinds_runs_no_script(kind: str) -> None:
+    with (
+        ReferenceServer(config=ServerConfig(enable_script_checks=True)) as server,
+        httpx.Client(base_url=server.address) as client,
+    ):
+        target = {"HTTP": f"{server.address}/v1/kv/none", "TCP": "127.0.0.1:1"}[kind]
+        check = {"Name": "s", "Args": ["true"], "Interval": "60s", "Status": "passing", kind: target}
+        assert client.put("/v1/agent/check/register", json=check).status_code == 200
+        eventually(lambda: client.get("/v1/agent/checks").json()["s"]["Status"] == "critical")
+
+
 def test_a_service_goes_when_its_check_was_critical_for_too_long(agent: Driver) -> None:
     check = {"TTL": "10s", "DeregisterCriticalServiceAfter": "90s"}
     agent.ask("PUT", "/v1/agent/service/register", {"Name": "shop", "Check": check})

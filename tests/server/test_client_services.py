@@ -11,9 +11,9 @@ from consul_coord import (
     CheckSpec,
     Client,
     HealthCheck,
+    InvalidRequest,
     PreparedQuery,
     Registration,
-    ServerError,
     Service,
     WriteOptions,
 )
@@ -87,10 +87,10 @@ def test_a_query_is_executed(client: Client, name: str) -> None:
 def test_a_registration_goes_to_the_datacenter_that_is_named(client: Client, name: str) -> None:
     """It is refused where there is no way to it, and not carried out where the agent is."""
     elsewhere = WriteOptions(datacenter="dc9")
-    with pytest.raises(ServerError, match="No path to datacenter"):
+    with pytest.raises(InvalidRequest, match="No path to datacenter"):
         client.catalog.register(Registration(node=name, address="10.0.0.1"), options=elsewhere)
     client.catalog.register(Registration(node=name, address="10.0.0.1"))
-    with pytest.raises(ServerError, match="No path to datacenter"):
+    with pytest.raises(InvalidRequest, match="No path to datacenter"):
         client.catalog.deregister(name, options=elsewhere)
     assert client.catalog.node(name).value is not None
     client.catalog.deregister(name, options=WriteOptions(datacenter="dc1"))

@@ -92,6 +92,29 @@ async def test_a_reader_that_goes_away_is_forgotten(
     assert server.state.blocked == 0
 
 
+async def test_a_read_overtakes_a_write_that_takes_its_time() -> None:
+    """As on an agent that writes to its disk first; what is the agent's own takes none."""
+    server = ReferenceServer(config=ServerConfig(write_time=0.01), clock=VirtualClock())
+    async with (
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=server.app), base_url="http://consul") as http,
+        anyio.create_task_group() as tasks,
+    ):
+        replies = list[httpx.Response]()
+
+        async def write() -> None:
+            replies.append(await http.put("/v1/kv/k", content=b"v"))
+
+        tasks.start_soon(write)
+        await anyio.wait_all_tasks_blocked()
+        assert (await http.get("/v1/kv/k")).status_code == 404
+        assert (await http.put("/v1/agent/service/register", json={"Name": "s"})).status_code == 200
+        assert replies == []
+        server.clock.advance(0.01)
+        await eventually(lambda: replies)
+        assert [reply.json() for reply in replies] == [True]
+        assert (await http.get("/v1/kv/k")).status_code == 200
+
+
 async def test_errors_and_delays_of_faults(
     server: ReferenceServer[VirtualClock], http: httpx.AsyncClient, client: AsyncClient
 ) -> None:

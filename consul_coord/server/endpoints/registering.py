@@ -173,10 +173,14 @@ def _check(record: CheckRecord, sent: Mapping[str, Any]) -> LocalCheck:
 
 def _probe(check: str, sent: Mapping[str, Any]) -> Probe:
     timeout = seconds(sent.get("Timeout", 0)) or _TIMEOUT
-    if command := sent.get("ScriptArgs"):
-        return Probe(check=check, kind="script", command=command, timeout=timeout)
-    if not sent.get("HTTP"):
-        return Probe(check=check, kind="tcp", target=sent["TCP"], timeout=timeout)
+    if sent.get("HTTP"):
+        return _http_probe(check, sent, timeout)
+    if target := sent.get("TCP"):
+        return Probe(check=check, kind="tcp", target=target, timeout=timeout)
+    return Probe(check=check, kind="script", command=sent["ScriptArgs"], timeout=timeout)
+
+
+def _http_probe(check: str, sent: Mapping[str, Any], timeout: float) -> Probe:
     return Probe(
         check=check,
         kind="http",
