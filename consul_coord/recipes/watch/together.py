@@ -58,8 +58,8 @@ LONGEST_HELD: Final = 7.0
 IN_VAIN: Final = 8
 """If a folder changes so often within as many rounds, and no place in it does, its parts take turns."""
 AVOIDED: Final = 60.0
-LOOKS_PER_SECOND: Final = 50
-LOOKS_AT_ONCE: Final = 50
+LOOKS_PER_SECOND: Final = 100
+LOOKS_AT_ONCE: Final = 100
 LONGEST_PAUSE: Final = 15.0
 UNSEEN: Final = -1
 _CONSISTENT: Final = ReadOptions(consistency="consistent")
