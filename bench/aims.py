@@ -321,6 +321,17 @@ AIMS: tuple[Aim, ...] = (
     ),
     *_capacity(),
     _counted("fleet", "ours", fleet.CONNECTIONS, 1),
+    *[_counted("fleet", role, fleet.CONNECTIONS, 1) for role in fleet.REQUESTS_AT_MOST],
+    _counted("fleet", "ours, has released", fleet.CONNECTIONS, 0),
+    *[
+        Aim(
+            measure="fleet",
+            what=f"{role}: {fleet.REQUESTS}",
+            reading=median(role, fleet.REQUESTS),
+            most=round(most, 1),
+        )
+        for role, most in fleet.REQUESTS_AT_MOST.items()
+    ],
     _counted("fleet", "ours", fleet.NOT_SERVED, 0),
     _counted("fleet", "ours", fleet.LOST, 0),
     Aim(

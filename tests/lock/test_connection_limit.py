@@ -28,7 +28,7 @@ from consul_coord import (
     SessionSpec,
     TooManyConnections,
 )
-from consul_coord.events import ConnectionsRefused
+from consul_coord.events import ConnectionsRefused, Waiting
 from consul_coord.testing.agent import RealAgent
 from tests.support.sites import Operator, eventually
 from tests.support.stalls import stalls
@@ -95,9 +95,18 @@ class Watcher:
     def on_event(self, event: Event) -> None:
         self.seen.append(event)
 
+    def was_refused(self) -> bool:
+        """Return whether a call goes on waiting because the agent could not be asked."""
+        return any(isinstance(event, Waiting) and event.blocker.kind == "unreachable" for event in self.seen)
+
 
 def at_most_one_duty(client: Client) -> bool:
     return client.pending_cleanup <= 1
+
+
+def is_watching(client: Client) -> bool:
+    """Return whether a blocking query of the client is under way."""
+    return bool(client._runner.core.watches._queries)
 
 
 @pytest.mark.parametrize("kind", [Lock, Semaphore])
@@ -106,7 +115,7 @@ def test_what_is_held_stays_held_and_is_released(small_agent: str, kind: type[Lo
         key = f"full/{kind.__name__}"
         lock = Lock(client, key) if kind is Lock else Semaphore(client, key, 1)
         hold = lock.acquire(timeout=10)
-        time.sleep(0.2)  # until it is watched
+        assert eventually(partial(is_watching, client))
         with full(small_agent):
             assert not hold.lost.wait(2 * LEASE)
             assert hold.release() is ReleaseOutcome.RELEASED
@@ -117,7 +126,7 @@ def test_what_is_held_stays_held_and_is_released(small_agent: str, kind: type[Lo
 def test_a_release_waits_for_the_query_that_is_under_way(small_agent: str) -> None:
     with Client(address=small_agent) as client:
         hold = Lock(client, "full/released").acquire(timeout=10)
-        time.sleep(0.5)  # until it is watched
+        assert eventually(partial(is_watching, client))
         with full(small_agent):
             assert hold.release() is ReleaseOutcome.RELEASED
 
@@ -153,12 +162,13 @@ def test_the_limit_reached_and_left_leaves_nothing(small_agent: str) -> None:
     operator = Operator(small_agent)
     with Client(address=small_agent, session=QUICK) as holder, Lock(holder, "full/kept") as hold:
         for number in range(20):
-            with Client(address=small_agent, session=QUICK) as client:
+            watcher = Watcher()
+            with Client(address=small_agent, session=QUICK, observer=watcher) as client:
                 lock = Lock(client, f"full/again-{number % 3}")
                 with full(small_agent):
                     thread = threading.Thread(target=lambda lock=lock: lock.acquire(timeout=60).release())
                     thread.start()
-                    time.sleep(0.05)
+                    assert eventually(watcher.was_refused)
                 thread.join(60)
                 assert not thread.is_alive()
                 # But for the looks whether the first create, which was refused, was applied after all.
