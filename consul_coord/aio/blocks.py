@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from consul_coord.aio.body import Body, misused, require_interruptible
 from consul_coord.aio.driver import current_owner
+from consul_coord.base_client import OUTAGES
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
 from consul_coord.recipes.hold.view import handle_of, host_of
 
@@ -110,7 +111,10 @@ class AsyncHeld(Generic[H]):
     async def __aenter__(self) -> H:
         if self._interrupt:
             require_interruptible()
-        return self._blocks.enter(await self._take(), interrupt=self._interrupt)
+        try:
+            return self._blocks.enter(await self._take(), interrupt=self._interrupt)
+        except OUTAGES as error:  # the caller's own lines say where
+            raise error.with_traceback(None) from error.__cause__
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -15,6 +15,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from consul_coord.base_client import OUTAGES
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
 from consul_coord.recipes.hold.view import handle_of, host_of
 from consul_coord.sync.body import Body, misused, require_interruptible
@@ -111,7 +112,10 @@ class Held(Generic[H]):
     def __enter__(self) -> H:
         if self._interrupt:
             require_interruptible()
-        return self._blocks.enter(self._take(), interrupt=self._interrupt)
+        try:
+            return self._blocks.enter(self._take(), interrupt=self._interrupt)
+        except OUTAGES as error:  # the caller's own lines say where
+            raise error.with_traceback(None) from error.__cause__
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -11,7 +11,7 @@ import pytest
 from consul_coord import AcquireTimeout, AsyncClient, AsyncLock, Client, ConnectFailed, Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 MOST_LINES = 15
 NOBODY = "127.0.0.1:1"
@@ -25,6 +25,11 @@ def _lines(error: BaseException) -> list[str]:
     return "".join(shown).splitlines()
 
 
+def in_a_block(client: Client) -> None:
+    with Lock(client, "k").hold(timeout=0.1):
+        pass
+
+
 @pytest.mark.parametrize(
     "work",
     [
@@ -32,6 +37,8 @@ def _lines(error: BaseException) -> list[str]:
         lambda client: Lock(client, "k").acquire(timeout=0.1),
         lambda client: Lock(client, "k").try_acquire(),
         lambda client: Lock(client, "k").holder(),
+        lambda client: Lock(client, "k").run(lambda hold: hold.fence, timeout=0.1),
+        in_a_block,
     ],
 )
 def test_blocking(work: Callable[[Client], object]) -> None:
@@ -44,13 +51,24 @@ def test_blocking(work: Callable[[Client], object]) -> None:
     assert refused.value.__cause__ is not None or isinstance(refused.value, ConnectFailed)
 
 
+async def in_an_async_block(client: AsyncClient) -> None:
+    async with AsyncLock(client, "k").hold(timeout=0.1):
+        pass
+
+
 def test_in_coroutines() -> None:
+    calls: tuple[Callable[[AsyncClient], Awaitable[object]], ...] = (
+        lambda client: client.kv.get("k"),
+        lambda client: AsyncLock(client, "k").acquire(timeout=0.1),
+        in_an_async_block,
+    )
+
     async def work() -> list[list[str]]:
         told = []
         async with AsyncClient(NOBODY, timeout=0.2) as client:
-            for call in (lambda: client.kv.get("k"), lambda: AsyncLock(client, "k").acquire(timeout=0.1)):
+            for call in calls:
                 with pytest.raises((ConnectFailed, AcquireTimeout)) as refused:
-                    await call()
+                    await call(client)
                 told.append(_lines(refused.value))
         return told
 
