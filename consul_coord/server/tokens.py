@@ -16,7 +16,6 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from consul_coord.server import rules
 from consul_coord.server.acl import ANONYMOUS, EVERYTHING, UNKNOWN, Authorizer, Token
 from consul_coord.server.failures import LeadersRefusal, StateError
 from consul_coord.server.gotext import quote
@@ -56,6 +55,10 @@ _GLOBAL_MANAGEMENT: Final = PolicyRecord(
 
 def seed(store: Store, index: int, config: AclConfig, management: str, created: str) -> None:
     """Fill a new store's tables; ``management`` describes the tokens that permit everything."""
+    from consul_coord.server import (
+        rules,  # with the reader of policies, which a server without ACLs can spare
+    )
+
     _place_policy(store, index, _GLOBAL_MANAGEMENT)
     seeds = [(_OF_ANONYMOUS, config.anonymous), *config.tokens.items()]
     for number, (secret, given) in enumerate(seeds):
@@ -114,6 +117,8 @@ def authorizer_of(store: Store, config: ServerConfig, secret: str, datacenter: s
 def _rights(store: Store, token: TokenRecord, datacenter: str) -> Token:
     if MANAGEMENT in token.policies:
         return _EVERYTHING
+    from consul_coord.server import rules
+
     texts = tuple(
         policy.rules
         for policy in policies_of(store, token)
@@ -162,6 +167,8 @@ def check_policy(store: Store, policy: PolicyRecord) -> None:
         raise StateError(f"{message}{quote(policy.name)} already exists")
     if known is not None and policy.id == MANAGEMENT:
         _check_builtin(known, policy)
+    from consul_coord.server import rules
+
     rules.parse(policy.rules)
 
 

@@ -215,8 +215,47 @@ async fn services(consul: &Consul) {
     show("deregister", json!(consul.deregister_entity(&deregister).await.is_ok()));
 }
 
+async fn tokens(consul: &Consul, guarded: &Consul) {
+    let names = |found: Vec<ACLPolicy>| json!(found.iter().map(|each| &each.name).collect::<Vec<_>>());
+    show("no ACLs", consul.get_acl_policies().await.map_or_else(failed, names));
+    let policy = CreateACLPolicyRequest {
+        name: "rust-policy".into(),
+        description: Some("d".into()),
+        rules: Some("key_prefix \"rust/\" { policy = \"write\" }".into()),
+    };
+    let made = guarded.create_acl_policy(&policy).await.unwrap();
+    show("policy", json!([made.name, made.description, made.hash, made.datacenters]));
+    let again = guarded.create_acl_policy(&policy).await;
+    show("policy again", again.map_or_else(failed, |it| json!(it.name)));
+    show("policies", guarded.get_acl_policies().await.map_or_else(failed, names));
+    let token = CreateACLTokenPayload {
+        description: Some("t".into()),
+        policies: vec![ACLTokenPolicyLink {
+            name: Some("rust-policy".into()),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let made_token = guarded.create_acl_token(&token).await.unwrap();
+    let read = guarded.read_acl_token(made_token.accessor_id.clone()).await.unwrap();
+    let linked: Vec<_> = read.policies.iter().map(|each| &each.name).collect();
+    show("token", json!([read.description, linked, read.secret_id == made_token.secret_id, read.local]));
+    // It reads secrets from the list, which later versions show.
+    show("tokens", json!(guarded.get_acl_tokens().await.is_ok()));
+    let accessor = made_token.accessor_id.clone();
+    show("delete token", json!(guarded.delete_acl_token(accessor).await.is_ok()));
+    let gone = guarded.read_acl_token(made_token.accessor_id).await;
+    show("deleted token", gone.map_or_else(failed, |it| json!(it.description)));
+    show("delete policy", json!(guarded.delete_acl_policy(made.id).await.is_ok()));
+}
+
 #[tokio::main]
 async fn main() {
+    let guarded = Consul::new(Config {
+        address: std::env::args().nth(2).expect("the address of one with ACLs"),
+        token: std::env::args().nth(3),
+        ..Default::default()
+    });
     let consul = Consul::new(Config {
         address: std::env::args().nth(1).expect("an address"),
         ..Default::default()
@@ -224,4 +263,5 @@ async fn main() {
     keys(&consul).await;
     locks(&consul).await;
     services(&consul).await;
+    tokens(&consul, &guarded).await;
 }
