@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 
 from consul_coord import AsyncLeaderElection, AsyncLock, AsyncSemaphore, SessionSpec
 from consul_coord.testing import Rehearsal, Simulation, SimulationFailed
-from consul_coord.testing.simulation.plan import draw, draw_with_agents, draw_with_members, draw_with_rwlocks
+from consul_coord.testing.simulation.plan import (
+    draw,
+    draw_with_agents,
+    draw_with_limit,
+    draw_with_members,
+    draw_with_rwlocks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -58,6 +64,7 @@ PROGRAMS: dict[str, Callable[[Stage], Awaitable[None]]] = {
 WORLDS: dict[str, tuple[Callable[[int], Plan] | None, int]] = {
     "drawn": (draw, 600),
     "agents": (draw_with_agents, 30),
+    "limit": (draw_with_limit, 30),
     "members": (draw_with_members, 100),
     "rwlocks": (draw_with_rwlocks, 100),
     **{f"rehearsed {name}": (None, 15) for name in PROGRAMS},
