@@ -25,7 +25,14 @@ PORTION = 2_000
 SHARDS = 8
 LONG_RUN = range(100_000, 120_000)
 
-_DIGEST = "from consul_coord.testing import Simulation; print(Simulation(seed={}).run().trace.digest())"
+SEVERAL_UNANSWERED = 9, 53
+"""Runs in which one acquire looks after unanswered requests of several sessions."""
+_DIGESTS = """
+import sys
+from consul_coord.testing import Simulation
+for seed in sys.argv[1:]:
+    print(Simulation(seed=int(seed)).run().trace.digest())
+"""
 
 
 @pytest.mark.parametrize("seed", [3, 58])
@@ -38,15 +45,16 @@ def test_the_same_seed_gives_the_same_run(seed: int) -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_a_run_does_not_depend_on_the_order_of_sets(hash_seed: str) -> None:
+    seeds = 7, *SEVERAL_UNANSWERED
     there = subprocess.run(
-        [sys.executable, "-c", _DIGEST.format(7)],
+        [sys.executable, "-c", _DIGESTS, *map(str, seeds)],
         capture_output=True,
         text=True,
         check=True,
         timeout=110,
         env={"PYTHONHASHSEED": hash_seed},
     )
-    assert there.stdout.strip() == Simulation(seed=7).run().trace.digest()
+    assert there.stdout.split() == [Simulation(seed=seed).run().trace.digest() for seed in seeds]
 
 
 def test_a_run_has_a_history_on_which_another_judge_agrees() -> None:

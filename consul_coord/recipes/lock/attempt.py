@@ -509,7 +509,7 @@ class LockAttempt(Attempt):
         self.client.holds.register.remove(self.keys)
 
     def _sweep_unanswered(self) -> None:
-        for session in self.unanswered:
+        for session in sorted(self.unanswered):
             self.keys.sweep_later(session)
 
 
