@@ -1,0 +1,53 @@
+"""The guided search: names repeat runs, what is new is kept, and a broken rule ends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from consul_coord.testing.simulation.plan import draw
+from proof import guided
+from tests.simulation.mutations import MUTATIONS
+
+SCENE = next(seed for seed in range(100) if draw(seed).gentle)
+OTHER = next(seed for seed in range(100) if not draw(seed).gentle)
+
+
+def test_a_name_is_a_plan() -> None:
+    assert guided.bred("7") == draw(7)
+    names = [f"{OTHER}/{number}" for number in range(30)]
+    plans = [guided.bred(name) for name in names]
+    assert plans == [guided.bred(name) for name in names]
+    changed = [plan for plan in plans if plan != draw(OTHER) and not plan.gentle]
+    assert {plan.seed == OTHER for plan in changed} == {True, False}
+    assert any(plan.chaos != draw(OTHER).chaos for plan in changed)
+    assert any(plan.fates != draw(OTHER).fates for plan in changed)
+
+
+def test_a_scene_gets_another_seed_alone() -> None:
+    for number in range(20):
+        assert guided.bred(f"{SCENE}/{number}") == replace(draw(SCENE), seed=number)
+
+
+def test_a_run_that_reaches_something_new_is_kept_and_bred() -> None:
+    seen = guided.Seen()
+    told: list[str] = []
+    kept, broken = guided.search(seen, ["5", "5"], seed=1, seconds=4.0, tell=told.append)
+    assert (kept[0], broken) == ("5", "")
+    assert kept.count("5") == 1
+    assert seen.lines > 500
+    assert "no rule broken" in told[-1]
+    again = guided.Seen()
+    _, news = again.news(guided.bred("5"))
+    assert news > 500
+    _, news = again.news(guided.bred("5"))
+    assert news == 0
+
+
+def test_a_broken_rule_ends_the_search() -> None:
+    fault = next(each for each in MUTATIONS if each.breaks == "fences")
+    told: list[str] = []
+    with fault.planted():
+        _, broken = guided.search(guided.Seen(), ["0", "1", "2"], seed=1, seconds=30.0, tell=told.append)
+        assert told[-1].startswith(f"{broken}: fences")
+        assert guided.main(["show", broken]) == 1
+    assert guided.main(["show", broken]) == 0
