@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireCancelled, LeadershipLost
+from consul_coord.errors import AcquireCancelled, LeadershipLost, SessionNotFound
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
 from consul_coord.recipes import client as coordinator
@@ -16,7 +16,7 @@ from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend import recipe
-from consul_coord.recipes.election import election
+from consul_coord.recipes.election import election, notes
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.lock import LockObject
@@ -249,6 +249,45 @@ def test_a_leader_who_resigned_meanwhile_is_told_so_by_proclaim(scene: Scene) ->
         with pytest.raises(LeadershipLost):
             await election.proclaim(io, candidacy, hold, b"value")
         await election.stop(io, candidacy, timeout=1.0)
+
+    scene.play(program, seconds=3.0)
+
+
+def test_a_leader_does_not_name_an_heir_that_leaves_meanwhile(scene: Scene) -> None:
+    other = scene.world.new_process("p")
+
+    async def program(io: SimIO) -> None:
+        leading, leaving = a_candidacy(scene.process), a_candidacy(other)
+        await election.start(io, leading)
+        _, hold = await election.wait_for_leadership(io, leading, timeout=5.0)
+        other.spawn(lambda io: election.start(io, leaving), name="candidate")
+        await io.sleep(0.5)
+        heir = next(entry.session for entry in scene.world.cluster.under(f"{KEY}/") if entry.session)
+        scene.world.network.delay_next("name-heir", 1.0)
+        scene.process.alarm(io.now() + 0.3, leaving.stop)
+        with pytest.raises(SessionNotFound):
+            await election.transfer(io, leading, hold, heir)
+        assert leading.leading(io.now()) is hold
+        assert scene.world.cluster.entry(notes.heir_key(KEY)) is None
+        await election.stop(io, leading, timeout=1.0)
+
+    scene.play(program, seconds=8.0)
+
+
+@pytest.mark.parametrize("proclaims", [0, 1, 2])
+def test_a_leadership_leaves_no_note_of_its_term(scene: Scene, proclaims: int) -> None:
+    term = notes.term_key(KEY)
+
+    async def program(io: SimIO) -> None:
+        candidacy = a_candidacy(scene.process)
+        await election.start(io, candidacy)
+        _, hold = await election.wait_for_leadership(io, candidacy, timeout=5.0)
+        for number in range(proclaims):
+            await election.proclaim(io, candidacy, hold, f"value {number}".encode())
+        assert scene.world.cluster.entry(term) is not None
+        await election.stop(io, candidacy, timeout=1.0)
+        await io.sleep(1.0)
+        assert scene.world.cluster.entry(term) is None
 
     scene.play(program, seconds=3.0)
 

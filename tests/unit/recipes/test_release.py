@@ -1,35 +1,88 @@
-"""Giving up a hold at the very moment of its loss."""
+"""Giving up a hold at the very moment of its loss, or while another call gives it up."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
 
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.hold.holds import release
+from consul_coord.recipes.hold.holds import BUDGET, release
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, ok
+from tests.support.replies import SESSION, entry, ok
+
+if TYPE_CHECKING:
+    from consul_coord.recipes.hold.grant import Handle
 
 
-def test_a_release_while_another_thread_tells_of_the_loss_knows_of_it() -> None:
-    io = FakeIO()
-    core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
-    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
-    kept = io.run(core.sessions.shared.live(io, deadline=1010.0))
-    pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
-    kind = LockKind(Keys(core, ["k"], LOCK_FLAGS, "me"))
-    handle = core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
-    hold = handle.grant
+class Bench:
+    """A client that holds the key ``k``."""
+
+    def __init__(self) -> None:
+        self.io = FakeIO()
+        self.core = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+        self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+        kept = self.io.run(self.core.sessions.shared.live(self.io, deadline=1010.0))
+        pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
+        kind = LockKind(Keys(self.core, ["k"], LOCK_FLAGS, "me"))
+        self.handle: Handle = self.core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+        self.hold = self.handle.grant
+
+    def release(self) -> ReleaseOutcome:
+        return self.io.run(release(self.io, self.core.holds, self.hold))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_release_while_another_thread_tells_of_the_loss_knows_of_it(bench: Bench) -> None:
     outcomes: list[ReleaseOutcome] = []
 
     class Telling(Signal):
         """Stands for the moment between the end being settled and everybody being told."""
 
         def set(self) -> None:
-            outcomes.append(io.run(release(io, core.holds, hold)))
+            outcomes.append(bench.release())
             super().set()
 
-    hold.lost = Telling()
-    hold.lose(LossReason.TAKEN_OVER)
+    bench.hold.lost = Telling()
+    bench.hold.lose(LossReason.TAKEN_OVER)
     assert outcomes == [ReleaseOutcome.ALREADY_LOST]
-    assert io.time == 1000.0
+    assert bench.io.time == 1000.0
+
+
+def test_a_release_beside_another_one_waits_for_its_outcome_and_no_longer_than_one_may_take(
+    bench: Bench,
+) -> None:
+    assert bench.hold.begin_release("another thread")
+    assert bench.release() is ReleaseOutcome.UNKNOWN
+    assert bench.io.time == 1000.0 + BUDGET
+    bench.io.at(bench.io.time + 3.0, lambda: bench.hold.finish_release(ReleaseOutcome.RELEASED))
+    assert bench.release() is ReleaseOutcome.RELEASED
+    assert bench.io.time == 1003.0 + BUDGET
+
+
+def test_a_release_within_that_call_does_not_wait_for_it(bench: Bench) -> None:
+    assert bench.hold.begin_release(bench.io.caller)
+    assert bench.release() is ReleaseOutcome.UNKNOWN
+    assert bench.io.time == 1000.0
+
+
+def test_a_release_without_an_answer_takes_its_time_and_no_longer(bench: Bench) -> None:
+    bench.io.expect("PUT", "/v1/txn", ok({}), takes=100.0)
+    bench.io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
+    assert bench.release() is ReleaseOutcome.UNKNOWN
+    assert bench.io.time == 1000.0 + BUDGET
+    assert bench.core.reaper.pending == 1
+
+
+def test_a_release_that_is_answered_late_but_in_time_is_one(bench: Bench) -> None:
+    unlocked = {"Results": [{"KV": entry("k", session=None, index=8)}] * 2, "Errors": None}
+    bench.io.expect("PUT", "/v1/txn", ok(unlocked), takes=BUDGET - 0.5)
+    assert bench.release() is ReleaseOutcome.RELEASED
+    assert bench.core.reaper.pending == 0

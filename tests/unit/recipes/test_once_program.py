@@ -1,0 +1,42 @@
+"""A job's program, its requests answered by a script."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from consul_coord.events import SlotAhead
+from consul_coord.models import SessionSpec
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.once import once
+from consul_coord.recipes.once.record import ONCE_FLAGS, Ask, Record, key_of
+from tests.support.fake_io import FakeIO
+from tests.support.replies import ok
+
+HOUR = 3600
+NOON = 1_800_014_400.0  # 2027-01-15, 12:00 in UTC
+
+
+@pytest.mark.parametrize(("takes", "ahead"), [(0.0, 2.0), (1.5, 2.0), (2.5, 0.0), (9.0, 0.0)])
+def test_a_clock_is_reported_as_ahead_only_by_the_time_at_which_the_record_is_read(
+    takes: float, ahead: float
+) -> None:
+    """A caller two seconds before 11 o'clock meets the record of 12 o'clock."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+    record = Record("2027-01-15T12:00:00Z", failed=False, by="host:1", at=NOON, fence=17)
+    read = {
+        "Key": key_of("job"),
+        "Value": base64.b64encode(record.encode()).decode(),
+        "Flags": ONCE_FLAGS,
+        "CreateIndex": 5,
+        "ModifyIndex": 9,
+        "LockIndex": 0,
+    }
+    io.expect("PUT", "/v1/txn", ok({"Results": [{"KV": read}], "Errors": None}), takes=takes)
+    job = once.OnceObject("job", value=None, session=None)
+    asked = Ask(slot="2027-01-15T10:00:00Z", now=NOON - HOUR - 2.0, period=HOUR)
+    assert io.run(once.begin(io, core, job, asked, timeout=10.0)) == record
+    told = io.seen(SlotAhead)
+    assert [event.seconds for event in told] == ([HOUR + 2.0 - takes] if ahead else [])
