@@ -27,7 +27,9 @@ class Bench:
         self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
         kept = self.io.run(self.core.sessions.shared.live(self.io, deadline=1010.0))
         pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
-        kind = LockKind(Keys(self.core, ["k"], LOCK_FLAGS, "me"))
+        keys = Keys(self.core, ["k"], LOCK_FLAGS, "me")
+        assert self.core.tickets.join(keys.ticket("k"))
+        kind = LockKind(keys)
         self.handle: Handle = self.core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
         self.hold = self.handle.grant
 
