@@ -39,6 +39,8 @@ _GUARDS = frozenset({"check_index", "check_session", "check_not_exists"})
 _SWAPPED = {"min": "max", "max": "min"}
 _INDICES = {"modify_index": "create_index", "create_index": "modify_index", "lock_index": "modify_index"}
 _TIMES = frozenset({"sent_at", "began", "started", "asked_at"})
+_NOW = "io.now()"
+"""The present time; ``places`` puts the function's own clock there."""
 _FAR = 1e9
 
 
@@ -152,7 +154,7 @@ def left(node: ast.AST) -> Iterator[str]:
 def received(node: ast.AST) -> Iterator[str]:
     """Take the time of the reply for that of the sending."""
     if isinstance(node, ast.Name) and node.id in _TIMES and isinstance(node.ctx, ast.Load):
-        yield "io.now()"
+        yield _NOW
 
 
 def unguarded(node: ast.AST) -> Iterator[str]:
@@ -244,10 +246,15 @@ def places(text: str) -> list[Place]:
     seen: dict[tuple[str, str, str, str], int] = {}
     for function, node in _functions(ast.parse(text)):
         scope = lines[node.lineno - 1], lines[node.end_lineno or node.lineno]
+        clock = _clock_of(node)
         for piece in _pieces(node):
             for name, operator in OPERATORS.items():
                 target = _replaced(piece, name)
                 for becomes in operator(piece):
+                    if becomes == _NOW:
+                        if not clock:
+                            continue
+                        becomes = clock  # noqa: PLW2901 - what stands there in this function
                     start, end = _span(target, lines, text)
                     was = text[start:end]
                     mark = function, name, was, becomes
@@ -255,6 +262,21 @@ def places(text: str) -> list[Place]:
                     first, last = target.lineno, target.end_lineno or target.lineno
                     found.append(Place(*mark, number, first, last, start, end, scope))
     return found
+
+
+def _clock_of(function: Function) -> str:
+    """Return how a function asks for the time; empty where it can't, as an undefined name proves nothing."""
+    if any(argument.arg == "io" for argument in function.args.args):
+        return _NOW
+    asked = (
+        ast.unparse(node)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call)
+        and not node.args
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"now", "monotonic"}
+    )
+    return next(asked, "")
 
 
 def _replaced(piece: ast.AST, operator: str) -> ast.expr | ast.stmt:

@@ -60,6 +60,18 @@ def test_an_operator_makes_its_mistake(operator: str) -> None:
         assert place.function == "function"
 
 
+@pytest.mark.parametrize(
+    ("text", "clock"),
+    [
+        ("def f(io, sent_at): return sent_at", ["io.now()"]),
+        ("def f(self):\n    sent_at = self.io.now()\n    return sent_at", ["self.io.now()"]),
+        ("def f(sent_at): return sent_at", []),
+    ],
+)
+def test_the_time_of_a_reply_is_asked_of_a_clock_that_is_there(text: str, clock: list[str]) -> None:
+    assert [place.becomes for place in places(text) if place.operator == "received"] == clock
+
+
 def test_texts_for_people_are_left_alone() -> None:
     text = 'def f(x: "int < 3") -> None:\n    """1 + 1."""\n    raise_(f"{1 + 1}")\n'
     assert {place.operator for place in places(text)} == {"uncalled"}

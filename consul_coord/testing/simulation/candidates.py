@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import (
@@ -26,6 +27,7 @@ from consul_coord.recipes.election.leadership import told_as_leadership
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
+from consul_coord.testing.simulation.promises import RELEASED_WITHIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -152,18 +154,27 @@ class CandidateUser(Holder):
                 promises.follows_no_more(self._sighting)
             if not self.process.crashed:
                 timeout = 0.0 if self.rng.chance(0.2) and not self.healed() else 5.0
-                await self.process.call(
-                    io.task, lambda io: election.stop(io, candidacy, timeout=timeout), closing=True
-                )
+                call = promises.called(self.process, f"stops its candidate for {self.key}", timeout)
+                try:
+                    await self.process.call(
+                        io.task, lambda io: election.stop(io, candidacy, timeout=timeout), closing=True
+                    )
+                finally:
+                    promises.ended(call)
                 office.stopped = io.now()
                 if not led:
                     self.judge.record(self.process.name, "gave_up", actor=self.actor, key=self.key)
         return led
 
     async def _wait(self, io: SimIO, candidacy: Candidacy, timeout: float | None) -> Grant:
-        _, hold = await self.process.call(
-            io.task, lambda io: election.wait_for_leadership(io, candidacy, timeout=timeout)
-        )
+        promises = self.judge.promises
+        call = promises.called(self.process, f"waits to lead {self.key}", timeout)
+        try:
+            _, hold = await self.process.call(
+                io.task, lambda io: election.wait_for_leadership(io, candidacy, timeout=timeout)
+            )
+        finally:
+            promises.ended(call)
         return hold
 
     async def _lead(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> bool:
@@ -182,7 +193,8 @@ class CandidateUser(Holder):
         match 1 if self._manner == "heirs" else self.rng.randrange(4):
             case 0:
                 pause = self.rng.choice((0.0, 1.0))
-                await self.call(io, lambda io: election.resign(io, candidacy, pause=pause))
+                resign = partial(election.resign, candidacy=candidacy, pause=pause)
+                await self.call(io, resign, what=f"resigns from {self.key}", within=RELEASED_WITHIN)
             case 1:
                 await self.call(io, lambda io: self._hand_over(io, candidacy, hold))
             case 2:

@@ -36,6 +36,7 @@ from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.recipes.hold.holds import release
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.program import Cancelled
+from consul_coord.testing.simulation.promises import RELEASED_WITHIN
 from consul_coord.testing.simulation.shapes import GUARDED
 
 if TYPE_CHECKING:
@@ -117,7 +118,9 @@ class Holder:
             one.left = True
             if not hold.ended:
                 self.judge.tell(one, "released")
-        if await self.call(io, lambda io: release(io, self.process.core.holds, hold)) is RELEASED:
+        holds, what = self.process.core.holds, f"releases {hold.key}"
+        outcome = await self.call(io, lambda io: release(io, holds, hold), what=what, within=RELEASED_WITHIN)
+        if outcome is RELEASED:
             self.judge.released(claim)
         self.judge.write(claim)
         if self.rng.chance(0.3):
@@ -168,8 +171,20 @@ class Holder:
 
         await self.call(io, send)
 
-    async def call(self, io: SimIO, program: Callable[[IO], Coroutine[Any, Any, object]]) -> object:
-        """Do something with a hold, and return what came of it: None if it is lost, or the agent unable."""
+    async def call(
+        self,
+        io: SimIO,
+        program: Callable[[IO], Coroutine[Any, Any, object]],
+        *,
+        what: str = "",
+        within: float | None = None,
+    ) -> object:
+        """Do something with a hold, and return what came of it: None if it is lost, or the agent unable.
+
+        ``what`` it is, and the seconds ``within`` which it has to end.
+        """
+        promises = self.judge.promises
+        pending = promises.called(self.process, what, within)
         try:
             return await self.process.call(io.task, program, closing=True)
         except (LockLost, TxnFailed, PermissionDenied):
@@ -177,6 +192,8 @@ class Holder:
         except ConsulCoordError as error:
             if not retryable(error):
                 raise
+        finally:
+            promises.ended(pending)
         return None
 
 

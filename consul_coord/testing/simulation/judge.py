@@ -55,6 +55,7 @@ Rule = Literal[
     "released",
     "answers",
     "pace",
+    "rest",
     "sight",
     "order",
     "fairness",

@@ -172,6 +172,8 @@ class Link:
         """Whether nothing passes at present."""
         self.dead = False
         """Whether nothing ever will again."""
+        self.parked: dict[Exchange, None] = {}
+        """The blocking queries that are under way."""
 
     def fade(self) -> None:
         """Let nothing pass for longer than a lease lasts, perhaps."""
@@ -221,6 +223,8 @@ class Exchange:
     def begin(self) -> None:
         """Send it on its way."""
         network, course, agent = self._network, self._course, self._agent
+        if self._request.hold_open:
+            self.link.parked[self] = None
         if agent is not None:
             agent.exchanges[self] = None
             if agent.gone:
@@ -251,13 +255,21 @@ class Exchange:
         """Break the connection: whether the request is applied is not known."""
         self._network.scheduler.after(
             self._network.latency(),
-            lambda: None if self._closed else self._fire(lambda: self._raise(BrokenReply)),
+            lambda: None if self._closed else self._break(),
             gate=self.link.gate,
         )
+
+    def _break(self) -> None:
+        self.link.parked.pop(self, None)
+        self._fire(lambda: self._raise(BrokenReply))
+
+    def __str__(self) -> str:
+        return str(self._shape)
 
     def close(self) -> None:
         """Hang up, with or without a reply."""
         self._closed = True
+        self.link.parked.pop(self, None)
         if self._agent is not None:
             self._agent.exchanges.pop(self, None)
         if self._hang_up is not None:
@@ -332,6 +344,7 @@ class Exchange:
     def _deliver(self, outcome: Callable[[], object], *, after: float = 0.0, more: float = 0.0) -> None:
         def arrive() -> None:
             if not self.link.cut and not self._closed:
+                self.link.parked.pop(self, None)
                 self._fire(outcome)
                 if self._course.fades:
                     self.link.fade()

@@ -135,6 +135,11 @@ class Process:
         """How many are open, where the agent has a limit on them."""
         return 0 if self.engine is None else len(self.engine.pool.open.all())
 
+    @property
+    def tasks(self) -> int:
+        """How many are running or waiting."""
+        return len(self._tasks)
+
     # -- events
 
     def admit(self, event: Event) -> bool:

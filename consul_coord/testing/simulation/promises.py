@@ -9,6 +9,9 @@ Rules
 - ``on_change`` reports soon who leads, under the same conditions.
 - A client that has closed sends nothing and runs nothing.
 - A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds.
+- What a call began ends with it: a client whose users hold nothing and wait for nothing has no blocking query
+  under way, no more tasks than its sessions and its clean-up need, and no place in a queue. Locks, elections
+  and jobs share one session, besides those that have their own.
 
 Nothing here knows how the recipes do it: no name of theirs, and no order of their requests.
 """
@@ -49,6 +52,12 @@ MOST_SENT = 300
 """Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
 ENDED_WITHIN = 0.15
 """Seconds after its limit, or its cancellation, by which a call has ended."""
+AT_REST = 2.0
+"""Seconds after the end of the last call by which nothing of it goes on."""
+BACKGROUND = 5
+"""Tasks of a client at rest, besides one for each session: clean-up, and looking after what is idle."""
+RELEASED_WITHIN = 8.0
+"""Seconds after which a release without an answer is left to the background."""
 _OK = 200
 
 
@@ -106,6 +115,8 @@ class Promises:
     def __init__(self, judge: Judge, plan: Plan) -> None:
         self._judge = judge
         self._ttl = plan.spec.ttl or 0.0
+        own = len(plan.keys) + plan.several + len(plan.elections)
+        self._most_sessions = math.inf if plan.pools or plan.rwlocks or plan.sharing else 1 + own
         self._confirmed: dict[tuple[str, str], float] = {}
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
         self._contacts: dict[str, Contact] = {}
@@ -225,6 +236,22 @@ class Promises:
     def ended(self, call: PendingCall) -> None:
         """Take note that a call has ended, however it did."""
         self._calls.pop(call, None)
+
+    def rests(self, process: Process) -> None:
+        """Judge a process whose users have nothing, and want nothing."""
+        core = process.core
+        sessions, asked = len(list(core.sessions)), ", ".join(map(str, process.link.parked))
+        findings = (
+            (asked, f"still asks {asked}"),
+            (process.tasks > sessions + BACKGROUND, f"has {process.tasks} tasks for {sessions} sessions"),
+            (sessions > self._most_sessions, f"has {sessions} sessions"),
+            (len(core.tickets), f"has {len(core.tickets)} places in queues of its own"),
+            (core.calls, f"counts {len(core.calls)} calls"),
+            (core.standing, f"counts {len(core.standing)} candidates"),
+        )
+        for broken, how in findings:
+            if broken:
+                self._judge.convict("rest", f"{process.name} has nothing to do, and {how}")
 
     def look(self) -> None:
         """Judge the calls that go on, and what candidates know."""

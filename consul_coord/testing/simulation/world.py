@@ -29,6 +29,7 @@ from consul_coord.testing.simulation.judge import Judge
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
 from consul_coord.testing.simulation.network import COURSES, Network
 from consul_coord.testing.simulation.process import STOPPING, Process
+from consul_coord.testing.simulation.promises import AT_REST
 from consul_coord.testing.simulation.scheduler import Scheduler
 from consul_coord.testing.simulation.sharing import MemberUser
 from consul_coord.testing.simulation.trace import short
@@ -342,6 +343,13 @@ class World:
             rules.check_left()
 
     def _resting(self) -> None:
+        """Let what is not needed any more come to its end."""
+        self.advance(self.scheduler.now + self.plan.stretch * AT_REST)
+        for process in self._alive():
+            self.judge.promises.rests(process)
+        self._free_connections()
+
+    def _free_connections(self) -> None:
         """Let connections be closed that are not needed any more, where there is a limit on them."""
         room, rules, began = self.network.room, self.judge.room, self.scheduler.now
         if room is None or rules is None:
