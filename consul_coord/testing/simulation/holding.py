@@ -145,12 +145,14 @@ class Holder:
                 await self.call(io, lambda io: self.put(io, hold, self.rng.randbytes(2).hex().encode()))
             case 2:
                 began = self.judge.now
-                if await self.call(io, lambda io: hold_ops.verify(io, core.sessions, hold)):
+                verify = partial(hold_ops.verify, sessions=core.sessions, hold=hold)
+                if await self.call(io, verify, what=f"verifies {hold.key}", within=core.timeout):
                     self.judge.verified(claim, since=began)
             case 3:
                 seconds = self.rng.uniform(0.0, hold.lease.longest)
                 if seconds < hold.limited_until - io.now():
-                    await self.call(io, lambda io: self.ensure(io, hold, seconds))
+                    ensure = partial(self.ensure, hold=hold, seconds=seconds)
+                    await self.call(io, ensure, what=f"ensures {hold.key}", within=core.timeout)
             case _:
                 pass
 

@@ -8,7 +8,8 @@ Rules
 - A call that has a time limit, or was cancelled, ends a moment later at most.
 - ``on_change`` reports soon who leads, under the same conditions.
 - A client that has closed sends nothing and runs nothing.
-- A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds.
+- A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds,
+  and less than ``MOST_ALIKE`` that are alike.
 - What a call began ends with it: a client whose users hold nothing and wait for nothing has no blocking query
   under way, no more tasks than its sessions and its clean-up need, and no place in a queue. Locks, elections
   and jobs share one session, besides those that have their own.
@@ -50,6 +51,8 @@ MEMORY = 30.0
 PACE = 2.0
 MOST_SENT = 300
 """Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
+MOST_ALIKE = 75
+"""Likewise, of those that ask the same of the same key or session."""
 ENDED_WITHIN = 0.15
 """Seconds after its limit, or its cancellation, by which a call has ended."""
 AT_REST = 2.0
@@ -120,8 +123,8 @@ class Promises:
         self._confirmed: dict[tuple[str, str], float] = {}
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
         self._contacts: dict[str, Contact] = {}
-        self._sent: dict[str, deque[float]] = {}
-        """The times of each process's latest requests."""
+        self._sent: dict[tuple[str, str], deque[float]] = {}
+        """The times of each process's latest requests, of all and of those alike."""
         self._sightings: dict[Sighting, None] = {}
         self._calls: dict[PendingCall, None] = {}
         self._forgiven = 0
@@ -133,15 +136,19 @@ class Promises:
         """Judge that a process sends something."""
         if process.left:
             self._judge.convict("nothing left", f"{process.name} has closed, and sends {shape}")
-        now, times = self._judge.now, self._sent.setdefault(process.name, deque())
+        for alike, most in (("", MOST_SENT), (str(shape), MOST_ALIKE)):
+            self._count(process, alike, most, shape)
+        if self._judge.room is not None:
+            self._judge.room.sent(process, shape)
+
+    def _count(self, process: Process, alike: str, most: int, shape: Shape) -> None:
+        now, times = self._judge.now, self._sent.setdefault((process.name, alike), deque())
         times.append(now)
         while times[0] < now - PACE:
             times.popleft()
-        if len(times) > MOST_SENT:
+        if len(times) > most:
             text = f"{process.name} sends {len(times)} requests in {PACE:g} s, the last of them {shape}"
             self._judge.convict("pace", text)
-        if self._judge.room is not None:
-            self._judge.room.sent(process, shape)
 
     def heard(self, process: Process, shape: Shape, sent_at: float, response: Response) -> None:
         """Take note of a reply that reaches its sender."""
