@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
 from consul_coord.http.endpoints import kv
-from consul_coord.http.retry import Failures, ask, perform, send_once
+from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import ReadOptions, _validate
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.grant import lost_error, rewriting
@@ -87,9 +87,10 @@ async def verify(io: IO, sessions: Sessions, hold: Grant) -> bool:
     """Return whether the leader, asked now, still has what the hold depends on as it should be."""
     if hold.ended or not hold.is_held(io.now()):
         return False
+    deadline = io.now() + sessions.timeout
     for watch in hold.kind.watches(hold):
         call = kv.get(watch.key, options=_CONSISTENT)
-        pair = (await ask(io, call, timeout=sessions.timeout)).value
+        pair = (await perform(io, call, deadline=deadline, attempt=sessions.timeout)).value
         if watch.loss(pair) is not None:
             return False
     return hold.is_held(io.now())

@@ -1,4 +1,4 @@
-"""Giving up a hold at the very moment of its loss, or while another call gives it up."""
+"""Calls with a hold, and the time that they take: giving it up, and verifying it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consul_coord.errors import RequestTimeout
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.hold.asking import verify
 from consul_coord.recipes.hold.holds import BUDGET, release
-from consul_coord.recipes.lock.keys import Keys, LockKind
+from consul_coord.recipes.lock.keys import Keys, LockKind, MultiLockKind
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, ok
+from tests.support.replies import SESSION, entry, ok, pairs
 
 if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Handle
 
 
 class Bench:
-    """A client that holds the key ``k``."""
+    """A client that holds the key ``k``, and others with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: tuple[Locked, ...] = ()) -> None:
         self.io = FakeIO()
         self.core = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
         self.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
@@ -29,7 +32,7 @@ class Bench:
         pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
         keys = Keys(self.core, ["k"], LOCK_FLAGS, "me")
         assert self.core.tickets.join(keys.ticket("k"))
-        kind = LockKind(keys)
+        kind = MultiLockKind(keys, others) if others else LockKind(keys)
         self.handle: Handle = self.core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
         self.hold = self.handle.grant
 
@@ -88,3 +91,13 @@ def test_a_release_that_is_answered_late_but_in_time_is_one(bench: Bench) -> Non
     bench.io.expect("PUT", "/v1/txn", ok(unlocked), takes=BUDGET - 0.5)
     assert bench.release() is ReleaseOutcome.RELEASED
     assert bench.core.reaper.pending == 0
+
+
+def test_verifying_a_hold_of_several_keys_takes_the_time_of_one_call() -> None:
+    bench = Bench(others=(Locked("l", 9, b""), Locked("m", 9, b"")))
+    bench.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=7)), takes=6.0)
+    bench.io.expect("GET", "/v1/kv/l", pairs(entry("l", index=9)), takes=100.0)
+    bench.io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
+    with pytest.raises(RequestTimeout):
+        bench.io.run(verify(bench.io, bench.core.sessions, bench.hold))
+    assert bench.io.time == 1000.0 + bench.core.timeout
