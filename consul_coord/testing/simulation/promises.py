@@ -10,9 +10,9 @@ Rules
 - A client that has closed sends nothing and runs nothing.
 - A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds,
   and less than ``MOST_ALIKE`` that are alike.
-- What a call began ends with it: a client whose users hold nothing and wait for nothing has no blocking query
-  under way, no more tasks than its sessions and its clean-up need, and no place in a queue. Locks, elections
-  and jobs share one session, besides those that have their own.
+- A call leaves nothing behind. A client at rest, whose users hold nothing and wait for nothing, has no blocking
+  query under way, and no place in a queue. It has no more tasks than its sessions and its clean-up need. Locks,
+  elections and jobs share one session, besides those that have their own.
 
 Nothing here knows how the recipes do it: no name of theirs, and no order of their requests.
 """
@@ -55,8 +55,8 @@ MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
 ENDED_WITHIN = 0.15
 """Seconds after its limit, or its cancellation, by which a call has ended."""
-AT_REST = 2.0
-"""Seconds after the end of the last call by which nothing of it goes on."""
+AT_REST = 10.0
+"""Seconds after the end of the last call by which nothing of it goes on: longer than a shared query lasts."""
 BACKGROUND = 5
 """Tasks of a client at rest, besides one for each session: clean-up, and looking after what is idle."""
 RELEASED_WITHIN = 8.0
@@ -247,12 +247,13 @@ class Promises:
     def rests(self, process: Process) -> None:
         """Judge a process whose users have nothing, and want nothing."""
         core = process.core
+        places = 0 if core.reaper.pending else len(core.tickets)  # clean-up has places, too
         sessions, asked = len(list(core.sessions)), ", ".join(map(str, process.link.parked))
         findings = (
             (asked, f"still asks {asked}"),
             (process.tasks > sessions + BACKGROUND, f"has {process.tasks} tasks for {sessions} sessions"),
             (sessions > self._most_sessions, f"has {sessions} sessions"),
-            (len(core.tickets), f"has {len(core.tickets)} places in queues of its own"),
+            (places, f"has {places} places in queues of its own threads"),
             (core.calls, f"counts {len(core.calls)} calls"),
             (core.standing, f"counts {len(core.standing)} candidates"),
         )
