@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = ("-q", "-p", "no:cacheprovider", "--no-header")
 _TEST_SECONDS = 20
+NO_FILE = "none"
+"""The file of a task that plants nothing."""
 _USAGE_ERROR = 4
 _HANGS = 60.0
 """Seconds of the processor after which a run of the simulator hangs."""
@@ -152,7 +154,7 @@ def main(kind: str) -> None:
         task = Task(**json.loads(line))
         if "fresh" in sys.argv:
             # The file had the mutant in it when it was imported.
-            task = replace(task, file="none")
+            task = replace(task, file=NO_FILE)
         answers.write(json.dumps(asdict(judged(task, judge, limit=task.seconds * 8 + 120))) + "\n")
 
 

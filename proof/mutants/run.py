@@ -9,6 +9,8 @@ Rules
   and ``MOST_SECONDS``: a test of another file is more likely to see something else. None reaching the line is
   a result of its own.
 - Tests that hang are a catch, too: a mutant that waits for ever is noticed by whoever waits.
+- A catch counts only if what has caught the mutant passes without it: a test that a busy machine fails, or a
+  run of a broken simulator, would catch any.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, zip_longest
 from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 
 from proof.mutants.catalogue import ROOT
-from proof.mutants.nursery import PYTEST, Answer, Task
+from proof.mutants.nursery import NO_FILE, PYTEST, Answer, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -145,6 +147,14 @@ def _environment(project: Path) -> dict[str, str]:
     return dict(os.environ) | {"PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+class Nurse(Protocol):
+    """Whoever shows a mutant to tests or runs."""
+
+    def judge(self, task: Task) -> Answer:
+        """Have one mutant judged."""
+        ...
+
+
 class Nursery:
     """A program that judges mutants in forks of itself."""
 
@@ -212,6 +222,8 @@ class Bench:
                     answer = self._afresh(task, who)
             finally:
                 file.write_text(text)
+            if answer.caught and not is_sound(nursery, task, answer):
+                answer = replace(answer, caught=False, by=f"fails without it: {answer.by}")
         verdict: Verdict = "caught" if answer.caught else "missed" if shown_to else "not reached"
         return Result(
             mutant.name,
@@ -237,6 +249,14 @@ class Bench:
         """End the programs."""
         for nursery in self._nurseries.values():
             nursery.close()
+
+
+def is_sound(nursery: Nurse, task: Task, answer: Answer) -> bool:
+    """Return whether the test, or the run, that has caught a mutant passes without it."""
+    caught_by = [each for each in task.shown_to if answer.by == each or answer.by.startswith(f"{each}: ")]
+    if not caught_by:
+        return True  # a hang, of which nobody says where it was
+    return not nursery.judge(replace(task, file=NO_FILE, shown_to=caught_by)).caught
 
 
 def digest(text: str) -> str:

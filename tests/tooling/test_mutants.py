@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from proof.mutants import catalogue, run
+from proof.mutants.nursery import NO_FILE, Answer, Task
 from proof.mutants.operators import OPERATORS, OWN, places
 from proof.mutants.plant import plant
 from proof.mutants.report import judgements, report, share
@@ -194,6 +195,29 @@ def test_a_mutant_is_planted_wherever_its_function_is_known(  # noqa: PLR0917 - 
 
 def test_a_module_that_nobody_has_imported_is_left_to_its_file(tmp_path: Path) -> None:
     assert plant(tmp_path / "unknown.py", MODULE, MODULE.replace("2 *", "3 *"), "Cell.twice")
+
+
+class Flaky:
+    """A nursery where some tests fail, whatever the program is."""
+
+    def __init__(self, *broken: str) -> None:
+        self.broken = broken
+
+    def judge(self, task: Task) -> Answer:
+        assert task.file == NO_FILE, "the mutant is still in it"
+        failed = [each for each in task.shown_to if each in self.broken]
+        return Answer(planted=True, caught=bool(failed), by="".join(failed), number=len(task.shown_to))
+
+
+@pytest.mark.parametrize(
+    ("by", "sound"),
+    [("a::one", True), ("a::two", False), ("drawn:1: order: x", True), ("drawn:20: in time: x", False)],
+)
+def test_a_catch_by_what_fails_without_the_mutant_does_not_count(by: str, *, sound: bool) -> None:
+    shown = ["a::one", "a::two", "drawn:1", "drawn:2", "drawn:20"]
+    task = Task("some.py", "f", "text", "mutated", shown, 1.0)
+    answer = Answer(planted=True, caught=True, by=by, number=3)
+    assert run.is_sound(Flaky("a::two", "drawn:20"), task, answer) is sound
 
 
 def test_a_report_tells_shares_and_survivors() -> None:

@@ -10,9 +10,9 @@ Rules
 - A client that has closed sends nothing and runs nothing.
 - A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds,
   and less than ``MOST_ALIKE`` that are alike.
-- A call leaves nothing behind. A client at rest, whose users hold nothing and wait for nothing, has no blocking
-  query under way, and no place in a queue. It has no more tasks than its sessions and its clean-up need. Locks,
-  elections and jobs share one session, besides those that have their own.
+- A call leaves nothing behind. A client at rest, whose users hold nothing and wait for nothing, has no
+  blocking query under way, and no place in a queue. It has no more tasks than its sessions and its clean-up
+  need. Locks, elections and jobs share one session, besides those that have their own.
 
 Nothing here knows how the recipes do it: no name of theirs, and no order of their requests.
 """
