@@ -228,7 +228,7 @@ MUTATIONS = (
         "no sweep",
         LockAttempt,
         "_sweep_unanswered",
-        "in self.unanswered:",
+        "in sorted(self.unanswered):",
         "in ():",
     ),
     Mutation("a lost grant is not adopted", contend, "judge", "return Adopt()", "pass"),
