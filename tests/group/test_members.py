@@ -64,7 +64,7 @@ def test_an_id_that_is_no_name_is_refused(member: str) -> None:
         PLAN.key(member)
 
 
-@pytest.mark.parametrize(("prefix", "match"), [("workers/", "leave it out"), ("/workers", "starts with")])
+@pytest.mark.parametrize(("prefix", "match"), [("workers/", "leave out the"), ("/workers", "starts with")])
 def test_a_prefix_that_is_none_is_refused(prefix: str, match: str) -> None:
     with pytest.raises(InvalidKey, match=match):
         GroupPlan(prefix)
