@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, ReleaseOutcome, 
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.hold.asking import verify
+from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.holds import BUDGET, release
 from consul_coord.recipes.lock.keys import Keys, LockKind, MultiLockKind
 from tests.support.fake_io import FakeIO
@@ -101,3 +103,14 @@ def test_verifying_a_hold_of_several_keys_takes_the_time_of_one_call() -> None:
     with pytest.raises(RequestTimeout):
         bench.io.run(verify(bench.io, bench.core.sessions, bench.hold))
     assert bench.io.time == 1000.0 + bench.core.timeout
+
+
+@pytest.mark.parametrize("used", [0.0, 8.0])
+def test_looking_for_a_loss_ends_with_the_lease_or_the_time_of_a_call(bench: Bench, used: float) -> None:
+    bench.io.time += used
+    ends = min(bench.hold.valid_until, bench.io.time + bench.core.timeout)
+    bench.io.expect("GET", "/v1/kv/k", pairs(entry("k")), takes=100.0)
+    bench.io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
+    with suppress(RequestTimeout):
+        bench.io.run(make_sure(bench.io, bench.core.sessions, bench.hold))
+    assert bench.io.time == pytest.approx(ends)

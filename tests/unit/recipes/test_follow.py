@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consul_coord.errors import NoLeader
 from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Response
 from consul_coord.io import Signal
@@ -136,3 +137,17 @@ def test_it_rests_after_each_failure() -> None:
     first = io.now() - 1000.0
     io.run(watched.pause(io))
     assert 0.0 < first < io.now() - 1000.0 - first
+
+
+def test_after_a_failure_it_asks_for_the_present_state() -> None:
+    io = FakeIO()
+    watched: Follower[KVPair | None] = Follower(partial(kv.watch, "k"))
+    io.expect("GET", PATH, absent(5), Response(500, {}, b"No cluster leader"), absent(7))
+    assert io.run(watched.next(io)) is not None
+    with pytest.raises(NoLeader):
+        io.run(watched.next(io))
+    io.run(watched.pause(io))
+    assert io.run(watched.next(io)) is not None
+    asked = [dict(request.params).get("index") for request in io.requests]
+    assert asked[1] == "5"
+    assert asked[2] == asked[0] != asked[1]
