@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument
 from consul_coord.events import Failed
@@ -93,7 +93,7 @@ def names_of(partitions: object) -> tuple[str, ...]:
     if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
         message = f"partitions must be a number of 1 or more, or a list of names, not {partitions!r}"
         raise InvalidArgument(message)
-    names = tuple(partitions)
+    names = tuple(cast("Iterable[str]", partitions))
     if not names or len(set(names)) < len(names):
         raise InvalidArgument("partitions must be different names, one at least")
     return names
