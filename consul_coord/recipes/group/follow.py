@@ -16,7 +16,6 @@ Rules
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -28,7 +27,7 @@ from consul_coord.io import Signal
 from consul_coord.models import ReadOptions, Result
 from consul_coord.models.group import Members
 from consul_coord.recipes.group.members import BUCKETS, bucket_of, compared, in_order
-from consul_coord.recipes.watch.follow import WAIT, Follower
+from consul_coord.recipes.watch.follow import Follower
 from consul_coord.recipes.watch.places import Folder
 
 if TYPE_CHECKING:
@@ -48,9 +47,9 @@ _NOBODY = Members(())
 class MembersFollower(Follower[Members]):
     """Follows the members of a group: the present state first, then each change once."""
 
-    def __init__(self, plan: GroupPlan, *, wait: float = WAIT) -> None:
+    def __init__(self, plan: GroupPlan) -> None:
         folder = Folder(plan.directory)
-        super().__init__(partial(_told_of_changes, folder), wait=wait)
+        super().__init__(partial(_first_look, folder))
         self._plan = plan
         self._folder = folder
         self._read_at: dict[str, int] = {}
@@ -61,16 +60,13 @@ class MembersFollower(Follower[Members]):
     async def _ask(self, io: IO, until: Signal | None) -> Result[Members] | None:
         asked, known, folder = self._tracker.index, self._tracker.last, self._folder
         before = () if known is None else known[0].all
-        if asked and self.bound is not None and io.has_background:
+        if asked and self.bound is not None:
             if not await self.bound.together.change(io, folder, until=until):
                 return None
+        elif await self._look(io, until) is None:
+            return None
         else:
-            told = await super()._ask(io, until)
-            if told is None:
-                return None
             folder.hear(folder.told, io.now())
-            if known is not None and told.index == asked:
-                return replace(told, value=known[0])  # the wait is over, and nothing has changed
         if before:
             pause = SPREAD_PER_MEMBER * len(before) * (1 + io.random()) / 2
             if await io.wait(Signal() if until is None else until, deadline=io.now() + pause):
@@ -87,6 +83,7 @@ class MembersFollower(Follower[Members]):
                 folder.is_doubtful = True
         if read is None:
             return None
+        self._failures = 0
         folder.known = max(changed_at, read.index) if read.value else changed_at
         members = in_order(chain.from_iterable(self._members.values()))
         index = max(changed_at, read.index, 1)
@@ -136,10 +133,9 @@ class MembersFollower(Follower[Members]):
         return found
 
 
-def _told_of_changes(folder: Folder, *, index: int, wait: float) -> Call[Result[Members]]:
-    """Return the query for whether anything in a folder has changed since ``index``."""
-    options = ReadOptions(index=index, wait=wait) if index else None
-    call = kv.keys(folder.path, separator="/", options=options)
+def _first_look(folder: Folder, *, index: int, wait: float) -> Call[Result[Members]]:  # noqa: ARG001 - a Query's
+    """Return the request for the index of a folder, as a follower begins, or begins again."""
+    call = kv.keys(folder.path, separator="/")
 
     def decode(response: Response) -> Result[Members]:
         result = call.decode(response)

@@ -54,7 +54,7 @@ class Folder:
         self.known = 0
         """Its index when the follower read it last; set by the follower."""
         self.told = 0
-        """The index that the follower's own query has had last, as ``hear`` takes it."""
+        """The index that the follower's own look has had last, as ``hear`` takes it."""
         self.is_doubtful = False
         """Whether its index says nothing; taken back by the follower before it reads all."""
         self._heard = -math.inf
