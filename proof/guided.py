@@ -109,7 +109,7 @@ class Seen:
         code = frame.f_code
         missing = self._missing.get(code)
         if missing is None:
-            missing = set()
+            missing = set[int]()
             if code.co_filename.startswith(CORE):
                 missing = {line for _, _, line in code.co_lines() if line}
             self._missing[code] = missing
