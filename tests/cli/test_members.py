@@ -63,4 +63,4 @@ def test_holders_shows_members_as_such(call: Call, client: Client, key: str) -> 
 def test_a_prefix_that_can_not_be_used_is_usage(call: Call, key: str) -> None:
     outcome = call("members", f"{key}/")
     assert outcome.code != 0
-    assert "leave it out" in outcome.err
+    assert "leave out the '/' at its end" in outcome.err

@@ -294,7 +294,7 @@ def test_the_loss_is_an_event_and_so_is_the_giving_back(site: Site, make_client:
     client = make_client(lock_delay=0.0, observer=notes)
     hold = owed(site, client)
     eventually(lambda: client.pending_cleanup == 0)
-    (lost,) = notes.of(Lost)
+    (lost,) = eventually(lambda: notes.of(Lost))
     assert (lost.key, lost.fence, lost.reason) == (site.key, hold.fence, LossReason.MAX_HOLD)
     (cleaned,) = eventually(lambda: notes.of(Cleaned))
     assert (cleaned.key, cleaned.found) == (site.key, True)
