@@ -4,12 +4,14 @@ Rules
 - The environment's MUTANTS_REACH names the file that is written: JSON, for each line of the core the numbers
   of the tests that ran it, in any thread.
 - What a fixture runs counts for the test that asked for it.
+- What is known is written every few minutes, too: a run that is cut short has told what it saw until then.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 ROOT = Path(__file__).resolve().parents[2]
+EVERY = 180.0
+"""Seconds between two writings."""
 
 
 def measuring() -> Any:  # noqa: ANN401 - a tool of developers, without which all else can be checked
@@ -39,6 +43,7 @@ class Reach:
         self._coverage = measuring()
         self._seconds: dict[str, float] = {}
         self._passed: set[str] = set()
+        self._written_at = time.monotonic()
 
     def pytest_collection_finish(self) -> None:
         """Begin to measure."""
@@ -48,7 +53,11 @@ class Reach:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Measure for one test."""
         self._coverage.switch_context(item.nodeid)
-        return (yield)
+        try:
+            return (yield)
+        finally:
+            if time.monotonic() > self._written_at + EVERY:
+                self._write()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take note of a test's time, and whether it is any use."""
@@ -59,6 +68,9 @@ class Reach:
     def pytest_sessionfinish(self) -> None:
         """Write it all down."""
         self._coverage.stop()
+        self._write()
+
+    def _write(self) -> None:
         data = self._coverage.get_data()
         tests = sorted(self._passed)
         numbers = {test: number for number, test in enumerate(tests)}
@@ -70,7 +82,10 @@ class Reach:
         text = json.dumps(
             {"tests": tests, "seconds": [self._seconds[each] for each in tests], "lines": lines}
         )
-        self._file.write_text(text)
+        beside = self._file.with_suffix(".new")
+        beside.write_text(text)
+        beside.replace(self._file)
+        self._written_at = time.monotonic()
 
 
 def pytest_configure(config: pytest.Config) -> None:
