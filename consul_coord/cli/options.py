@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -18,14 +19,14 @@ F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")
 
 
-class Typed(click.ParamType[T]):
+class Typed(click.ParamType[T], ABC):
     """A value of an option. Any other text is refused by a sentence that says what is expected."""
 
     expected: str
 
+    @abstractmethod
     def read(self, text: str) -> T:
         """Return the value. Raises ValueError."""
-        raise NotImplementedError
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ANN401 - as click has it
         """Read what was typed, or a default."""
