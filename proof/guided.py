@@ -50,7 +50,7 @@ PARTS = (
     ("lingering", "spurious"),
     ("stuck",),
 )
-"""What one plan takes from another, as one piece."""
+"""Fields of a plan that another plan takes over together."""
 
 
 def bred(name: str) -> Plan:
@@ -80,7 +80,7 @@ def _changed(plan: Plan, number: int) -> Plan:
 
 
 class Seen:
-    """What runs have reached."""
+    """Everything that the runs so far have reached."""
 
     def __init__(self) -> None:
         self.features: set[object] = set()

@@ -148,7 +148,7 @@ def _environment(project: Path) -> dict[str, str]:
 
 
 class Nurse(Protocol):
-    """Whoever shows a mutant to tests or runs."""
+    """Shows a mutant to tests or runs."""
 
     def judge(self, task: Task) -> Answer:
         """Have one mutant judged."""
