@@ -4,6 +4,8 @@ Rules
 - The first line on stdout is the address, and comes when requests are answered there.
 - INT and TERM end it with code 0, after the answers that are due.
 - It listens on loopback only, unless ``--allow-remote`` says otherwise.
+- It stands for an agent to programs of any kind, so its writes take as long as an agent's, unless the
+  settings say otherwise.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 _PLAIN = frozenset({bool, int, float, str})
 """The kinds of settings that JSON can express."""
+
+_WRITE_TIME = 0.01
+"""Seconds. An agent writes to its disk first, and clients come to rely on reads that overtake a write."""
 
 EPILOG = """\b
 Examples:
@@ -80,7 +85,9 @@ def serve(
 
     inbox = Inbox()
     try:
-        settings: dict[str, Any] = {} if config is None else read_config(config, ServerConfig)
+        settings: dict[str, Any] = {"write_time": _WRITE_TIME}
+        if config is not None:
+            settings |= read_config(config, ServerConfig)
         if allow_remote:
             settings["allow_remote"] = True
         if node_meta:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 WIRE: Final = "consul_coord.wire"
 _WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
-_LOCAL: Final = "/v1/agent/"
-"""Where writes are the agent's own, which it need not agree upon with servers."""
+_QUICK: Final = ("/v1/agent/", "/v1/session/renew/")
+"""Where no server writes to its disk."""
 
 _CHUNKED_ABOVE = 2_048
 _GZIP_LEVEL = 1
@@ -106,7 +106,7 @@ class App:
             )
 
     async def _serve(self, request: Request, receive: Receive) -> Reply | None:
-        if self._write_time and request.method in _WRITING and not request.path.startswith(_LOCAL):
+        if self._write_time and request.method in _WRITING and not request.path.startswith(_QUICK):
             await self._host.sleep(self._write_time)
         outcome = self._host.begin(request)
         reply = await self._later(outcome, receive) if isinstance(outcome, Late) else outcome

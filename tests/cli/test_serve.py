@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from consul_coord.cli import main
 from tests.cli.processes import Cli, environ, is_alive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -50,6 +52,28 @@ def test_settings_come_from_a_file(tmp_path: Path) -> None:
         address = server.stdout.wait_for(lambda _: True, "address")
         with Client(address=address) as client:
             assert client.session.create(SessionSpec(ttl=1.0))
+
+
+@pytest.mark.parametrize(("settings", "least"), [({}, 0.01), ({"write_time": 0.2}, 0.2)])
+def test_a_write_takes_as_long_as_an_agents_and_renewals_none(
+    settings: dict[str, float], least: float, tmp_path: Path
+) -> None:
+    config = tmp_path / "server.json"
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    with (
+        Cli("serve", "--config", str(config), env=environ()) as server,
+        Client(address=server.stdout.wait_for(lambda _: True, "address")) as client,
+    ):
+        session = client.session.create()
+        assert least <= min(_seconds(lambda: client.kv.put("jobs/nightly", b"1")) for _ in range(5))
+        if least > 0.1:  # or a busy machine could be taken for it
+            assert min(_seconds(lambda: client.session.renew(session)) for _ in range(5)) < least
+
+
+def _seconds(act: Callable[[], object]) -> float:
+    began = time.monotonic()
+    act()
+    return time.monotonic() - began
 
 
 def test_metadata_of_the_node_comes_from_options_and_a_file(tmp_path: Path) -> None:
