@@ -59,7 +59,7 @@ def may_repeat(request: Request, error: BaseException) -> bool:
     return request.retry is not Retry.NEVER or not outcome_unknown(error)
 
 
-async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float) -> T:
+async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float = math.inf) -> T:
     """Send a call until it is answered, or ``deadline`` comes; each try takes ``attempt`` seconds at most.
 
     Raises the last try's error; its ``outcome_unknown`` covers all tries.
@@ -79,8 +79,8 @@ async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float) -> 
 
 
 async def ask(io: IO, call: Call[T], *, timeout: float) -> T:
-    """Send a call until it is answered, for ``timeout`` seconds at most. Raises what ``perform`` raises."""
-    return await perform(io, call, deadline=io.now() + timeout, attempt=timeout)
+    """Send a call that nothing follows, for ``timeout`` seconds at most. Raises what ``perform`` raises."""
+    return await perform(io, call, deadline=io.now() + timeout)
 
 
 async def send_once(io: IO, call: Call[T], *, deadline: float) -> T:

@@ -145,13 +145,13 @@ async def withdraw(
 
 async def remove(io: IO, *, key: str, index: int | None, deadline: float) -> None:
     """Delete a key if it is still at the index it was seen with, or gone already; None means at any."""
-    await perform(io, kv.delete(key, cas=index), deadline=deadline, attempt=deadline - io.now())
+    await perform(io, kv.delete(key, cas=index), deadline=deadline)
 
 
 async def _remove_own(io: IO, key: str, session: str, deadline: float) -> bool:
     while (pair := await read(io, key, deadline)) is not None and pair.session in {session, None}:
         call = kv.delete(key, cas=pair.modify_index)
-        if await perform(io, call, deadline=deadline, attempt=deadline - io.now()):
+        if await perform(io, call, deadline=deadline):
             return True
     return False
 
@@ -159,4 +159,4 @@ async def _remove_own(io: IO, key: str, session: str, deadline: float) -> bool:
 async def read(io: IO, key: str, deadline: float) -> KVPair | None:
     """Read a key consistently; repeats until answered."""
     call = kv.get(key, options=_CONSISTENT)
-    return (await perform(io, call, deadline=deadline, attempt=deadline - io.now())).value
+    return (await perform(io, call, deadline=deadline)).value

@@ -353,7 +353,7 @@ class Candidacy:
             again = kv.get(self.plan.key, options=_CONSISTENT)
             try:
                 deadline = io.now() + self.client.timeout
-                now = await perform(io, again, deadline=deadline, attempt=self.client.timeout)
+                now = await perform(io, again, deadline=deadline)
             except ConsulCoordError as error:
                 if not retryable(error):
                     raise
@@ -705,7 +705,7 @@ async def _name_heir(io: IO, client: Shared, hold: Grant, heir: str) -> None:
     key, deadline = hold.key, io.now() + client.timeout
     for _ in range(HAND_OVER_TRIES):
         call = kv.list_pairs(waitqueue.directory(key), options=_CONSISTENT)
-        look = waitqueue.read(key, (await perform(io, call, deadline=deadline, attempt=client.timeout)).value)
+        look = waitqueue.read(key, (await perform(io, call, deadline=deadline)).value)
         position = look.position(heir)
         if position is None:
             message = f"no candidate of the session {heir!r} waits for the leadership of {key!r}"
@@ -726,7 +726,7 @@ async def _name_heir(io: IO, client: Shared, hold: Grant, heir: str) -> None:
         except ValueTooLarge as error:
             raise _too_large_to_pass(key, look.live[position - 1], error) from None
         try:
-            await perform(io, naming, deadline=deadline, attempt=client.timeout)
+            await perform(io, naming, deadline=deadline)
         except TxnFailed as error:
             if all(failure.op_index > 0 and failure.kind != "denied" for failure in error.failures):
                 continue  # the queue has changed since it was read

@@ -52,7 +52,7 @@ async def leader(io: IO, client: Shared, key: str) -> LeaderInfo | None:
     deadline = io.now() + client.timeout
 
     async def ask(call: Call[T], /) -> T:
-        return await perform(io, call, deadline=deadline, attempt=client.timeout)
+        return await perform(io, call, deadline=deadline)
 
     return await _read(ask, key)
 

@@ -90,7 +90,7 @@ async def verify(io: IO, sessions: Sessions, hold: Grant) -> bool:
     deadline = io.now() + sessions.timeout
     for watch in hold.kind.watches(hold):
         call = kv.get(watch.key, options=_CONSISTENT)
-        pair = (await perform(io, call, deadline=deadline, attempt=sessions.timeout)).value
+        pair = (await perform(io, call, deadline=deadline)).value
         if watch.loss(pair) is not None:
             return False
     return hold.is_held(io.now())
@@ -126,7 +126,7 @@ async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPai
             return result[1][0]
         except TxnFailed:
             call = kv.get(hold.key, options=_CONSISTENT)
-            pair = (await perform(io, call, deadline=deadline, attempt=sessions.timeout)).value
+            pair = (await perform(io, call, deadline=deadline)).value
             if pair is None or pair.session != hold.session:
                 await make_sure(io, sessions, hold)
                 check(hold, io.now())

@@ -67,15 +67,15 @@ def _note_write(io: IO, hold: Grant, index: int) -> None:
 
 async def make_sure(io: IO, sessions: Sessions, hold: Grant) -> None:
     """End the hold if a consistent reading of what it depends on shows that it has ended."""
-    for watch in hold.kind.watches(hold):
-        await _make_sure(io, sessions, hold, watch)
+    await _make_sure(io, sessions, hold, *hold.kind.watches(hold))
 
 
-async def _make_sure(io: IO, sessions: Sessions, hold: Grant, watch: KeyWatch) -> None:
+async def _make_sure(io: IO, sessions: Sessions, hold: Grant, *watches: KeyWatch) -> None:
     deadline = min(hold.lease.valid_until, io.now() + sessions.timeout)
-    call = kv.get(watch.key, options=_CONSISTENT)
-    result = await perform(io, call, deadline=deadline, attempt=sessions.timeout)
-    await _conclude(io, sessions, hold, watch, result)
+    for watch in watches:
+        call = kv.get(watch.key, options=_CONSISTENT)
+        result = await perform(io, call, deadline=deadline)
+        await _conclude(io, sessions, hold, watch, result)
 
 
 async def _conclude(

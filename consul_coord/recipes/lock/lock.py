@@ -1,6 +1,7 @@
 """The calls of a lock: taking and giving it back, asking who has it, breaking and removing it.
 
-``attempt`` takes it, ``hold.release`` gives it back.
+``attempt`` takes it, ``hold.release`` gives it back. A call that asks several things has the client's time
+for all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key, check_name, check_parent
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import ask
+from consul_coord.http.retry import ask, perform
 from consul_coord.models import Contender, Holder, KVPair, ReadOptions, TxnOp
 from consul_coord.recipes.cleanup.unlock import Locked, unlock
 from consul_coord.recipes.contend import queue as waitqueue
@@ -62,21 +63,23 @@ async def holder(io: IO, client: Shared, lock: LockObject) -> Holder | None:
 
     When nobody does: a Holder without a session if a lock-delay keeps a key from everybody, else None.
     """
-    pairs = {key: await _read(io, client, key) for key in lock.plan.keys}
+    deadline = io.now() + client.timeout
+    pairs = {key: await _read(io, key, deadline) for key in lock.plan.keys}
     for pair in pairs.values():
         if pair is not None and pair.session is not None:
             info = session_endpoint.info(pair.session)
-            session = (await ask(io, info, timeout=client.timeout)).value
+            session = (await perform(io, info, deadline=deadline)).value
             return _holder(pair, node=None if session is None else session.node)
     for key, pair in pairs.items():
-        if await _is_delayed(io, client, key):
+        if await _is_delayed(io, key, deadline):
             return _holder(KVPair(key) if pair is None else pair, lock_delay_active=True)
     return None
 
 
 async def is_locked(io: IO, client: Shared, lock: LockObject) -> bool:
     """Return whether anybody holds the key, or one of several."""
-    pairs = [await _read(io, client, key) for key in lock.plan.keys]
+    deadline = io.now() + client.timeout
+    pairs = [await _read(io, key, deadline) for key in lock.plan.keys]
     return any(pair is not None and pair.session is not None for pair in pairs)
 
 
@@ -91,7 +94,7 @@ def _holder(pair: KVPair, *, node: str | None = None, lock_delay_active: bool = 
     )
 
 
-async def _is_delayed(io: IO, client: Shared, key: str) -> bool:
+async def _is_delayed(io: IO, key: str, deadline: float) -> bool:
     """Return whether a lock-delay is in force for a key that nobody holds; False when that can't be known.
 
     Asked by what can't succeed: locking it with a session that does not exist. Consul looks at the delay
@@ -99,7 +102,7 @@ async def _is_delayed(io: IO, client: Shared, key: str) -> bool:
     """
     call = kv.txn(TxnOp.lock(key, NO_SESSION), retry=Retry.IDEMPOTENT)
     try:
-        await ask(io, call, timeout=client.timeout)
+        await perform(io, call, deadline=deadline)
     except TxnFailed as error:
         return any(failure.kind == "lock_delay" for failure in error.failures)
     except PermissionDenied:
@@ -112,14 +115,14 @@ async def destroy(io: IO, client: Shared, lock: LockObject) -> bool:
 
     False while one is in use. Raises KeyConflict for one that is no lock.
     """
-    destroyed = True
+    deadline, destroyed = io.now() + client.timeout, True
     for key in lock.plan.keys:
-        pair = await _read(io, client, key)
+        pair = await _read(io, key, deadline)
         if pair is None:
             continue
         lock.plan.check_flags(pair)
         delete = kv.delete(key, cas=pair.modify_index)
-        destroyed = destroyed and (pair.session is None and await ask(io, delete, timeout=client.timeout))
+        destroyed = destroyed and (pair.session is None and await perform(io, delete, deadline=deadline))
     return destroyed
 
 
@@ -147,11 +150,12 @@ async def break_lock(
     io: IO, client: Shared, lock: LockObject, expected_session: str, *, how: Literal["release", "destroy"]
 ) -> bool:
     """Take what the lock covers from a session that has it; False when that session has none of it."""
-    pairs = [pair for key in lock.plan.keys if (pair := await _read(io, client, key)) is not None]
+    deadline = io.now() + client.timeout
+    pairs = [pair for key in lock.plan.keys if (pair := await _read(io, key, deadline)) is not None]
     held = [pair for pair in pairs if pair.session == expected_session]
     if how == "destroy" and held:
         call = session_endpoint.destroy(expected_session)
-        return await ask(io, call, timeout=client.timeout)
+        return await perform(io, call, deadline=deadline)
     broken = False
     for pair in held:
         unlocked = await unlock(
@@ -159,12 +163,11 @@ async def break_lock(
             Locked(pair.key, pair.modify_index, pair.value),
             session=expected_session,
             flags=pair.flags,
-            deadline=io.now() + client.timeout,
+            deadline=deadline,
         )
         broken = broken or unlocked.ours
     return broken
 
 
-async def _read(io: IO, client: Shared, key: str) -> KVPair | None:
-    call = kv.get(key, options=_CONSISTENT)
-    return (await ask(io, call, timeout=client.timeout)).value
+async def _read(io: IO, key: str, deadline: float) -> KVPair | None:
+    return (await perform(io, kv.get(key, options=_CONSISTENT), deadline=deadline)).value

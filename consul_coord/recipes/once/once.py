@@ -26,8 +26,7 @@ from consul_coord.errors import ConsulCoordError, DecodeError, TxnFailed
 from consul_coord.events import SlotAhead, Waiting
 from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import raise_if_denied, retryable
-from consul_coord.http.retry import Failures, send_once
-from consul_coord.http.retry import ask as answer
+from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import Blocker, ReadOptions, TxnOp
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.recipe import Cancellable, check_max_hold
@@ -143,7 +142,8 @@ async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) ->
 
 async def _alone(io: IO, client: Shared, once: OnceObject) -> KVPair | None:
     """Read the record by itself, as the leader has it. Raises PermissionDenied."""
-    return (await answer(io, kv.get(once.record, options=_CONSISTENT), timeout=client.timeout)).value
+    call = kv.get(once.record, options=_CONSISTENT)
+    return (await perform(io, call, deadline=io.now() + client.timeout)).value
 
 
 def _told(io: IO, once: OnceObject, ask: Ask, record: Record, started: float) -> Record:
@@ -160,11 +160,12 @@ async def last(io: IO, client: Shared, once: OnceObject) -> Record | None:
 
 async def forget(io: IO, client: Shared, once: OnceObject) -> bool:
     """Delete the record; returns whether there was one."""
+    deadline = io.now() + client.timeout
     pair = await _alone(io, client, once)
     if pair is not None and pair.flags != ONCE_FLAGS:
         read(pair)
     delete = kv.delete(once.record, cas=0 if pair is None else pair.modify_index)
-    return pair is not None and await answer(io, delete, timeout=client.timeout)
+    return pair is not None and await perform(io, delete, deadline=deadline)
 
 
 async def finish(io: IO, client: Shared, once: OnceObject, turn: Turn, *, at: float, failed: bool) -> Record:

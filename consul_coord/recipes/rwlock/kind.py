@@ -69,12 +69,12 @@ class RwKind(KeyOfSession):
     async def _end(self, io: IO, hold: Grant, deadline: float, *, uncertain: bool) -> Ending:
         """End the session, with the contender, which an earlier try has deleted or somebody has written."""
         call = kv.get(hold.key, options=_CONSISTENT)
-        pair = (await perform(io, call, deadline=deadline, attempt=deadline - io.now())).value
+        pair = (await perform(io, call, deadline=deadline)).value
         loss = loss_of(hold.session, pair)
         if loss is None:
             await delete_once(io, hold.key, deadline=deadline)
             destroy = session_endpoint.destroy(hold.session)
-            await perform(io, destroy, deadline=deadline, attempt=deadline - io.now())
+            await perform(io, destroy, deadline=deadline)
         self.lost(hold)
         if loss is None or uncertain:
             return Ending(ReleaseOutcome.RELEASED)

@@ -151,7 +151,7 @@ async def break_in(
                 if how == "release"
                 else session_endpoint.destroy(expected_session)
             )
-            return await perform(io, call, deadline=deadline, attempt=client.timeout)
+            return await perform(io, call, deadline=deadline)
     return False
 
 

@@ -258,7 +258,7 @@ class PermitKind(KeyOfSession):
         await delete_once(io, hold.key, *(pair.key for pair in self._further), deadline=deadline)
         for session in self._sessions:
             call = session_endpoint.destroy(session.id)
-            await perform(io, call, deadline=deadline, attempt=deadline - io.now())
+            await perform(io, call, deadline=deadline)
             self._client.sessions.end(session.kept, LossReason.CLIENT_CLOSED)
 
     def abandon(self, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's

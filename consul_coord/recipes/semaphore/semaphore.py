@@ -20,7 +20,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import raise_if_denied
-from consul_coord.http.retry import Failures, ask, send_once
+from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import Contender, Holder, ReadOptions, TxnOp
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.semaphore import slots
@@ -96,11 +96,11 @@ class Several:
         return self._semaphore.attempt(io, client, timeout=timeout, permits=self._permits)
 
 
-async def read(io: IO, client: Shared, semaphore: SemaphoreObject) -> Listing:
+async def read(io: IO, semaphore: SemaphoreObject, *, deadline: float) -> Listing:
     """Return the semaphore as the leader has it. Raises KeyConflict, DecodeError."""
     plan = semaphore.plan
     call = kv.list_pairs(slots.directory(plan.prefix), options=_CONSISTENT)
-    result = await ask(io, call, timeout=client.timeout)
+    result = await perform(io, call, deadline=deadline)
     listing = slots.read(
         plan.prefix, result.value, limit=semaphore.limit, flags=plan.flags, index=result.index
     )
@@ -110,9 +110,9 @@ async def read(io: IO, client: Shared, semaphore: SemaphoreObject) -> Listing:
 
 async def holders(io: IO, client: Shared, semaphore: SemaphoreObject) -> tuple[Holder, ...]:
     """Return who holds a slot, the longest holder first, as the leader has it."""
-    listing = await read(io, client, semaphore)
-    sessions = session_endpoint.list_sessions()
-    found = (await ask(io, sessions, timeout=client.timeout)).value
+    deadline = io.now() + client.timeout
+    listing = await read(io, semaphore, deadline=deadline)
+    found = (await perform(io, session_endpoint.list_sessions(), deadline=deadline)).value
     nodes = {session.id: session.node for session in found}
     pairs = sorted((listing.live[one] for one in listing.held), key=lambda pair: pair.modify_index)
     return tuple(
@@ -132,7 +132,7 @@ async def contenders(io: IO, client: Shared, semaphore: SemaphoreObject) -> tupl
 
     Foreign clients don't queue, and are not among them.
     """
-    listing = await read(io, client, semaphore)
+    listing = await read(io, semaphore, deadline=io.now() + client.timeout)
     return tuple(
         Contender(
             slots.session_of(pair),
@@ -164,7 +164,7 @@ async def resize(io: IO, client: Shared, semaphore: SemaphoreObject, new_limit: 
     deadline = io.now() + client.timeout
     failures = Failures(io, deadline)
     while True:
-        record = (await read(io, client, semaphore)).record
+        record = (await read(io, semaphore, deadline=deadline)).record
         if record.index and record.limit == limit:
             semaphore.limit = limit
             return
@@ -189,25 +189,26 @@ async def destroy(io: IO, client: Shared, semaphore: SemaphoreObject) -> bool:
     False while it is in use, the lock-delay of a holder that died included. Raises KeyConflict when it is not
     a semaphore's.
     """
-    listing = await read(io, client, semaphore)
+    deadline = io.now() + client.timeout
+    listing = await read(io, semaphore, deadline=deadline)
     if listing.held or listing.wanted():
         return False
     if not listing.record.index:
         return True
     if not listing.dead:
         delete = kv.delete(slots.record_key(semaphore.plan.prefix), cas=listing.record.index)
-        return await ask(io, delete, timeout=client.timeout)
+        return await perform(io, delete, deadline=deadline)
     sessions, spec = client.sessions, semaphore.with_client(client).sessions.spec
-    kept = await sessions.create(io, spec)
+    kept = await sessions.create(io, spec, deadline=deadline)
     try:
-        return await _bury(io, client, semaphore, listing.record, by=kept.id)
+        return await _bury(io, semaphore, listing.record, by=kept.id, deadline=deadline)
     finally:
         sessions.discard(kept)
 
 
-async def _bury(io: IO, client: Shared, semaphore: SemaphoreObject, record: Record, *, by: str) -> bool:
+async def _bury(io: IO, semaphore: SemaphoreObject, record: Record, *, by: str, deadline: float) -> bool:
     """Delete a record that names dead holders only, if no lock-delay of theirs is in force."""
-    prefix, deadline = semaphore.plan.prefix, io.now() + client.timeout
+    prefix = semaphore.plan.prefix
     key = slots.record_key(prefix)
     while True:
         removed = record.holders[: slots.most_removed()]

@@ -105,5 +105,5 @@ async def destroy_named(io: IO, sessions: Sessions, name: str, *, timeout: float
     stale = tuple(each for each in found if sessions.get(each.id) is None)
     for session in stale:
         call = endpoint.destroy(session.id)
-        await perform(io, call, deadline=deadline, attempt=timeout)
+        await perform(io, call, deadline=deadline)
     return stale

@@ -340,11 +340,11 @@ class Sessions:
                     await _renew_first(io, kept, until=until, deadline=deadline)
         return max(0.0, min(kept.due for kept in kept_now) - io.now())
 
-    async def create(self, io: IO, spec: SessionSpec) -> KeptSession:
+    async def create(self, io: IO, spec: SessionSpec, *, deadline: float = math.inf) -> KeptSession:
         """Make a session and take it into care. Raises what the server or the network says."""
         if self.closing.is_set():
             raise ClientClosed
-        deadline = io.now() + self.timeout
+        deadline = min(deadline, io.now() + self.timeout)
         try:
             kept = await self._create_once(io, spec, deadline)
         except NodeNotRegistered as refused:

@@ -1,25 +1,44 @@
-"""Calls with a hold, and the time that they take: giving it up, and verifying it."""
+"""The time that calls take: giving up a hold, verifying it, and what asks for several things."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consul_coord.errors import RequestTimeout
 from consul_coord.io import Signal
-from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.models import (
+    LOCK_FLAGS,
+    SEMAPHORE_FLAGS,
+    KVPair,
+    LossReason,
+    ReleaseOutcome,
+    SessionSpec,
+)
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.hold.asking import verify
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.holds import BUDGET, release
+from consul_coord.recipes.lock import lock as locks
 from consul_coord.recipes.lock.keys import Keys, LockKind, MultiLockKind
-from tests.support.fake_io import FakeIO
+from consul_coord.recipes.lock.lock import LockObject
+from consul_coord.recipes.lock.plan import LockPlan
+from consul_coord.recipes.once import once
+from consul_coord.recipes.once.once import OnceObject
+from consul_coord.recipes.once.record import ONCE_FLAGS
+from consul_coord.recipes.semaphore import semaphore as semaphores
+from consul_coord.recipes.semaphore.plan import SemaphorePlan
+from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
+from tests.support.fake_io import FakeIO, Step
 from tests.support.replies import SESSION, entry, ok, pairs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from consul_coord.io import IO
     from consul_coord.recipes.hold.grant import Handle
 
 
@@ -114,3 +133,75 @@ def test_looking_for_a_loss_ends_with_the_lease_or_the_time_of_a_call(bench: Ben
     with suppress(RequestTimeout):
         bench.io.run(make_sure(bench.io, bench.core.sessions, bench.hold))
     assert bench.io.time == pytest.approx(ends)
+
+
+SLOW = 6.0
+"""Seconds that each reply takes: two of them take longer than a call may."""
+TWO_KEYS = LockObject(LockPlan(keys=("k", "l"), value=b"me"))
+SEMAPHORE = SemaphoreObject(
+    SemaphorePlan(
+        prefix="s", value=b"me", flags=SEMAPHORE_FLAGS, accept_flags=frozenset(), fair=False, session=None
+    ),
+    1,
+)
+RECORD = {**entry("s/.lock", index=9, session=None), "Flags": SEMAPHORE_FLAGS}
+ONCE = OnceObject("job", value=None, session=None)
+CALLS: dict[str, tuple[Callable[[IO, ClientState], Coroutine[Any, Any, object]], Step, Step]] = {
+    "holder": (
+        lambda io, client: locks.holder(io, client, TWO_KEYS),
+        Step("GET", "/v1/kv/k", pairs()),
+        Step("GET", "/v1/kv/l", pairs()),
+    ),
+    "is_locked": (
+        lambda io, client: locks.is_locked(io, client, TWO_KEYS),
+        Step("GET", "/v1/kv/k", pairs()),
+        Step("GET", "/v1/kv/l", pairs()),
+    ),
+    "destroy": (
+        lambda io, client: locks.destroy(io, client, TWO_KEYS),
+        Step("GET", "/v1/kv/k", pairs(entry("k", session=None))),
+        Step("DELETE", "/v1/kv/k", ok(value=True)),
+    ),
+    "break_lock": (
+        lambda io, client: locks.break_lock(io, client, TWO_KEYS, SESSION, how="release"),
+        Step("GET", "/v1/kv/k", pairs(entry("k"))),
+        Step("GET", "/v1/kv/l", pairs(entry("l"))),
+    ),
+    "holders of a semaphore": (
+        lambda io, client: semaphores.holders(io, client, SEMAPHORE),
+        Step("GET", "/v1/kv/s/", pairs(RECORD)),
+        Step("GET", "/v1/session/list", ok([])),
+    ),
+    "destroy a semaphore": (
+        lambda io, client: semaphores.destroy(io, client, SEMAPHORE),
+        Step("GET", "/v1/kv/s/", pairs(RECORD)),
+        Step("DELETE", "/v1/kv/s/.lock", ok(value=True)),
+    ),
+    "forget": (
+        lambda io, client: once.forget(io, client, ONCE),
+        Step("GET", f"/v1/kv/{ONCE.record}", pairs({**entry(ONCE.record), "Flags": ONCE_FLAGS})),
+        Step("DELETE", f"/v1/kv/{ONCE.record}", ok(value=True)),
+    ),
+}
+"""Calls that ask several things, with the first two of them."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_asks_several_things_takes_the_time_of_one(name: str) -> None:
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+    call, *asked = CALLS[name]
+    for step in asked:
+        io.expect(step.method, step.path, step.answer, takes=SLOW)
+    with pytest.raises(RequestTimeout):
+        io.run(call(io, client))
+    assert io.time == 1000.0 + client.timeout
+
+
+def test_making_sure_of_several_keys_takes_the_time_of_one_call() -> None:
+    bench = Bench(others=(Locked("l", 9, b""),))
+    bench.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=7)), takes=SLOW)
+    bench.io.expect("GET", "/v1/kv/l", pairs(entry("l", index=9)), takes=SLOW)
+    with pytest.raises(RequestTimeout):
+        bench.io.run(make_sure(bench.io, bench.core.sessions, bench.hold))
+    assert bench.io.time == 1000.0 + bench.core.timeout
