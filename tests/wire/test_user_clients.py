@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import anyio
@@ -17,12 +19,20 @@ from hypothesis import strategies as st
 from consul_coord.config import Settings
 from consul_coord.errors import BrokenReply, ClientClosed, ConnectFailed, RequestTimeout, TransportError
 from consul_coord.http.messages import Request, Response, Retry
+from consul_coord.http.transport import user_clients
+from consul_coord.http.transport.base import SendCancelled
+from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.build import async_transport, sync_transport
+from consul_coord.io import Signal
 from tests.support.stalls import lasting
 from tests.wire.servers import OK, PATIENCE, always
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consul_coord.http.transport.base import Transport
     from tests.wire.conftest import Serve
+    from tests.wire.servers import Peer
 
 GET = Request("GET", "/v1/kv/a", retry=Retry.READ)
 CAS = Request("PUT", "/v1/kv/a", body=b"v", retry=Retry.NEVER)
@@ -180,6 +190,156 @@ def test_a_call_left_behind_keeps_its_thread_from_the_next_ones() -> None:
             assert transport.send(GET, timeout=PATIENCE).status == 200
         finally:
             released.set()
+
+
+@pytest.fixture
+def helped(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the timeouts of the exchanges that took place on a helper thread."""
+    timeouts: list[float] = []
+
+    def note(function: Callable[[], Response], **options: Any) -> Response:
+        timeouts.append(options["timeout"])
+        return call_bounded(function, **options)
+
+    monkeypatch.setattr(user_clients, "call_bounded", note)
+    return timeouts
+
+
+@pytest.fixture
+def warm(serve: Serve) -> Iterator[Callable[..., Transport]]:
+    """Return a function that makes a transport whose connection was used once; then ``answer`` has it."""
+    with ExitStack() as stack:
+
+        def make(answer: Callable[[Peer], object], **options: Any) -> Transport:
+            first = [True]
+
+            def handle(peer: Peer) -> None:
+                if first.pop():
+                    peer.request()
+                    peer.send(OK)
+                first.append(False)
+                answer(peer)
+
+            client = stack.enter_context(httpx.Client(trust_env=False, **options))
+            here = Settings.resolve(address=serve(handle).address, environ={})
+            transport = sync_transport(here, http_client=client)
+            transport.send(GET, timeout=PATIENCE)
+            return transport
+
+        yield make
+
+
+def test_over_a_kept_connection_the_caller_makes_the_call(
+    helped: list[float], warm: Callable[..., Transport]
+) -> None:
+    transport = warm(always(OK))
+    assert len(helped) == 1
+    for _ in range(10):
+        assert transport.send(CAS, timeout=PATIENCE).body == b"true"
+    assert len(helped) == 1
+
+
+def test_a_connection_that_has_ended_is_replaced(helped: list[float], serve: Serve) -> None:
+    def once(peer: Peer) -> None:
+        peer.request()
+        peer.send(OK)
+
+    server = serve(once)
+    with httpx.Client(trust_env=False) as client:
+        here = Settings.resolve(address=server.address, environ={})
+        transport = sync_transport(here, http_client=client)
+        for number in range(3):
+            while number and not _has_ended(client):
+                time.sleep(0.01)
+            assert transport.send(CAS, timeout=PATIENCE).status == 200
+    assert len(server.requests) == 3
+    assert len(helped) == 3
+
+
+def _has_ended(client: httpx.Client) -> bool:
+    connections = client._transport._pool.connections  # type: ignore[attr-defined]
+    return all(connection.has_expired() for connection in connections)
+
+
+def silent(peer: Peer) -> None:
+    peer.request()
+    peer.wait_for_hang_up()
+
+
+def slow_head(peer: Peer) -> None:
+    peer.request()
+    peer.drip(b"HTTP/1.1 200 OK\r\n" + b"X-A: a\r\n" * 100, pause=0.02)
+
+
+def slow_body(peer: Peer) -> None:
+    peer.request()
+    peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    peer.drip(bytes(1000), pause=0.02)
+
+
+def slow_chunk(peer: Peer) -> None:
+    peer.request()
+    peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1")
+    peer.drip(b";" + b"a" * 1000, pause=0.02)
+
+
+def endless(peer: Peer) -> None:
+    peer.request()
+    peer.send(b"HTTP/1.1 200 OK\r\n\r\n")
+    peer.wait_for_hang_up()
+
+
+SLOW = pytest.mark.parametrize("answer", [silent, slow_head, slow_body, slow_chunk, endless])
+
+
+@SLOW
+def test_a_slow_reply_over_a_kept_connection_ends_at_the_limit(
+    helped: list[float], warm: Callable[..., Transport], answer: Callable[[Peer], object]
+) -> None:
+    transport = warm(answer)
+    with lasting(least=0.55, most=0.9), pytest.raises(RequestTimeout) as raised:
+        transport.send(CAS, timeout=0.6)
+    assert raised.value.outcome_unknown is True
+    assert "0.6 s" in str(raised.value)
+    assert len(helped) == 1
+
+
+@SLOW
+def test_a_request_over_a_kept_connection_can_be_cancelled(
+    helped: list[float], warm: Callable[..., Transport], answer: Callable[[Peer], object]
+) -> None:
+    transport, cancel = warm(answer), Signal()
+    timer = threading.Timer(0.3, cancel.set)
+    timer.start()
+    try:
+        with lasting(least=0.25, most=0.5), pytest.raises(SendCancelled) as raised:
+            transport.send(CAS, timeout=PATIENCE, cancel=cancel)
+    finally:
+        timer.join()
+    assert raised.value.error.outcome_unknown is True
+    assert len(helped) == 1
+
+
+def test_what_a_user_adds_may_hang_and_stays_off_the_callers_thread(
+    helped: list[float], warm: Callable[..., Transport]
+) -> None:
+    class Login(httpx.Auth):
+        pass
+
+    class Wrapped(httpx.HTTPTransport):
+        pass
+
+    kinds: list[dict[str, Any]] = [
+        {"auth": Login()},
+        {"event_hooks": {"response": [lambda _: None]}},
+        {"transport": Wrapped()},
+        {"mounts": {"all://": Wrapped()}},
+    ]
+    for options in kinds:
+        helped.clear()
+        transport = warm(always(OK), **options)
+        assert transport.send(CAS, timeout=PATIENCE).status == 200
+        assert len(helped) == 2
 
 
 def test_the_client_is_never_closed(serve: Serve) -> None:

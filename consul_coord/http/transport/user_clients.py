@@ -5,9 +5,13 @@ The only module that imports httpx, and that only while a request is sent.
 Rules
 - The client stays the user's: it is never closed here, and its headers, proxies and hooks apply. The address,
   the token and the default parameters are ours; its ``base_url`` and ``follow_redirects`` are not used.
-- httpx bounds single reads and writes. So that the whole exchange is bounded, and can be cancelled, a sync
-  one runs on another thread (see ``bounded``). The thread is left behind when time is up, and ends with the
-  single read it is in.
+- httpx bounds single reads and writes. The whole exchange of a sync client is bounded, and can be cancelled,
+  in one of two ways.
+- Over a kept HTTP/1 connection of httpx's own transport it takes place on the caller's thread. It can block
+  only in the connection's socket, which a watcher shuts down when time is up (see ``watcher``).
+- Any other exchange runs on a helper thread (see ``bounded``), because nobody can end the look-up of a name,
+  a new connection, or the wait for a place in the pool of httpx. The same holds for a transport, a hook or a
+  login of the user's own. The thread is left behind when time is up, and ends with the read it is in.
 - Nothing was sent only if httpx failed to connect, or says that it is still connecting.
 """
 
@@ -16,7 +20,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from consul_coord.errors import ClientClosed, TransportError
 from consul_coord.http.messages import Response
@@ -25,10 +29,13 @@ from consul_coord.http.transport.base import DEFAULT_LIMITS, Abandoned
 from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.exchange import Attempt
 from consul_coord.http.transport.pool import READ_SIZE
+from consul_coord.http.transport.watcher import CAN_WATCH, Watch
 from consul_coord.http.transport.wire import Garbled, Outgoing, kept_of, refuse_compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    import socket
+    from collections.abc import Callable, Generator, Iterable
+    from types import FrameType
     from typing import Any
 
     import httpx
@@ -41,6 +48,23 @@ if TYPE_CHECKING:
 C = TypeVar("C", "httpx.Client", "httpx.AsyncClient")
 
 
+class _Elsewhere(Exception):
+    """The exchange can't take place on the caller's thread. Nothing was sent."""
+
+
+class _Left(dict[str, float]):
+    """The timeouts of httpx, of which each stage gets what is left of the whole exchange's time."""
+
+    def __init__(self, attempt: Attempt, *, pool: float) -> None:
+        left = attempt.remaining()
+        super().__init__(connect=left, read=left, write=left, pool=pool)
+        self._attempt = attempt
+
+    def get(self, key: str, default: object = None, /) -> float:  # noqa: ARG002
+        """Return the seconds for one stage. Raises ``TimeoutError``."""
+        return self["pool"] if key == "pool" else self._attempt.remaining()
+
+
 class _OverClient(Generic[C]):
     """The common part of both: our requests as httpx takes them, and its errors as ours."""
 
@@ -51,6 +75,10 @@ class _OverClient(Generic[C]):
         self._client: C = client
         self._limits = limits
         self._closed = False
+        self._keeps = False
+        """Whether the last exchange was over a connection of HTTP/1 that httpx keeps."""
+        self._merged: tuple[object, object, httpx.Headers | None] = (None, None, None)
+        """The client's headers, ours, and both together, as they were last."""
 
     def listen(self, on_refusal: Callable[[], object]) -> None:
         """Do nothing: the client's connections are its owner's."""
@@ -63,22 +91,53 @@ class _OverClient(Generic[C]):
             raise ClientClosed
         return Attempt(request, address=self._address, origin=self._origin, timeout=timeout)
 
-    def _build(self, attempt: Attempt, trace: Callable[..., object]) -> httpx.Request:
-        request = attempt.request
+    def _build(
+        self, attempt: Attempt, trace: Callable[..., object], *, pool: float = math.inf
+    ) -> httpx.Request:
+        """Return the request. httpx waits for a place in its pool for ``pool`` seconds at most."""
+        import httpx
+
+        request, client = attempt.request, self._client
         attempt.sent = True
-        built = self._client.build_request(
-            request.method,
-            _url(self._root + self._outgoing.target(request)),
-            headers=self._outgoing.headers(attempt.began),
-            # Empty content makes httpx say "Content-Length: 0" on a PUT.
-            content=request.body or b"",
-            timeout=attempt.deadline - attempt.began,
-        )
+        url, ours = _url(self._root + self._outgoing.target(request)), self._outgoing.headers(attempt.began)
+        # Empty content makes httpx say "Content-Length: 0" on a PUT.
+        content = request.body or b""
+        extensions = {"timeout": _Left(attempt, pool=min(pool, attempt.remaining()))}
+        if type(client) in (httpx.Client, httpx.AsyncClient) and not (client.cookies or client.params):
+            # What the client would build, without merging the headers each time.
+            built = httpx.Request(
+                request.method,
+                url,
+                headers=self._merge(client.headers, ours),
+                content=content,
+                extensions=extensions,
+            )
+        else:
+            built = client.build_request(
+                request.method, url, headers=ours, content=content, extensions=extensions
+            )
         built.extensions["trace"] = partial(trace, attempt, built.extensions)
         return built
 
-    def _kept(self, incoming: httpx.Response, body: bytearray) -> int:
-        return kept_of(len(body), incoming.status_code, self._limits)
+    def _merge(self, theirs: httpx.Headers, ours: dict[str, str]) -> httpx.Headers:
+        raw, (known, own, merged) = theirs.raw, self._merged
+        if merged is None or known != raw or own != ours:
+            merged = theirs.copy()
+            merged.update(ours)
+            self._merged = (raw, ours, merged)
+        return merged
+
+    def _add(self, incoming: httpx.Response, body: bytearray, piece: bytes) -> bool:
+        """Add a piece to a body; returns whether more is wanted."""
+        body += piece
+        kept = kept_of(len(body), incoming.status_code, self._limits)
+        more = kept == len(body)
+        del body[kept:]
+        return more
+
+
+_SENDING = ".send_request_headers.started"
+_SENDING_HTTP_1 = "http11" + _SENDING
 
 
 @lru_cache(maxsize=64)
@@ -95,8 +154,13 @@ class UserClientTransport(_OverClient["httpx.Client"]):
     def send(self, request: Request, *, timeout: float, cancel: Cancellation | None = None) -> Response:
         """Return the whole reply; see ``Transport.send``."""
         attempt = self._begin(request, timeout)
+        if self._keeps and self._is_plain():
+            try:
+                return self._fetch_here(attempt, cancel)
+            except _Elsewhere:
+                self._keeps = attempt.sent = False
         try:
-            return call_bounded(lambda: self._fetch(attempt), timeout=timeout, cancel=cancel)
+            return call_bounded(lambda: self._fetch(attempt), timeout=attempt.remaining(), cancel=cancel)
         except TransportError:
             raise
         except (Abandoned, TimeoutError) as error:
@@ -110,20 +174,64 @@ class UserClientTransport(_OverClient["httpx.Client"]):
         """Send no more. The client stays open."""
         self._closed = True
 
-    def _fetch(self, attempt: Attempt) -> Response:
+    def _is_plain(self) -> bool:
+        """Return whether nothing but httpx itself has a part in an exchange."""
+        import httpx
+
+        client = self._client
+        if type(client) is not httpx.Client or client.auth is not None or any(client.event_hooks.values()):
+            return False
+        route = getattr(client, "_transport_for_url", None)  # httpx has no public name for it
+        return CAN_WATCH and route is not None and type(route(_url(self._root))) is httpx.HTTPTransport
+
+    def _fetch_here(self, attempt: Attempt, cancel: Cancellation | None) -> Response:
+        """Exchange over a kept connection on this thread. Raises ``_Elsewhere`` when there is none."""
+        import httpx
+
+        watch = Watch(attempt.deadline, _blocked_on)
+
+        def stop() -> None:
+            attempt.cancelled = True
+            watch.cancel()
+
+        unsubscribe = None if cancel is None else cancel.subscribe(stop)
+        try:
+            watch.begin()
+            return self._fetch(attempt, watch)
+        except TransportError as error:
+            if isinstance(error.__cause__, httpx.PoolTimeout):
+                raise _Elsewhere from None
+            if watch.is_cut:
+                raise errors.timed_out(attempt) from error
+            raise
+        finally:
+            watch.end()
+            if unsubscribe is not None:
+                unsubscribe()
+
+    def _fetch(self, attempt: Attempt, watch: Watch | None = None) -> Response:
+        """Exchange on this thread; with a ``watch``, only over a kept connection."""
         with _translating(attempt):
-            outgoing = self._build(attempt, _note)
+            if watch is None:
+                outgoing = self._build(attempt, _note)
+            else:
+                outgoing = self._build(attempt, _require_kept, pool=0.0)
+                attempt.sent = False
             incoming = self._client.send(outgoing, stream=True, follow_redirects=False)
             try:
                 headers, body = _headers(incoming), bytearray()
-                for piece in incoming.iter_bytes(READ_SIZE):
+                for piece in _pieces(incoming):
                     attempt.remaining()
-                    body += piece
-                    if self._kept(incoming, body) < len(body):
+                    if not self._add(incoming, body, piece):
                         break
-                return Response(incoming.status_code, headers, bytes(body[: self._kept(incoming, body)]))
             finally:
+                if watch is not None:
+                    watch.end()
                 incoming.close()
+            if watch is not None and watch.is_cut:  # that may look like the end of the body
+                raise TimeoutError
+            self._keeps = _is_kept(incoming, headers)
+            return Response(incoming.status_code, headers, bytes(body))
 
 
 class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
@@ -152,10 +260,9 @@ class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
         try:
             headers, body = _headers(incoming), bytearray()
             async for piece in incoming.aiter_bytes(READ_SIZE):
-                body += piece
-                if self._kept(incoming, body) < len(body):
+                if not self._add(incoming, body, piece):
                     break
-            return Response(incoming.status_code, headers, bytes(body[: self._kept(incoming, body)]))
+            return Response(incoming.status_code, headers, bytes(body))
         finally:
             await incoming.aclose()
 
@@ -164,13 +271,52 @@ def _note(attempt: Attempt, extensions: dict[str, Any], event: str, _details: ob
     """Follow httpcore's trace, to know whether anything has left. Unless it denies that, something may."""
     if event.startswith("connection.connect_"):
         attempt.sent = False
-    elif event.endswith(".send_request_headers.started"):
+    elif event.endswith(_SENDING):
         attempt.sent = True
         extensions.pop("trace", None)  # the rest tells nothing more, and each event costs
 
 
 async def _anote(attempt: Attempt, extensions: dict[str, Any], event: str, details: object) -> None:
     _note(attempt, extensions, event, details)
+
+
+def _require_kept(attempt: Attempt, extensions: dict[str, Any], event: str, _details: object) -> None:
+    """Follow httpcore's trace, and end what is not an exchange over a kept HTTP/1 connection."""
+    if event == _SENDING_HTTP_1:
+        attempt.sent = True
+        extensions.pop("trace", None)
+    elif not attempt.sent:
+        raise _Elsewhere
+
+
+_FETCH: Final = UserClientTransport._fetch.__code__  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+"""The code below which an exchange's socket is looked for on the stack."""
+
+
+def _blocked_on(frame: FrameType | None) -> socket.socket | None:
+    """Return the socket that an exchange is blocked on, by the stack of its thread."""
+    import httpcore
+
+    found = None
+    while frame is not None and frame.f_code is not _FETCH:
+        stream = frame.f_locals.get("self")
+        if found is None and isinstance(stream, httpcore.NetworkStream):
+            found = stream.get_extra_info("socket")
+        frame = frame.f_back
+    return None if frame is None else found
+
+
+def _pieces(incoming: httpx.Response) -> Iterable[bytes]:
+    """Return the body; ``iter_bytes`` would give the connection back before the watch has ended."""
+    if incoming.is_stream_consumed:  # by a hook
+        return (incoming.content,)
+    return cast("httpx.SyncByteStream", incoming.stream)
+
+
+def _is_kept(incoming: httpx.Response, headers: dict[str, str]) -> bool:
+    """Return whether a reply came over a connection that httpx keeps, and that speaks HTTP/1."""
+    version, is_real = incoming.extensions.get("http_version"), "network_stream" in incoming.extensions
+    return is_real and version == b"HTTP/1.1" and "close" not in headers.get("connection", "").lower()
 
 
 def _headers(incoming: httpx.Response) -> dict[str, str]:
