@@ -31,12 +31,15 @@ TESTS = (
     "tests/group",
     "tests/partition",
     "tests/agents",
+    "tests/conformance",
+    "tests/observability",
     "tests/wire",
     "tests/simulation/test_found.py",
 )
-"""The functional tests: those with a Consul agent are left out, and searches."""
-_SELECTED = ("-m", "not agent and not cluster and not search and not long", "--ignore-glob=*test_interrupts*")
+"""The functional tests: the folders whose tests run the core in their own process, and no searches."""
+_SELECTED = ("-m", "not cluster and not search and not long", "--ignore-glob=*test_interrupts*")
 """Tests that interrupt each line trace lines themselves."""
+_PORTIONS = 2
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     results, who = options.folder / "results.jsonl", tuple(options.who or JUDGES)
     if options.what == "measure":
-        measure(options.folder, (*_SELECTED, *options.tests), who=who)
+        measure(options.folder, (*_SELECTED, *options.tests), who=who, portions=_PORTIONS)
         return 0
     chosen = [each for each in mutants() if options.only in f"{each.name} {each.file}"]
     if options.sample:

@@ -2,13 +2,15 @@
 
 Rules
 - A line on its input is a ``Task`` as JSON; its answer is a line on its output, an ``Answer``.
-- A mutant is planted in a fork, which ends with all its children as soon as a test or a run has failed, or
-  when its time is over. Nothing of a mutant reaches the next one.
+- A mutant is planted in a fork, which ends with all its descendants as soon as a test or a run has failed,
+  or when its time is over. Nothing of a mutant reaches the next one. An agent of Consul is such a descendant:
+  the first test of a fork that needs one starts it, so that no two mutants share one.
 - The mutant stands in the module's file as well, for the programs that tests start.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = ("-q", "-p", "no:cacheprovider", "--no-header")
-_TEST_SECONDS = 20
+_TEST_SECONDS = 40
 NO_FILE = "none"
 """The file of a task that plants nothing."""
 _USAGE_ERROR = 4
+_SET_CHILD_SUBREAPER = 36
+"""Of ``prctl``: descendants whose parents have ended become children of this program."""
 _HANGS = 60.0
 """Seconds of the processor after which a run of the simulator hangs."""
 
@@ -112,12 +116,44 @@ def judged(task: Task, judge: Callable[[Task], Answer], *, limit: float) -> Answ
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
+    end_children()
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
         message = f"the judge failed at {task.function} of {task.file}"
         raise RuntimeError(message)
     with open(reader) as pipe:  # noqa: PTH123 - a descriptor
         said = pipe.read()
     return Answer(**json.loads(said)) if said else Answer(planted=True, caught=True, by="hangs", number=0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants whose own parents end, where the system can do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def end_children() -> None:
+    """Kill this program's children until there are none: whoever outlives a fork has become one of them."""
+    while True:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        children = [
+            int(stat.parent.name)
+            for stat in Path("/proc").glob("[0-9]*/stat")
+            if _parent(stat) == os.getpid()
+        ]
+        if not children:
+            return
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _parent(stat: Path) -> int:
+    try:
+        return int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def _be_child(task: Task, judge: Callable[[Task], Answer], writer: int) -> None:
@@ -141,6 +177,7 @@ def main(kind: str) -> None:
     """Answer tasks until there are none."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    adopt_orphans()
     if kind == "functional":
         tests = json.loads((ROOT.parent / "reach.json").read_text())["tests"]
         files = sorted({test.partition("::")[0] for test in tests})

@@ -4,6 +4,7 @@ Rules
 - The environment's MUTANTS_REACH names the file that is written: JSON, for each line of the core the numbers
   of the tests that ran it, in any thread.
 - What a fixture runs counts for the test that asked for it.
+- It notes which tests need an agent of Consul, as whoever shows them a mutant has to start one.
 - What is known is written every few minutes, too: a run that is cut short has told what it saw until then.
 """
 
@@ -43,6 +44,7 @@ class Reach:
         self._coverage = measuring()
         self._seconds: dict[str, float] = {}
         self._passed: set[str] = set()
+        self._with_agent: set[str] = set()
         self._written_at = time.monotonic()
 
     def pytest_collection_finish(self) -> None:
@@ -53,6 +55,8 @@ class Reach:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Measure for one test."""
         self._coverage.switch_context(item.nodeid)
+        if item.get_closest_marker("agent"):
+            self._with_agent.add(item.nodeid)
         try:
             return (yield)
         finally:
@@ -80,7 +84,12 @@ class Reach:
             for line, contexts in data.contexts_by_lineno(file).items():
                 lines[name][line] = sorted(numbers[each] for each in contexts if each in numbers)
         text = json.dumps(
-            {"tests": tests, "seconds": [self._seconds[each] for each in tests], "lines": lines}
+            {
+                "tests": tests,
+                "seconds": [self._seconds[each] for each in tests],
+                "with_agent": [numbers[each] for each in tests if each in self._with_agent],
+                "lines": lines,
+            }
         )
         beside = self._file.with_suffix(".new")
         beside.write_text(text)

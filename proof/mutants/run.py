@@ -5,9 +5,10 @@ Rules
   is taken up again where it was. A line counts as long as its module's text is the same.
 - There are two judges: the functional tests, and the simulator. Each is shown what reaches the mutant's line,
   and stops at its first failure.
-- The tests are taken in turn from the files that have some, the quickest of each first, up to ``MOST_TESTS``
-  and ``MOST_SECONDS``: a test of another file is more likely to see something else. None reaching the line is
-  a result of its own.
+- The tests are taken in turn from the files that have some, the quickest of each first: a test of another
+  file is more likely to see something else. Those without an agent of Consul come first, up to ``MOST_TESTS``
+  and ``MOST_SECONDS``; then those with one, within the same limits. None reaching the line is a result of its
+  own.
 - Tests that hang are a catch, too: a mutant that waits for ever is noticed by whoever waits.
 - A catch counts only if what has caught the mutant passes without it: a test that a busy machine fails, or a
   run of a broken simulator, would catch any.
@@ -25,7 +26,7 @@ import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, zip_longest
-from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from proof.mutants.catalogue import ROOT
 from proof.mutants.nursery import NO_FILE, PYTEST, Answer, Task
@@ -73,6 +74,8 @@ class Reached:
 
     tests: list[str]
     seconds: list[float]
+    with_agent: list[int]
+    """The numbers of the tests that need an agent of Consul."""
     lines: Mapping[str, Mapping[str, list[int]]]
     """By file and line, the numbers of the tests."""
     runs: list[str]
@@ -84,12 +87,24 @@ class Reached:
         """Read what ``measure`` wrote."""
         found = json.loads((folder / "reach.json").read_text())
         simulated = json.loads((folder / "simulated.json").read_text())
-        return cls(found["tests"], found["seconds"], found["lines"], simulated["runs"], simulated["lines"])
+        return cls(
+            found["tests"],
+            found["seconds"],
+            found["with_agent"],
+            found["lines"],
+            simulated["runs"],
+            simulated["lines"],
+        )
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that reach a mutant, those of each file in turn, within the limits."""
+        """Return the tests that reach a mutant, those without an agent first, each kind within the limits."""
+        numbers, with_agent = _numbers(mutant, self.lines), set(self.with_agent)
+        return [*self._in_turn(numbers - with_agent), *self._in_turn(numbers & with_agent)]
+
+    def _in_turn(self, numbers: set[int]) -> list[str]:
+        """Return tests of each file in turn, the quickest first, within the limits."""
         by_file: dict[str, list[int]] = defaultdict(list)
-        for number in sorted(_numbers(mutant, self.lines), key=self.seconds.__getitem__):
+        for number in sorted(numbers, key=self.seconds.__getitem__):
             by_file[self.tests[number].partition("::")[0]].append(number)
         files = sorted(by_file.values(), key=lambda each: self.seconds[each[0]])
         in_turn = [each for each in chain.from_iterable(zip_longest(*files)) if each is not None]
@@ -127,20 +142,56 @@ def copy(folder: Path) -> Path:
     return target
 
 
-def measure(folder: Path, tests: Iterable[str], *, who: Sequence[Who] = JUDGES, scale: float = 1.0) -> None:
-    """Find out what reaches what; writes to the folder. ``scale``: of the number of the simulator's runs."""
+def measure(
+    folder: Path, tests: Iterable[str], *, who: Sequence[Who] = JUDGES, scale: float = 1.0, portions: int = 1
+) -> None:
+    """Find out what reaches what; writes to the folder.
+
+    ``scale``: of the number of the simulator's runs. ``portions``: of the tests, at the same time; most of
+    them wait, and an agent of Consul for each portion bears them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     project = copy(folder)
-    commands: tuple[tuple[Who, list[str], str], ...] = (
-        ("functional", ["-m", "pytest", *PYTEST, "-p", "proof.mutants.reach", *tests], "reach.json"),
-        ("simulator", ["-m", "proof.mutants.simulate"], "simulated.json"),
-    )
-    for judge, command, file in commands:
-        told = {"MUTANTS_REACH": str((folder / file).resolve()), "MUTANTS_SCALE": str(scale)}
-        if judge in who:
-            subprocess.run(  # noqa: S603 - a program of the project's own
-                [sys.executable, *command], cwd=project, env=_environment(project) | told, check=False
-            )
+    pytest = ["-m", "pytest", *PYTEST, "-p", "proof.mutants.reach", *tests]
+    parts = [folder / f"reach.{number}.json" for number in range(1, portions + 1)]
+    if "functional" in who:
+        _at_once(
+            project, {part: [*pytest, f"--portion={n}/{portions}"] for n, part in enumerate(parts, 1)}, scale
+        )
+        (folder / "reach.json").write_text(
+            json.dumps(merged([json.loads(part.read_text()) for part in parts]))
+        )
+    if "simulator" in who:
+        _at_once(project, {folder / "simulated.json": ["-m", "proof.mutants.simulate"]}, scale)
+
+
+def _at_once(project: Path, commands: Mapping[Path, list[str]], scale: float) -> None:
+    """Run programs that write a file each, at the same time."""
+    running = [
+        subprocess.Popen(  # noqa: S603 - a program of the project's own
+            [sys.executable, *command],
+            cwd=project,
+            env=_environment(project) | {"MUTANTS_REACH": str(file.resolve()), "MUTANTS_SCALE": str(scale)},
+        )
+        for file, command in commands.items()
+    ]
+    for each in running:
+        each.wait()
+
+
+def merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what several portions of the tests reach, as one."""
+    lines: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    whole: dict[str, Any] = {"tests": [], "seconds": [], "with_agent": [], "lines": lines}
+    for part in parts:
+        first = len(whole["tests"])
+        whole["tests"] += part["tests"]
+        whole["seconds"] += part["seconds"]
+        whole["with_agent"] += [first + number for number in part["with_agent"]]
+        for file, numbers in part["lines"].items():
+            for line, reached in numbers.items():
+                lines[file][line] += [first + number for number in reached]
+    return whole
 
 
 def _environment(project: Path) -> dict[str, str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -142,16 +145,66 @@ def test_a_run_that_ended_is_taken_up_where_it_was(tmp_path: Path) -> None:
 def test_a_mutant_is_shown_what_reaches_its_line() -> None:
     mutant = catalogue.mutants()[0]
     line = str(mutant.place.first)
-    tests = ["a::slow", "a::other", "a::quick", "b::slowest"]
-    seconds = [2.0, 0.1, 1.0, 3.0]
+    tests = ["a::slow", "a::other", "a::quick", "b::slowest", "a::agent"]
+    seconds = [2.0, 0.1, 1.0, 3.0, 0.1]
     runs = ["drawn:0", "rwlocks:0"]
     reached = Reached(
-        tests, seconds, {mutant.file: {line: [0, 2, 3]}}, runs, {mutant.file: {line: [1], "none": [0]}}
+        tests,
+        seconds,
+        [4],
+        {mutant.file: {line: [0, 2, 3, 4]}},
+        runs,
+        {mutant.file: {line: [1], "none": [0]}},
     )
-    assert reached.shown_to(mutant, "functional") == ["a::quick", "b::slowest", "a::slow"]
+    assert reached.shown_to(mutant, "functional") == ["a::quick", "b::slowest", "a::slow", "a::agent"]
     assert reached.shown_to(mutant, "simulator") == ["rwlocks:0"]
-    none = Reached(tests, seconds, {}, runs, {})
+    none = Reached(tests, seconds, [], {}, runs, {})
     assert none.shown_to(mutant, "functional") == none.shown_to(mutant, "simulator") == []
+
+
+def test_portions_that_were_measured_apart_are_one() -> None:
+    first = {"tests": ["a", "b"], "seconds": [1.0, 2.0], "with_agent": [1], "lines": {"f": {"1": [0, 1]}}}
+    second = {
+        "tests": ["c"],
+        "seconds": [3.0],
+        "with_agent": [0],
+        "lines": {"f": {"1": [0]}, "g": {"7": [0]}},
+    }
+    assert run.merged([first, second]) == {
+        "tests": ["a", "b", "c"],
+        "seconds": [1.0, 2.0, 3.0],
+        "with_agent": [1, 2],
+        "lines": {"f": {"1": [0, 1, 2]}, "g": {"7": [2]}},
+    }
+
+
+LEAVES_ONE_BEHIND = """
+import subprocess, sys
+from proof.mutants.nursery import NO_FILE, Answer, Task, adopt_orphans, judged
+
+def start(task):
+    # As an agent is: a session of its own, and a parent that ends without a word to it.
+    started = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    return Answer(planted=True, caught=False, by=str(started.pid), number=1)
+
+adopt_orphans()
+print(judged(Task(NO_FILE, "f", "", "", [], 1.0), start, limit=60.0).by)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux hands orphans to another than the first process"
+)
+def test_no_process_of_a_mutant_outlives_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES_ONE_BEHIND],
+        cwd=catalogue.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
 
 
 MODULE = """
