@@ -23,7 +23,7 @@ def test_a_small_fleet_runs_each_period_once(tmp_path: Path) -> None:
             folder=tmp_path,
             workers=5,
             periods=4,
-            period_takes=1.5,
+            period_takes=2.0,
             skew=120,
             ttl=0.5,
             lock_delay=0.4,
@@ -60,4 +60,5 @@ def test_fifty_processes_run_twenty_periods_once_each(consul_binary: Path, tmp_p
         evidence = Trial(setting, restart=restart, seed=1).run()
     sys.stdout.write(f"{evidence.told()}\n")
     assert evidence.wrong() == []
+    assert evidence.left_out() == []
     assert len(evidence.done) >= 19

@@ -180,16 +180,20 @@ class Evidence:
         self.claimed[fact["slot"]] += fact["ran"]
 
     def wrong(self) -> list[str]:
-        """Return what must not be."""
+        """Return what must never be."""
         many = {slot: sorted(fences) for slot, fences in self.done.items() if len(fences) > 1}
         found = [f"{slot} succeeded under {fences}" for slot, fences in many.items()]
         found += [f"{slot} was claimed {count} times" for slot, count in self.claimed.items() if count > 1]
-        # Before the first slot that was done, clocks disagree on when the trial began.
-        asked = {slot for slot in self.survived if slot > min(self.done, default="")}
-        found += [f"{slot} was asked for and never done" for slot in sorted(asked - set(self.done))]
         order = [(record["slot"], record["fence"]) for record in self.records]
         if order != sorted(order):
             found.append(f"the records fell back: {order}")
+        return found
+
+    def left_out(self) -> list[str]:
+        """Return the periods without a run, which only a machine with time for everybody has none of."""
+        # Before the first slot that was done, clocks disagree on when the trial began.
+        asked = {slot for slot in self.survived if slot > min(self.done, default="")}
+        found = [f"{slot} was asked for and never done" for slot in sorted(asked - set(self.done))]
         slots = sorted(beginning_of(slot) or 0.0 for slot in self.done)
         gaps = [later for before, later in pairwise(slots) if later != before + PERIOD]
         found += [f"periods were left out before {period_slot(PERIOD, at=gap)}" for gap in gaps]
