@@ -20,7 +20,8 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from inspect import currentframe
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from consul_coord.errors import ClientClosed, TransportError
 from consul_coord.http.messages import Response
@@ -29,7 +30,7 @@ from consul_coord.http.transport.base import DEFAULT_LIMITS, Abandoned
 from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.exchange import Attempt
 from consul_coord.http.transport.pool import READ_SIZE
-from consul_coord.http.transport.watcher import CAN_WATCH, Watch
+from consul_coord.http.transport.watcher import Watch
 from consul_coord.http.transport.wire import Garbled, Outgoing, kept_of, refuse_compression
 
 if TYPE_CHECKING:
@@ -182,13 +183,13 @@ class UserClientTransport(_OverClient["httpx.Client"]):
         if type(client) is not httpx.Client or client.auth is not None or any(client.event_hooks.values()):
             return False
         route = getattr(client, "_transport_for_url", None)  # httpx has no public name for it
-        return CAN_WATCH and route is not None and type(route(_url(self._root))) is httpx.HTTPTransport
+        return route is not None and type(route(_url(self._root))) is httpx.HTTPTransport
 
     def _fetch_here(self, attempt: Attempt, cancel: Cancellation | None) -> Response:
         """Exchange over a kept connection on this thread. Raises ``_Elsewhere`` when there is none."""
         import httpx
 
-        watch = Watch(attempt.deadline, _blocked_on)
+        watch = Watch(attempt.deadline)
 
         def stop() -> None:
             attempt.cancelled = True
@@ -196,7 +197,6 @@ class UserClientTransport(_OverClient["httpx.Client"]):
 
         unsubscribe = None if cancel is None else cancel.subscribe(stop)
         try:
-            watch.begin()
             return self._fetch(attempt, watch)
         except TransportError as error:
             if isinstance(error.__cause__, httpx.PoolTimeout):
@@ -215,7 +215,7 @@ class UserClientTransport(_OverClient["httpx.Client"]):
             if watch is None:
                 outgoing = self._build(attempt, _note)
             else:
-                outgoing = self._build(attempt, _require_kept, pool=0.0)
+                outgoing = self._build(attempt, partial(_require_kept, watch), pool=0.0)
                 attempt.sent = False
             incoming = self._client.send(outgoing, stream=True, follow_redirects=False)
             try:
@@ -280,30 +280,29 @@ async def _anote(attempt: Attempt, extensions: dict[str, Any], event: str, detai
     _note(attempt, extensions, event, details)
 
 
-def _require_kept(attempt: Attempt, extensions: dict[str, Any], event: str, _details: object) -> None:
+def _require_kept(
+    watch: Watch, attempt: Attempt, extensions: dict[str, Any], event: str, _details: object
+) -> None:
     """Follow httpcore's trace, and end what is not an exchange over a kept HTTP/1 connection."""
-    if event == _SENDING_HTTP_1:
+    if event == _SENDING_HTTP_1 and (sock := _socket_above(currentframe())) is not None:
         attempt.sent = True
         extensions.pop("trace", None)
+        watch.begin(sock)
     elif not attempt.sent:
         raise _Elsewhere
 
 
-_FETCH: Final = UserClientTransport._fetch.__code__  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-"""The code below which an exchange's socket is looked for on the stack."""
-
-
-def _blocked_on(frame: FrameType | None) -> socket.socket | None:
-    """Return the socket that an exchange is blocked on, by the stack of its thread."""
+def _socket_above(frame: FrameType | None) -> socket.socket | None:
+    """Return the socket of the connection that has called, by the stack: the trace does not name it."""
     import httpcore
 
-    found = None
-    while frame is not None and frame.f_code is not _FETCH:
-        stream = frame.f_locals.get("self")
-        if found is None and isinstance(stream, httpcore.NetworkStream):
-            found = stream.get_extra_info("socket")
+    while frame is not None:
+        connection = frame.f_locals.get("self")
+        if isinstance(connection, httpcore.HTTP11Connection):
+            stream = getattr(connection, "_network_stream", None)
+            return None if stream is None else stream.get_extra_info("socket")
         frame = frame.f_back
-    return None if frame is None else found
+    return None
 
 
 def _pieces(incoming: httpx.Response) -> Iterable[bytes]:

@@ -1,9 +1,8 @@
 """End exchanges that are over their time, or were cancelled, while their caller is blocked in one.
 
 Rules
-- An exchange over a kept connection of a user's client blocks its caller in a call of the socket. httpx
-  keeps that socket to itself, so the watcher finds it on the blocked thread's stack. Shutting it down
-  wakes the caller. The watcher looks again until the exchange is over.
+- An exchange over a kept connection of a user's client blocks its caller in the connection's socket. Shutting
+  that down wakes the caller.
 - An exchange is over before its connection goes back to the pool of httpx. So the watcher never shuts down
   a connection that another request has by then.
 - One thread watches all exchanges of the process. It sleeps until the first of their deadlines. It ends when
@@ -16,44 +15,33 @@ from __future__ import annotations
 import math
 import os
 import socket
-import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from consul_coord import threads
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
 LONGEST = 4.0
 """Seconds that the watcher sleeps at most."""
-AGAIN = 0.01
-"""Seconds until it looks again for the socket of an exchange that is over its time."""
-_stacks: Callable[[], dict[int, FrameType]] = getattr(sys, "_current_frames", dict)
-CAN_WATCH = hasattr(sys, "_current_frames") and getattr(sys, "_is_gil_enabled", lambda: True)()
-"""Whether the stack of another thread can be looked at."""
 
 
 class Watch:
     """One exchange, from ``begin`` to ``end``, on the thread that makes it."""
 
-    __slots__ = ("_find", "_is_over", "_lock", "_thread", "deadline", "is_cut")
+    __slots__ = ("_is_over", "_lock", "_sock", "deadline", "is_cut")
 
-    def __init__(self, deadline: float, find: Callable[[FrameType], socket.socket | None]) -> None:
-        """``deadline``: of the monotonic clock. ``find`` returns the socket that a thread is blocked on."""
+    def __init__(self, deadline: float) -> None:
+        """``deadline``: of the monotonic clock."""
         self.deadline = deadline
         self.is_cut = False
         """Whether its socket was shut down."""
-        self._find = find
-        self._thread = threading.get_ident()
+        self._sock: socket.socket | None = None
         self._lock = threading.Lock()
         self._is_over = False
 
-    def begin(self) -> None:
-        """Have it ended at its deadline."""
+    def begin(self, sock: socket.socket) -> None:
+        """Have the socket shut down at the deadline, or now if it was cancelled before."""
+        self._sock = sock
         _watched[self] = None
         _hurry(self.deadline)
 
@@ -69,18 +57,17 @@ class Watch:
         _watched.pop(self, None)
 
     def cut(self) -> None:
-        """Shut down the socket that the thread is blocked on, if it is."""
+        """Shut down its socket."""
+        _watched.pop(self, None)
         # Its owner may have been interrupted within ``end``: never wait for the lock.
         if not self._lock.acquire(blocking=False):
             return
         try:
-            frame = None if self._is_over else _stacks().get(self._thread)
-            sock = None if frame is None else self._find(frame)
-            if sock is not None:
+            if self._sock is not None and not self._is_over:
                 self.is_cut = True
                 # A TLS socket's own shutdown() drops the TLS layer, which the blocked thread is using.
                 with suppress(OSError):
-                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                    socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
         finally:
             self._lock.release()
 
@@ -108,7 +95,8 @@ class _Watcher:
             left = watch.deadline - time.monotonic()
             if left <= 0:
                 watch.cut()
-            pause = min(pause, max(left, AGAIN))
+            else:
+                pause = min(pause, left)
         self.wakes_at = time.monotonic() + pause
         if self.latch.acquire(timeout=pause) or self.is_needed or _watched:
             return True
