@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import queue
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.support.programs import Program
 
 if TYPE_CHECKING:
     import signal
@@ -48,7 +49,7 @@ def is_alive(pid: int) -> bool:
 class Lines:
     """The lines of a pipe, read as they come."""
 
-    def __init__(self, pipe: IO[bytes]) -> None:
+    def __init__(self, pipe: IO[str]) -> None:
         self.seen: list[str] = []
         self._new: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._pipe = pipe
@@ -75,7 +76,7 @@ class Lines:
 
     def _read(self) -> None:
         for raw in self._pipe:
-            line = raw.decode().rstrip("\n")
+            line = raw.rstrip("\n")
             self.seen.append(line)
             self._new.put(line)
         self._new.put(None)
@@ -86,17 +87,7 @@ class Cli:
     """One ``consul-coord`` process, in a process group of its own."""
 
     def __init__(self, *arguments: str, env: Mapping[str, str], cwd: Path | None = None) -> None:
-        self._process = subprocess.Popen(
-            [*PROGRAM, *arguments],
-            env=dict(env),
-            cwd=cwd,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            process_group=0,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
+        self._process = Program([*PROGRAM[1:], *arguments], env=env, cwd=cwd, own_group=True)
         self.stdout = Lines(self._process.stdout)
         self.stderr = Lines(self._process.stderr)
 
@@ -107,8 +98,7 @@ class Cli:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._process.stdin.close()
         self.stdout.all()
         self.stderr.all()
 
@@ -116,9 +106,8 @@ class Cli:
     def pid(self) -> int:
         return self._process.pid
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: str) -> None:
         """Write to its stdin and end that."""
-        assert self._process.stdin is not None
         self._process.stdin.write(data)
         self._process.stdin.close()
 

@@ -93,7 +93,7 @@ def test_a_short_stop_costs_nothing_and_renewals_move_the_deadline(start: Start,
     command.send(signal.SIGCONT)
     for _ in range(4):  # more than one lease
         command.event("renewed")
-    command.feed(b"still here\n")
+    command.feed("still here\n")
     assert command.end() == 0
     assert command.stdout.all() == ["ready", "still here"]
 

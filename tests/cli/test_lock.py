@@ -29,7 +29,7 @@ def test_the_command_is_told_of_its_hold_and_has_stdin_and_stdout(
     script = "env | grep ^CONSUL_LOCK_ | sort; cat"
     command = start("lock", key, "--json", "--", "sh", "-c", script, address=anywhere)
     acquired = command.event("acquired")
-    command.feed(b"through stdin\n")
+    command.feed("through stdin\n")
     assert command.end() == 0
     assert command.stdout.all() == [
         f"CONSUL_LOCK_FENCE={acquired['fence']}",
@@ -49,7 +49,7 @@ def test_the_key_shows_who_holds_it(start: Start, key: str, client: Client) -> N
     holder = Lock(client, key).holder()
     assert holder is not None
     assert holder.value == b"the nightly job"
-    command.feed(b"")
+    command.feed("")
     assert command.end() == 0
 
 
@@ -236,7 +236,7 @@ def test_an_ignored_hangup_stays_ignored(key: str, address: str) -> None:
     with command:
         command.stdout.wait_for("ready".__eq__, "ready")
         command.send(signal.SIGHUP)
-        command.feed(b"still here\n")
+        command.feed("still here\n")
         assert command.end() == 0
         assert command.stdout.all() == ["ready", "still here"]
 

@@ -196,6 +196,6 @@ def test_others_see_who_runs_it(start: Start, key: str, client: Client) -> None:
     holder = Lock(client, key).holder()
     assert holder is not None
     assert holder.value == b"the report"
-    running.feed(b"")
+    running.feed("")
     assert running.end() == 0
     until(lambda: Lock(client, key).holder() is None, "the lock is free")

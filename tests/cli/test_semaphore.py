@@ -23,13 +23,13 @@ def test_as_many_run_as_there_are_slots(start: Start, key: str, anywhere: str) -
         assert {holder.value for holder in holders} == {b"backup"}
         third = start(*options, "sh", "-c", "echo $CONSUL_LOCK_KEY $CONSUL_LOCK_FENCE", address=anywhere)
         assert third.event("waiting")["blocker"]["kind"] == "held"
-        running[0].feed(b"")
+        running[0].feed("")
         assert running[0].end() == 0
         assert third.end() == 0
         own = third.event("acquired")
         assert third.stdout.all() == [f"{key}/{own['session']} {own['fence']}"]
         assert own["fence"] > max(event["fence"] for event in acquired)
-        running[1].feed(b"")
+        running[1].feed("")
         assert running[1].end() == 0
         assert Semaphore(client, key, 2).destroy()
 

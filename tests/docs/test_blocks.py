@@ -6,15 +6,13 @@ import importlib.util
 import os
 import re
 import signal
-import subprocess
-import sys
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consul_coord.server import ReferenceServer
 from tests.docs.blocks import ROOT, Block, blocks_of, documents
+from tests.support.programs import Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,30 +49,16 @@ def test_it_runs(block: Block, address: str, tmp_path: Path) -> None:
 
 def run(block: Block, *, address: str, folder: Path) -> tuple[int, str]:
     """Run a block; return its exit code and what it wrote to stderr."""
-    program = folder / "block.py"
-    program.write_text(block.code, encoding="utf-8")
+    file = folder / "block.py"
+    file.write_text(block.code, encoding="utf-8")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CONSUL_")}
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", str(program)],
-        env=environ | {"CONSUL_HTTP_ADDR": address},
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    overdue = threading.Timer(TIMEOUT, process.kill)
-    overdue.start()
-    try:
+    environ["CONSUL_HTTP_ADDR"] = address
+    with Program(["-W", "error", str(file)], env=environ, cwd=folder) as program:
         if block.until_term:
-            assert process.stdout is not None
-            assert process.stdout.readline(), "it ended, or said nothing, before it got its signal"
-            process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate()
-    finally:
-        overdue.cancel()
-        process.kill()
-        process.wait()
-    return process.returncode, stderr
+            assert program.stdout.readline(), "it ended, or said nothing, before it got its signal"
+            program.send_signal(signal.SIGTERM)
+        _, stderr = program.communicate(TIMEOUT)
+        return program.wait(), stderr
 
 
 TEXT = """

@@ -39,11 +39,12 @@ def main(address: str, key: str, path: str) -> None:
         signal.signal(signal.SIGTERM, stop)
         with election:
             while True:
+                election.wait_for_leadership()
                 at = now()
-                term = election.term
-                if term is not None:
+                while (term := election.term) is not None:
                     ledger.believe(term, at)
-                time.sleep(LOOK)
+                    time.sleep(LOOK)
+                    at = now()
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Fleet:
         deadline = time.monotonic() + PATIENCE
         while (found := self.leader()) is None or found[1].term <= of:
             assert time.monotonic() < deadline, f"no leader after term {of}; so far {self.beliefs()}"
-            time.sleep(0.002)
+            time.sleep(0.01)
         return found
 
     def beliefs(self) -> list[Belief]:

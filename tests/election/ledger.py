@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import struct
 import time
@@ -59,5 +60,5 @@ def read(path: Path) -> list[Belief]:
     """Return a process's beliefs so far, in order."""
     if not path.exists():
         return []
-    found = [Belief(*record) for record in _RECORD.iter_unpack(path.read_bytes())]
-    return [belief for belief in found if belief.term]
+    beliefs = itertools.starmap(Belief, _RECORD.iter_unpack(path.read_bytes()))
+    return list(itertools.takewhile(lambda belief: belief.term, beliefs))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ import pytest
 import consul_coord
 from consul_coord import Client
 from consul_coord.server import ReferenceServer
+from tests.support.programs import Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,16 +81,11 @@ def test_it_runs_ends_and_says_what_it_should(name: str, address: str) -> None:
     with Client(address=address) as client:
         before = {session.id for session in client.session.list().value}
         settings = {key: value for key, value in os.environ.items() if not key.startswith("CONSUL_")}
-        done = subprocess.run(
-            [sys.executable, "-W", "error", str(FOLDER / f"{name}.py")],
-            env=settings | {"CONSUL_HTTP_ADDR": address},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert re.fullmatch(LOGS.get(name, ""), done.stderr), done.stderr
+        settings["CONSUL_HTTP_ADDR"] = address
+        with Program(["-W", "error", str(FOLDER / f"{name}.py")], env=settings) as example:
+            out, err = example.communicate(PATIENCE)
+            assert example.wait() == 0, err
+        assert re.fullmatch(LOGS.get(name, ""), err), err
         for pattern in SAYS[name]:
-            assert re.search(pattern, done.stdout), f"no {pattern!r} in {done.stdout!r}"
+            assert re.search(pattern, out), f"no {pattern!r} in {out!r}"
         assert {session.id for session in client.session.list().value} <= before

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.support.programs import Program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,16 +59,9 @@ def environment(address: str, more: Mapping[str, str] | None = None) -> dict[str
 
 def run(code: str, *, folder: Path, address: str, more: Mapping[str, str] | None = None) -> str:
     """Run a program to its end, warnings being errors; return what it printed. Fails if it fails."""
-    program = folder / "program.py"
-    program.write_text(code, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        env=environment(address, more),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    file = folder / "program.py"
+    file.write_text(code, encoding="utf-8")
+    with Program(["-W", "error", str(file)], env=environment(address, more), cwd=folder) as program:
+        out, err = program.communicate(PATIENCE)
+        assert program.wait() == 0, err
+    return out

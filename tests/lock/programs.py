@@ -6,9 +6,9 @@ public names imported, a ``client`` and a ``lock`` made. What it prints is what 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
+
+from tests.support.programs import Program
 
 if TYPE_CHECKING:
     from tests.support.sites import Site
@@ -26,19 +26,13 @@ def say(*words):
 TIMEOUT: Final = 30.0
 
 
-def start(program: str, site: Site, *, address: str | None = None) -> subprocess.Popen[str]:
+def start(program: str, site: Site, *, address: str | None = None) -> Program:
     """Start a program; the caller waits for it, and its stdin ends when he does."""
-    command = [sys.executable, "-W", "error", "-c", PROLOGUE + program, address or site.address]
-    return subprocess.Popen(
-        [*command, site.key, site.unique],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = ["-W", "error", "-c", PROLOGUE + program, address or site.address]
+    return Program([*command, site.key, site.unique])
 
 
-def finish(process: subprocess.Popen[str]) -> list[str]:
+def finish(process: Program) -> list[str]:
     """Wait for a program to end by itself, without a word on stderr; return the lines it printed."""
     out, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, err) == (0, ""), (process.returncode, err)

@@ -90,7 +90,6 @@ say(hold.fence)
 time.sleep(60)
 """
     process = programs.start(program, site)
-    assert process.stdout is not None
     fence = int(process.stdout.readline())
     process.kill()
     process.communicate()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,7 +50,6 @@ client.close(timeout=0.5)
 say(hold.state, client.pending_cleanup)
 """
     process = programs.start(program, site, address=proxy.address)
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     proxy.go_down()
     assert programs.finish(process) == ["lost 2"]
@@ -110,7 +109,6 @@ with lock as hold:
     say(hold.verify())
 """
     process = programs.start(program, site, address=proxy.address)
-    assert process.stdout is not None
     assert process.stdout.readline() == "fork\n"
     before = len(proxy.requests)
     # In the child, the block is left by SystemExit: the hold is the parent's, so nothing is raised or sent.
@@ -200,10 +198,10 @@ while True:
         continue
 """
     process = programs.start(program, site)
-    assert process.stdout is not None
     fence = int(process.stdout.readline())
     process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)
+    stat = Path(f"/proc/{process.pid}/stat")
+    eventually(lambda: stat.read_text(encoding="ascii").rpartition(")")[2].split()[0] == "T")
     # The other one gets it while the first is stopped: its session has ended by itself.
     with Lock(make_client(), site.key).hold(timeout=5) as other:
         assert other.fence > fence

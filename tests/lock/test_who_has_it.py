@@ -84,14 +84,15 @@ def test_a_timeout_names_holder_node_and_place(site: Site, make_client: MakeClie
         first = Lock(make_client(), site.key)
         call = waiting(first, pool, timeout=30)
         with pytest.raises(AcquireTimeout) as late:
-            Lock(make_client(), site.key).acquire(timeout=0.3)
+            Lock(make_client(), site.key).acquire(timeout=1.0)
         first.cancel()
         assert call.exception(5) is not None
     (holder,) = late.value.blocker.holders
     assert (holder.session, holder.value, holder.node) == (held.session, here(), node)
-    assert (late.value.blocker.position, round(late.value.waited, 1)) == (2, 0.3)
+    assert late.value.blocker.position == 2
+    assert late.value.waited >= 1.0
     said = str(late.value)
-    assert "not acquired within 0.3 s" in said
+    assert "not acquired within 1.0 s" in said
     assert f"held by {here().decode()} (node {node}, session {held.session})" in said
     assert "; place 2 in the queue" in said
 
@@ -123,7 +124,7 @@ def test_what_the_token_may_not_see_is_unknown(
 ) -> None:
     proxy.add(Fault(lose=Lose.AGENT, path="/v1/session/info", status=403, times=99))
     with pytest.raises(AcquireTimeout, match=f"node unknown, session {held.session}"):
-        Lock(make_client(address=proxy.address), site.key).acquire(timeout=0.3)
+        Lock(make_client(address=proxy.address), site.key).acquire(timeout=1.0)
 
 
 def test_nothing_is_asked_after_the_deadline(
@@ -131,7 +132,7 @@ def test_nothing_is_asked_after_the_deadline(
 ) -> None:
     lock = Lock(make_client(address=proxy.address), site.key)
     with pytest.raises(AcquireTimeout):
-        lock.acquire(timeout=0.3)
+        lock.acquire(timeout=1.0)
     asked = [passed.path for passed in proxy.requests]
     last = max(number for number, path in enumerate(asked) if path.startswith("/v1/session/info"))
     # Only the last watch, and what gives up the place in the queue.
