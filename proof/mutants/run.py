@@ -5,13 +5,13 @@ Rules
   is taken up again where it was. A line counts as long as its module's text is the same.
 - There are two judges: the functional tests, and the simulator. Each is shown what reaches the mutant's line,
   and stops at its first failure.
-- The tests are taken in turn from the files that have some, the quickest of each first: a test of another
-  file is more likely to see something else. Those without an agent of Consul come first, up to ``MOST_TESTS``
-  and ``MOST_SECONDS``; then those with one, within the same limits. None reaching the line is a result of its
-  own.
+- The tests are the quickest that reach the line, up to ``MOST_TESTS`` and ``MOST_SECONDS``. They run in turn
+  from the files that have some: a test of another file is more likely to see something else. Those without an
+  agent of Consul come first; then those with one, within the same limits. None reaching the line is a result
+  of its own.
 - Tests that hang are a catch, too: a mutant that waits for ever is noticed by whoever waits.
 - A catch counts only if what has caught the mutant passes without it: a test that a busy machine fails, or a
-  run of a broken simulator, would catch any.
+  run of a broken simulator, would catch any. The others are then shown the mutant without that one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, zip_longest
+from itertools import accumulate, chain, zip_longest
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from proof.mutants.catalogue import ROOT
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from proof.mutants.catalogue import Mutant
 
-MOST_TESTS = 400
-MOST_SECONDS = 60.0
+MOST_TESTS = 1_000
+MOST_SECONDS = 90.0
 """Of functional tests, by what they took without a mutant."""
 SECONDS = 60.0
 """Of the processor, for runs of the simulator until it is taken to have missed a mutant."""
@@ -102,19 +102,15 @@ class Reached:
         return [*self._in_turn(numbers - with_agent), *self._in_turn(numbers & with_agent)]
 
     def _in_turn(self, numbers: set[int]) -> list[str]:
-        """Return tests of each file in turn, the quickest first, within the limits."""
-        by_file: dict[str, list[int]] = defaultdict(list)
-        for number in sorted(numbers, key=self.seconds.__getitem__):
-            by_file[self.tests[number].partition("::")[0]].append(number)
-        files = sorted(by_file.values(), key=lambda each: self.seconds[each[0]])
-        in_turn = [each for each in chain.from_iterable(zip_longest(*files)) if each is not None]
-        chosen: list[str] = []
-        total = 0.0
-        for number in in_turn[:MOST_TESTS]:
-            total += self.seconds[number]
-            if not chosen or total <= MOST_SECONDS:
-                chosen.append(self.tests[number])
-        return chosen
+        """Return the quickest tests within the limits, those of each file in turn."""
+        quickest = sorted(numbers, key=self.seconds.__getitem__)[:MOST_TESTS]
+        totals = accumulate(self.seconds[number] for number in quickest)
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for number, total in zip(quickest, totals, strict=True):
+            if total <= MOST_SECONDS or number == quickest[0]:
+                by_file[self.tests[number].partition("::")[0]].append(self.tests[number])
+        in_turn = chain.from_iterable(zip_longest(*by_file.values()))
+        return [each for each in in_turn if each is not None]
 
     def runs_of(self, mutant: Mutant) -> list[str]:
         """Return the simulator's runs that reach a mutant."""
@@ -266,15 +262,18 @@ class Bench:
             task = Task(mutant.file, function, text, mutated, shown_to, self._seconds[who])
             # The nursery imports before there is anything to import.
             nursery = self._nurseries.get(who) or self._nurseries.setdefault(who, Nursery(self._project, who))
-            file.write_text(mutated)
-            try:
-                answer = nursery.judge(task)
-                if not answer.planted:
-                    answer = self._afresh(task, who)
-            finally:
-                file.write_text(text)
-            if answer.caught and not is_sound(nursery, task, answer):
-                answer = replace(answer, caught=False, by=f"fails without it: {answer.by}")
+            while True:
+                file.write_text(mutated)
+                try:
+                    answer = nursery.judge(task)
+                    if not answer.planted:
+                        answer = self._afresh(task, who)
+                finally:
+                    file.write_text(text)
+                suspects = caught_by(task, answer)
+                if not suspects or is_sound(nursery, task, suspects):
+                    break
+                task = replace(task, shown_to=[each for each in task.shown_to if each not in suspects])
         verdict: Verdict = "caught" if answer.caught else "missed" if shown_to else "not reached"
         return Result(
             mutant.name,
@@ -302,12 +301,15 @@ class Bench:
             nursery.close()
 
 
-def is_sound(nursery: Nurse, task: Task, answer: Answer) -> bool:
-    """Return whether the test, or the run, that has caught a mutant passes without it."""
-    caught_by = [each for each in task.shown_to if answer.by == each or answer.by.startswith(f"{each}: ")]
-    if not caught_by:
-        return True  # a hang, of which nobody says where it was
-    return not nursery.judge(replace(task, file=NO_FILE, shown_to=caught_by)).caught
+def caught_by(task: Task, answer: Answer) -> list[str]:
+    """Return the test, or the run, that has caught a mutant; none for a hang, of which nobody says where."""
+    found = [each for each in task.shown_to if answer.by == each or answer.by.startswith(f"{each}: ")]
+    return found if answer.caught else []
+
+
+def is_sound(nursery: Nurse, task: Task, suspects: list[str]) -> bool:
+    """Return whether what has caught a mutant passes without it."""
+    return not nursery.judge(replace(task, file=NO_FILE, shown_to=suspects)).caught
 
 
 def digest(text: str) -> str:

@@ -3,6 +3,8 @@
 Rules
 - A reply is scripted for a method and the beginning of a path, in order; a request that nobody expected is an
   AssertionError, and so is waiting for what can never come.
+- Each request has an end, and so has each wait: a deadline beyond ``LONGEST`` is an AssertionError. A program
+  that waits without an end says so, with None, and then something else has to end it.
 - Time passes only while the program waits or a reply takes its time. What else happens meanwhile is set with
   ``at``, and happens in order.
 - Programs that are spawned do not run until the test runs them, but for those that somebody waits for: a
@@ -37,6 +39,10 @@ E = TypeVar("E")
 Answer = Response | Exception
 CREATION = "create a session"
 """The name of the background program that makes a session for whoever waits for one."""
+
+
+LONGEST = 3600.0
+"""Seconds that no request and no wait takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,7 @@ class FakeIO:
         self.spawn(program, name=name)
 
     async def send(self, request: Request, *, deadline: float) -> Response:
+        assert deadline <= self.time + LONGEST, f"{request.method} {request.path} may take for ever"
         if deadline <= self.time:
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
@@ -189,7 +196,7 @@ class FakeIO:
             return None
         end = math.inf if deadline is None else deadline
         try:
-            return await self.send(request, deadline=end)
+            return await self.send(request, deadline=min(end, self.time + LONGEST))
         except RequestTimeout:
             if self.time >= end:
                 return None
@@ -197,6 +204,7 @@ class FakeIO:
 
     async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
         end = math.inf if deadline is None else deadline
+        assert math.isinf(end) or end <= self.time + LONGEST, "waiting for ever"
         while not signal.is_set() and self.time < end:
             if any(each.name == CREATION for each in self.spawned):
                 self.run_spawned(CREATION)

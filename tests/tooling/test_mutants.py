@@ -270,7 +270,9 @@ def test_a_catch_by_what_fails_without_the_mutant_does_not_count(by: str, *, sou
     shown = ["a::one", "a::two", "drawn:1", "drawn:2", "drawn:20"]
     task = Task("some.py", "f", "text", "mutated", shown, 1.0)
     answer = Answer(planted=True, caught=True, by=by, number=3)
-    assert run.is_sound(Flaky("a::two", "drawn:20"), task, answer) is sound
+    suspects = run.caught_by(task, answer)
+    assert len(suspects) == 1
+    assert run.is_sound(Flaky("a::two", "drawn:20"), task, suspects) is sound
 
 
 def test_a_report_tells_shares_and_survivors() -> None:

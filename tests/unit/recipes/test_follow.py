@@ -151,3 +151,16 @@ def test_after_a_failure_it_asks_for_the_present_state() -> None:
     asked = [dict(request.params).get("index") for request in io.requests]
     assert asked[1] == "5"
     assert asked[2] == asked[0] != asked[1]
+
+
+def test_an_answer_ends_the_growing_of_its_rests() -> None:
+    io = FakeIO()
+    watched: Follower[KVPair | None] = Follower(partial(kv.watch, "k"))
+    rests: list[float] = []
+    for index in (5, 6, 7):
+        began = io.now()
+        io.run(watched.pause(io))
+        rests.append(io.now() - began)
+        io.expect("GET", PATH, absent(index))
+        assert io.run(watched.next(io)) is not None
+    assert rests == pytest.approx([rests[0]] * 3)

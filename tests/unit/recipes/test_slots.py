@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
 from consul_coord.http.endpoints import kv
+from consul_coord.http.endpoints._call import BODY_LIMIT
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair, TxnOp
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.slots import (
@@ -159,23 +161,28 @@ class TestLimit:
         with pytest.raises(ValueTooLarge):
             slots.check_limit(P, 5_000, value=bytes(300_000))
 
-    def test_the_largest_limit_allowed_can_be_written(self) -> None:
-        largest = max(limit for limit in range(8_000, 9_000) if _is_allowed(limit))
+    @pytest.mark.parametrize(("prefix", "length"), [(P, 10), (P, 11), (P, 200_000), ("p" * 300, 12)])
+    def test_the_largest_limit_allowed_can_be_written_and_hardly_more(self, prefix: str, length: int) -> None:
+        value = b"v" * length
+
+        def is_refused(limit: int) -> bool:
+            try:
+                return slots.check_limit(prefix, limit, value=value) != limit
+            except ValueTooLarge:
+                return True
+
+        largest = bisect_left(range(20_000), True, lo=1, key=is_refused) - 1
+        assert largest > 1_000
         full = Record(largest, tuple(f"{number:036}" for number in range(largest)))
         dead = (f"{number:08x}-0000-4000-8000-000000000000" for number in range(slots.most_removed()))
-        kv.txn(
-            *slots.removal(P, dead, by=A),
-            TxnOp.check_index(f"{P}/{A}", 2**63),
-            TxnOp.cas(f"{P}/.lock", full.encode(), 2**63, flags=SEMAPHORE_FLAGS),
-            TxnOp.lock(f"{P}/{A}", A, value=slots.holding(b"v" * 10), flags=SEMAPHORE_FLAGS),
-        )
-
-
-def _is_allowed(limit: int) -> bool:
-    try:
-        return slots.check_limit(P, limit, value=b"v" * 10) == limit
-    except ValueTooLarge:
-        return False
+        body = kv.txn(
+            *slots.removal(prefix, dead, by=A),
+            TxnOp.check_index(f"{prefix}/{A}", 2**63),
+            TxnOp.cas(f"{prefix}/.lock", full.encode(), 2**63, flags=SEMAPHORE_FLAGS),
+            TxnOp.lock(f"{prefix}/{A}", A, value=slots.holding(value), flags=SEMAPHORE_FLAGS),
+        ).request.body
+        assert body is not None
+        assert BODY_LIMIT - 8_000 < len(body) <= BODY_LIMIT
 
 
 class TestContender:

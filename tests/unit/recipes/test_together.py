@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from consul_coord.io import Signal
 from consul_coord.recipes.watch.places import LINGER, REMEMBERED, Folder
-from consul_coord.recipes.watch.together import covers_of
+from consul_coord.recipes.watch.together import LONGEST_HELD, SHORTEST_QUERY, Together, covers_of
+from tests.support.fake_io import FakeIO
+from tests.support.replies import entry, ok, txn_done
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.http.messages import Request, Response
 
 
 @pytest.mark.parametrize(
@@ -102,3 +112,99 @@ def test_a_follower_that_ends_is_forgotten_at_once(folder: Folder) -> None:
     folder.await_with(waiting)
     folder.leave()
     assert folder.is_left(101.0)
+
+
+# -- holds that are watched together
+
+
+class Held:
+    """The key of a hold, of which readings are noted."""
+
+    directory = None
+    is_member = True
+    along = ()
+    index = 7
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.over = Signal()
+        self.kept: Any = None
+        self.readings: list[int] = []
+
+    async def seen(self, _io: object, result: Any, *, consistent: bool) -> None:
+        assert not consistent, "it was read beside others"
+        self.readings.append(result.value.modify_index)
+
+
+class Server(FakeIO):
+    """Answers as one that has whatever is asked for, and does something while a query waits."""
+
+    def __init__(self, *meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self.meanwhile = list(meanwhile)
+        self.asked: list[float] = []
+        """How long each query may wait: the first one not at all."""
+        self.given_up = 0
+        self.index = 7
+
+    def look(self, request: Request) -> Response:
+        keys = [op["KV"]["Key"] for op in json.loads(request.body or b"")]
+        return txn_done(*(entry(key, index=self.index) for key in keys))
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        self.asked.append(request.hold_open)
+        if request.hold_open:
+            assert until is not None
+            assert not until.is_set()
+            self.meanwhile.pop(0)()
+            if until.is_set():
+                self.given_up += 1
+                return None
+            self.time += request.hold_open
+        return ok([request.path.removeprefix("/v1/kv/")], index=self.index)
+
+
+def watched(io: Server, *held: Held) -> None:
+    """Have holds watched until they are over."""
+
+    async def longest(_io: object, *, until: Signal | None) -> float:
+        return 600.0
+
+    together = Together(io, longest, timeout=10.0)
+    for each in held:
+        together.watch(each)
+    io.expect(
+        "PUT", "/v1/txn", *[lambda _: txn_done(*(entry(each.key, index=io.index) for each in held))] * 9
+    )
+    io.run_spawned("changes of groups")
+
+
+def test_the_query_for_holds_ends_with_the_last_of_them() -> None:
+    first, second = Held("g/m/a"), Held("g/m/b")
+    io = Server(first.over.set, second.over.set)
+    watched(io, first, second)
+    assert io.meanwhile == []
+    assert io.given_up == 1, "it went on after the first one, and was given up at the second"
+
+
+def test_holds_are_looked_at_after_a_change_alone() -> None:
+    hold = Held("g/m/a")
+
+    def change() -> None:
+        io.index += 1
+
+    io = Server(int, int, change, int, hold.over.set)
+    watched(io, hold)
+    assert hold.readings == [7, 8]
+
+
+def test_while_a_hold_depends_on_them_queries_last_ever_longer() -> None:
+    hold = Held("g/m/a")
+    io = Server(*[int] * 6, hold.over.set)
+    watched(io, hold)
+    waits = io.asked[1:]
+    assert waits[0] == pytest.approx(SHORTEST_QUERY, rel=0.1)
+    assert waits == sorted(waits)
+    assert waits[-1] == pytest.approx(LONGEST_HELD, rel=0.1)

@@ -1,0 +1,126 @@
+"""What is told of a hold is true: who has it, how its release ended, and what is left of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from consul_coord import (
+    AcquireTimeout,
+    Client,
+    ConsulCoordError,
+    Group,
+    Lock,
+    LossReason,
+    MultiLock,
+    Partitioner,
+    ReadWriteLock,
+    ReleaseOutcome,
+    Semaphore,
+)
+from tests.promises.conftest import SPEC
+from tests.promises.test_time import TAKES
+from tests.support.proxy import Fault, Lose
+from tests.support.sites import eventually
+from tests.support.stalls import stalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord import Holder
+    from tests.promises.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+    from tests.support.sites import Operator
+
+SOON: Final = 10.0
+"""Within so many seconds happens what would take most of a minute if it went by the lease."""
+
+HOLDERS: dict[str, Callable[[Client, str], Holder | None]] = {
+    "lock": lambda client, key: Lock(client, key).holder(),
+    "fair lock": lambda client, key: Lock(client, key).holder(),
+    "multi": lambda client, key: MultiLock(client, [f"{key}/a", f"{key}/b"]).holder(),
+    "read": lambda client, key: ReadWriteLock(client, key, session=SPEC).holders()[0],
+    "write": lambda client, key: ReadWriteLock(client, key, session=SPEC).holders()[0],
+    "permit": lambda client, key: Semaphore(client, key, 1).holders()[0],
+}
+
+
+@pytest.mark.parametrize("kind", TAKES)
+def test_a_holder_is_told_with_the_fence_that_it_knows_itself(
+    make_client: MakeClient, operator: Operator, key: str, kind: str
+) -> None:
+    client, other = make_client(), make_client()
+    TAKES[kind](client, key).release()  # the key is there already
+    hold = TAKES[kind](client, key)
+    found = HOLDERS[kind](other, key)
+    assert found is not None
+    assert (found.session, found.fence) == (hold.session, hold.fence)
+    assert found.since_index == hold.fence
+    operator.put(f"{key}/beside", b"")
+    assert HOLDERS[kind](other, key) == found
+
+
+@pytest.mark.parametrize("kind", TAKES)
+def test_the_release_of_what_an_operator_has_deleted_says_that_it_was_lost(
+    client: Client, operator: Operator, key: str, kind: str
+) -> None:
+    hold = TAKES[kind](client, key)
+    operator.delete(hold.key)  # before it is watched
+    assert hold.release() is ReleaseOutcome.ALREADY_LOST
+    assert hold.reason is LossReason.KEY_DELETED
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "permit"])
+def test_a_session_that_stood_for_one_hold_ends_with_its_loss(
+    client: Client, operator: Operator, key: str, kind: str
+) -> None:
+    hold = TAKES[kind](client, key)
+    operator.delete(hold.key)
+    assert hold.lost.wait(SOON)
+    eventually(lambda: not operator.exists(hold.session), within=SOON)
+
+
+def test_a_partition_that_an_operator_takes_away_is_owned_again_at_once(
+    client: Client, operator: Operator, key: str
+) -> None:
+    owned: list[Any] = []
+    with (
+        Group(client, key) as group,
+        Partitioner(group, ["a"], settle=0.0, on_acquired=lambda _, hold: owned.append(hold)) as partitioner,
+    ):
+        first = eventually(lambda: owned[0] if owned else None)
+        operator.put(first.key, b"", release=first.session)
+        second = eventually(lambda: owned[1] if len(owned) > 1 else None, within=SOON)
+        assert second.fence > first.fence
+        found = partitioner.owners()["a"]
+        assert found is not None
+        assert (found.session, found.fence, found.since_index) == (
+            second.session,
+            second.fence,
+            second.fence,
+        )
+
+
+TIMEOUT: Final = 0.4
+
+
+@pytest.mark.parametrize("kind", ["lock", "multi", "read", "write", "permit"])
+def test_an_acquire_ends_in_time_while_its_session_is_not_answered(
+    proxy: FaultProxy, client: Client, key: str, kind: str
+) -> None:
+    locks: dict[str, Any] = {
+        "lock": Lock(client, key),
+        "multi": MultiLock(client, [f"{key}/a", f"{key}/b"]),
+        "read": ReadWriteLock(client, key, session=SPEC).read,
+        "write": ReadWriteLock(client, key, session=SPEC).write,
+        "permit": Semaphore(client, key, 1),
+    }
+    proxy.add(Fault(lose=Lose.TIME, method="PUT", path="/v1/session/create", times=1_000))
+    with stalls() as measured:
+        began = time.monotonic()
+        with pytest.raises((AcquireTimeout, ConsulCoordError)):
+            locks[kind].acquire(timeout=TIMEOUT)
+        took = time.monotonic() - began
+    assert took < TIMEOUT + 1.0 + measured.slack
