@@ -90,9 +90,11 @@ def test_a_partition_that_an_operator_takes_away_is_owned_again_at_once(
         Group(client, key) as group,
         Partitioner(group, ["a"], settle=0.0, on_acquired=lambda _, hold: owned.append(hold)) as partitioner,
     ):
-        first = eventually(lambda: owned[0] if owned else None)
+        eventually(lambda: owned)
+        first = owned[0]
         operator.put(first.key, b"", release=first.session)
-        second = eventually(lambda: owned[1] if len(owned) > 1 else None, within=SOON)
+        eventually(lambda: len(owned) > 1, within=SOON)
+        second = owned[1]
         assert second.fence > first.fence
         found = partitioner.owners()["a"]
         assert found is not None

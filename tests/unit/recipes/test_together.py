@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.http.messages import Request, Response
+    from consul_coord.recipes.watch.places import Watched
 
 
 @pytest.mark.parametrize(
@@ -120,9 +121,9 @@ def test_a_follower_that_ends_is_forgotten_at_once(folder: Folder) -> None:
 class Held:
     """The key of a hold, of which readings are noted."""
 
-    directory = None
+    directory: str | None = None
     is_member = True
-    along = ()
+    along: tuple[Watched, ...] = ()
     index = 7
 
     def __init__(self, key: str) -> None:
@@ -131,7 +132,7 @@ class Held:
         self.kept: Any = None
         self.readings: list[int] = []
 
-    async def seen(self, _io: object, result: Any, *, consistent: bool) -> None:
+    async def seen(self, io: object, result: Any, /, *, consistent: bool) -> None:
         assert not consistent, "it was read beside others"
         self.readings.append(result.value.modify_index)
 
@@ -169,15 +170,13 @@ class Server(FakeIO):
 def watched(io: Server, *held: Held) -> None:
     """Have holds watched until they are over."""
 
-    async def longest(_io: object, *, until: Signal | None) -> float:
+    async def longest(io: object, /, *, until: Signal | None) -> float:
         return 600.0
 
     together = Together(io, longest, timeout=10.0)
     for each in held:
         together.watch(each)
-    io.expect(
-        "PUT", "/v1/txn", *[lambda _: txn_done(*(entry(each.key, index=io.index) for each in held))] * 9
-    )
+    io.expect("PUT", "/v1/txn", *[io.look] * 9)
     io.run_spawned("changes of groups")
 
 
