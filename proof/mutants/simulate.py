@@ -20,6 +20,8 @@ from consul_coord import AsyncLeaderElection, AsyncLock, AsyncSemaphore, Session
 from consul_coord.testing import Rehearsal, Simulation, SimulationFailed
 from consul_coord.testing.simulation.plan import (
     draw,
+    draw_calm,
+    draw_hiccups,
     draw_with_agents,
     draw_with_limit,
     draw_with_members,
@@ -63,6 +65,8 @@ PROGRAMS: dict[str, Callable[[Stage], Awaitable[None]]] = {
 }
 WORLDS: dict[str, tuple[Callable[[int], Plan] | None, int]] = {
     "drawn": (draw, 600),
+    "calm": (draw_calm, 100),
+    "hiccups": (draw_hiccups, 100),
     "agents": (draw_with_agents, 30),
     "limit": (draw_with_limit, 30),
     "members": (draw_with_members, 100),

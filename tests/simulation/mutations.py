@@ -26,6 +26,7 @@ from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend import attempt
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import Attempt
 from consul_coord.recipes.contend.pooled import PooledAttempt
@@ -62,6 +63,7 @@ from consul_coord.testing.simulation.plan import (
     SCENES,
     Pool,
     draw,
+    draw_calm,
     draw_with_agents,
     draw_with_limit,
     draw_with_members,
@@ -987,6 +989,53 @@ MUTATIONS = (
         breaks="connections",
         within=10,
         drawn=draw_with_limit,
+    ),
+    Mutation(
+        "a lease is given up at the first renewal that fails",
+        session,
+        "keep",
+        "failures += 1",
+        "failures += 1; sessions.end(kept, LossReason.EXPIRED)",
+        breaks="cause",
+        within=20,
+    ),
+    Mutation(
+        "a renewal that is under way is taken for an outage",
+        session,
+        "keep",
+        "kept.begin_renewal()",
+        'kept.begin_renewal(); _report_failure(io, sessions, kept, ConsulCoordError("none"))',
+        breaks="cause",
+        within=20,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "half of a time limit is enough",
+        attempt,
+        "deadline_of",
+        "_validate.patience(timeout)",
+        "_validate.patience(timeout) / 2",
+        breaks="answers",
+        within=20,
+    ),
+    Mutation(
+        "a loss is no event",
+        Holds,
+        "ended",
+        "self._host.emit(self._news_of(hold, reason))",
+        "pass",
+        breaks="told",
+        within=20,
+    ),
+    Mutation(
+        "a holder is asked about thrice",
+        asking,
+        "verify",
+        "in hold.kind.watches(hold):",
+        "in (*hold.kind.watches(hold),) * 3:",
+        breaks="cost",
+        within=20,
+        drawn=draw_calm,
     ),
 )
 """All of them."""

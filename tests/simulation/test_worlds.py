@@ -1,5 +1,5 @@
 """Worlds of the simulator with runs of their own: several agents, a limit on connections, shared partitions,
-read-write locks.
+read-write locks, worlds where all is well, and worlds where each request fails once.
 
 The rules of each have faults planted against them in ``mutations``.
 """
@@ -14,6 +14,8 @@ import pytest
 from consul_coord.recipes.group import follow
 from consul_coord.testing import Simulation
 from consul_coord.testing.simulation.plan import (
+    draw_calm,
+    draw_hiccups,
     draw_with_agents,
     draw_with_limit,
     draw_with_members,
@@ -41,6 +43,18 @@ class World(NamedTuple):
 
 
 WORLDS = {
+    "calm": World(
+        draw_calm,
+        12,
+        300,
+        ("chaos: deregister node", "lost: key_deleted", "handed over", "job done", "partition acquired"),
+    ),
+    "hiccups": World(
+        draw_hiccups,
+        12,
+        300,
+        ("adopted", "jeopardy survived", "timed out: unreachable", "chaos: old leader", "lost reply on take"),
+    ),
     "agents": World(
         draw_with_agents,
         range(3, 6),

@@ -21,6 +21,7 @@ from consul_coord.errors import (
 )
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
+from consul_coord.models import LeaderInfo
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import election, leader
 from consul_coord.recipes.election.leadership import told_as_leadership
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from consul_coord.io import IO
-    from consul_coord.models import LeaderInfo, LossReason
+    from consul_coord.models import LossReason
     from consul_coord.recipes.election.election import Candidacy
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.driver import SimIO
@@ -81,6 +82,9 @@ class CandidateUser(Holder):
         if self._plan.priority_delay:
             process.modest.add(key)
 
+    put_takes = 2
+    """The value, and the leader's note."""
+
     # -- callbacks
 
     def elected(self) -> None:
@@ -127,6 +131,7 @@ class CandidateUser(Holder):
     ) -> bool:
         """Be a candidate until ``lead`` says that it is enough; returns whether it ever led."""
         core = self.process.core
+        self._office.look_back()
         office = self._office = Office(self)
         plan = replace(self._plan, on_elected=office.elected, on_lost=office.lost)
         candidacy = election.Candidacy(core, plan, self._lock, SimCalls(self.process.host), keeps=self)
@@ -148,7 +153,9 @@ class CandidateUser(Holder):
                     continue
                 except AcquireCancelled:
                     break
+                began = self.judge.now
                 led = await lead(io, candidacy, hold)
+                office.look_at(hold.fence, since=began)
         finally:
             if self._sighting is not None:
                 promises.follows_no_more(self._sighting)
@@ -162,6 +169,7 @@ class CandidateUser(Holder):
                 finally:
                     promises.ended(call)
                 office.stopped = io.now()
+                office.stopped_at = self.judge.now
                 if not led:
                     self.judge.record(self.process.name, "gave_up", actor=self.actor, key=self.key)
         return led
@@ -198,7 +206,10 @@ class CandidateUser(Holder):
             case 1:
                 await self.call(io, lambda io: self._hand_over(io, candidacy, hold))
             case 2:
-                await self.call(io, lambda io: leader.leader(io, self.process.core, self.key))
+                since, ask = self.judge.now, partial(leader.leader, client=self.process.core, key=self.key)
+                info = await self.call(io, ask, what="asks who leads", most=2)
+                if info is None or isinstance(info, LeaderInfo):
+                    self.judge.answers.led(self.key, info, since=since)
             case _:
                 pass
 
@@ -236,8 +247,29 @@ class Office:
     def __init__(self, user: CandidateUser) -> None:
         self._user = user
         self._held = False
+        self.terms: set[int] = set()
+        """Those that ``on_elected`` was called with."""
+        self.stopped_at = math.inf
+        """The true time of that."""
         self.stopped = math.inf
         """When its stop returned, by the process's clock."""
+
+    def look_at(self, term: int, *, since: float) -> None:
+        """Judge the callback for a term that its user has known of since then."""
+        if term not in self.terms and self._is_overdue(since):
+            text = f"{self._user.process.name} leads in term {term}, and was not called back"
+            self._user.judge.convict("callbacks", text)
+
+    def look_back(self) -> None:
+        """Judge whether the end of each leadership was reported, some time after the stop."""
+        if self._held and self._is_overdue(self.stopped_at):
+            text = f"{self._user.process.name} has stopped, and was not called back at its leadership's end"
+            self._user.judge.convict("callbacks", text)
+
+    def _is_overdue(self, since: float) -> bool:
+        process, judge = self._user.process, self._user.judge
+        is_free = process.able and not process.core.closing.is_set() and process.awake_since < since
+        return is_free and judge.now > since + 10 * CALLED_WITHIN
 
     def elected(self, candidacy: Candidacy, hold: Grant) -> None:  # noqa: ARG002 - as ElectionPlan has it
         """Judge news of an election."""
@@ -248,6 +280,7 @@ class Office:
         if process.clock.now() > self.stopped + CALLED_WITHIN and not process.awake_since:
             user.judge.convict("callbacks", f"{process.name} heard of an election after it had stopped")
         self._held = True
+        self.terms.add(hold.fence)
         user.elected()
 
     def lost(self, reason: LossReason) -> None:

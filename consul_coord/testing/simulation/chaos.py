@@ -294,7 +294,7 @@ class Chaos:
         for session in cluster.sessions():
             self._end_early(session)
         cluster.deregister()
-        if self._rng.chance(0.7):
+        if not self._world.plan.calm and self._rng.chance(0.7):
             self._cut()  # as when autopilot removes a node that nobody reaches: its clients do not hear of it
 
     def _end_early(self, session: SessionRecord) -> None:

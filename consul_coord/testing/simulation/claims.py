@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
+    from consul_coord.models import LossReason
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.process import Process
 
@@ -28,6 +29,7 @@ class Claim:
         "gone_since",
         "lease",
         "left",
+        "limits",
         "of",
         "others",
         "process",
@@ -37,6 +39,7 @@ class Claim:
         "session_ended",
         "stands",
         "told",
+        "was_gone",
     )
 
     def __init__(
@@ -67,6 +70,10 @@ class Claim:
         """The other claims of the same hold: the other keys of a lock of several, or the other slots."""
         self.gone_since: float | None = None
         """When the server was first seen not to have it any more."""
+        self.was_gone = False
+        """Whether the server was ever seen not to have it."""
+        self.limits: dict[LossReason, float] = {}
+        """Until when it may last, by its process's clock, as its user has said."""
         self.found_lost: float | None = None
         """When its loss was first seen from outside."""
 

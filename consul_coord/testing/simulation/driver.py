@@ -164,6 +164,7 @@ class SimIO(HostedIO):
         if deadline <= self.now():
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
+        self.task.sent += 1
         if (agents := self._process.agents) is not None:
             return await agents.send(Way(self), request, timeout=deadline - self.now())
         if (engine := self._process.engine) is not None:
@@ -175,6 +176,7 @@ class SimIO(HostedIO):
         self, request: Request, *, until: Signal | None = None, deadline: float | None = None
     ) -> Response | None:
         """Exchange one blocking query for its reply; None when ``until`` or ``deadline`` came first."""
+        self.task.sent += 1
         timeout = read_timeout(request.hold_open)
         try:
             if (agents := self._process.agents) is not None:

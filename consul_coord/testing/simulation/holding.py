@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from abc import ABC, abstractmethod
 from functools import partial
@@ -29,7 +30,7 @@ from consul_coord.errors import (
 from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import send_once
-from consul_coord.models import ReleaseOutcome, TxnOp
+from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
 from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import OVERDUE
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from consul_coord.io import IO
-    from consul_coord.models import LossReason
     from consul_coord.recipes.contend.recipe import Recipe
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.session.keeping import KeptSession
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 RELEASED = ReleaseOutcome.RELEASED
 STUCK_FOR = 8.0
 """Seconds for which a user that is stuck goes on, at most, after his hold has ended."""
+FAILED = object()
+"""The answer to a call that was refused."""
 FORGETFUL = 0.05
 """Of so many rounds the hold is dropped without a release."""
 FORGOTTEN_WITHIN = 15.0
@@ -77,6 +79,9 @@ class Holder:
         self.chance = Dice(process.seed, f"{process.name} {actor} is stuck")
         self.lingering = process.lingering
 
+    put_takes = 1
+    """Requests of a write of its value."""
+
     async def work(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Use a hold for a while, or until it is over."""
         until = io.now() + self._duration(hold)
@@ -88,20 +93,28 @@ class Holder:
         finally:
             self.judge.write(claim)
 
-    def limit(self, hold: Grant) -> None:
+    def limit(self, hold: Grant, claim: Claim) -> None:
         """Give a hold an end in advance, perhaps, as ``acquire`` does, or by a promise."""
         holds, part = self.process.core.holds, self.process.stuck
         if self.healed() or not self.chance.chance(part):
             return
+        now = self.process.host.now()
         if self.chance.chance(0.5):
-            holds.limit(hold, self.chance.uniform(0.01, 3.0))
-        elif hold.is_held(self.process.host.now()):
-            holds.beat(hold, self.chance.uniform(0.5, 3.0))
-            self.process.alarm(self.process.clock.now() + 0.3, partial(self._beat_again, hold))
+            seconds = self.chance.uniform(0.01, 3.0)
+            claim.limits[LossReason.MAX_HOLD] = now + seconds
+            holds.limit(hold, seconds)
+        elif hold.is_held(now):
+            seconds = self.chance.uniform(0.5, 3.0)
+            claim.limits[LossReason.STALLED] = now + seconds
+            holds.beat(hold, seconds)
+            self.process.alarm(self.process.clock.now() + 0.3, partial(self._beat_again, hold, claim))
 
-    def _beat_again(self, hold: Grant) -> None:
-        if hold.is_held(self.process.host.now()):
-            self.process.core.holds.beat(hold, self.chance.uniform(0.01, 3.0))
+    def _beat_again(self, hold: Grant, claim: Claim) -> None:
+        now = self.process.host.now()
+        if hold.is_held(now):
+            seconds = self.chance.uniform(0.01, 3.0)
+            claim.limits[LossReason.STALLED] = now + seconds
+            self.process.core.holds.beat(hold, seconds)
 
     async def be_stuck(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Go on for a while after the end of a hold that has lasted too long."""
@@ -119,12 +132,17 @@ class Holder:
             if not hold.ended:
                 self.judge.tell(one, "released")
         holds, what = self.process.core.holds, f"releases {hold.key}"
-        outcome = await self.call(io, lambda io: release(io, holds, hold), what=what, within=RELEASED_WITHIN)
+        began = self.judge.now
+        outcome = await self.call(
+            io, lambda io: release(io, holds, hold), what=what, within=RELEASED_WITHIN, most=2
+        )
         if outcome is RELEASED:
             self.judge.released(claim)
+        else:
+            self.judge.answers.not_released(claim, outcome, since=began)
         self.judge.write(claim)
         if self.rng.chance(0.3):
-            await self._guarded(io, hold)
+            await self._guarded(io, hold, None)
 
     def _duration(self, hold: Grant) -> float:
         if self.rng.chance(0.2 if self.lingering else 0.6):
@@ -140,19 +158,38 @@ class Holder:
         self.judge.write(claim)
         match self.rng.randrange(6):
             case 0:
-                await self._guarded(io, hold)
+                await self._guarded(io, hold, claim)
             case 1:
-                await self.call(io, lambda io: self.put(io, hold, self.rng.randbytes(2).hex().encode()))
+                put = partial(self.put, hold=hold, value=self.rng.randbytes(2).hex().encode())
+                await self.call(
+                    io,
+                    put,
+                    what=f"puts {hold.key}",
+                    within=self.put_takes * core.timeout,
+                    claim=claim,
+                    most=self.put_takes,
+                )
             case 2:
                 began = self.judge.now
                 verify = partial(hold_ops.verify, sessions=core.sessions, hold=hold)
-                if await self.call(io, verify, what=f"verifies {hold.key}", within=core.timeout):
+                what = f"verifies {hold.key}"
+                most = 1 + len(claim.whole)
+                if (
+                    await self.call(io, verify, what=what, within=core.timeout, claim=claim, most=most)
+                    is True
+                ):
                     self.judge.verified(claim, since=began)
             case 3:
                 seconds = self.rng.uniform(0.0, hold.lease.longest)
                 if seconds < hold.limited_until - io.now():
+                    began, what = self.judge.now, f"ensures {hold.key}"
                     ensure = partial(self.ensure, hold=hold, seconds=seconds)
-                    await self.call(io, ensure, what=f"ensures {hold.key}", within=core.timeout)
+                    most = len(claim.whole)
+                    found = await self.call(
+                        io, ensure, what=what, within=core.timeout, claim=claim, most=most
+                    )
+                    if found is not FAILED:
+                        self.judge.answers.ensured(claim, seconds, since=began)
             case _:
                 pass
 
@@ -164,14 +201,14 @@ class Holder:
         """Make sure of some of the lease."""
         await hold_ops.ensure(io, self.process.core.sessions, hold, seconds=seconds)
 
-    async def _guarded(self, io: SimIO, hold: Grant) -> None:
+    async def _guarded(self, io: SimIO, hold: Grant, claim: Claim | None) -> None:
         write = TxnOp.set(GUARDED + hold.key, str(hold.fence))
 
         async def send(io: IO) -> None:
             call = kv.txn(*hold.guard(), write)
             await send_once(io, call, deadline=io.now() + self.process.core.timeout)
 
-        await self.call(io, send)
+        await self.call(io, send, what=f"writes under {hold.key}'s guard", claim=claim, most=1)
 
     async def call(
         self,
@@ -180,23 +217,28 @@ class Holder:
         *,
         what: str = "",
         within: float | None = None,
+        claim: Claim | None = None,
+        most: float = math.inf,
     ) -> object:
-        """Do something with a hold, and return what came of it: None if it is lost, or the agent unable.
+        """Do something with a hold, and return what came of it: FAILED if it is lost, or the agent unable.
 
-        ``what`` it is, and the seconds ``within`` which it has to end.
+        ``what`` it is, and the seconds ``within`` which it has to end. ``claim``: the hold that it needs.
+        ``most``: the requests that it takes, where nothing goes wrong.
         """
-        promises = self.judge.promises
+        promises, began, before = self.judge.promises, self.judge.now, io.task.sent
         pending = promises.called(self.process, what, within)
         try:
-            return await self.process.call(io.task, program, closing=True)
-        except (LockLost, TxnFailed, PermissionDenied):
-            pass
+            found = await self.process.call(io.task, program, closing=True)
+            self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most)
         except ConsulCoordError as error:
-            if not retryable(error):
+            if not (retryable(error) or isinstance(error, LockLost | TxnFailed | PermissionDenied)):
                 raise
+            if claim is not None:
+                self.judge.answers.refused(claim, what, error, since=began)
+            return FAILED
         finally:
             promises.ended(pending)
-        return None
+        return found
 
 
 class User(Holder, ABC):
@@ -272,6 +314,8 @@ class User(Holder, ABC):
                 finally:
                     if not forgetful:
                         await self.give_back(io, hold, claim)
+                    for one in claim.whole:
+                        one.left = True
         except Cancelled:
             io.task.uncancel()
             self.judge.see("task cancelled")
@@ -302,6 +346,7 @@ class User(Holder, ABC):
                 self.process.struck_at = self.judge.now
             elif self._call is not None:
                 self._call.cancel()
+            self.process.cancelled[what.name] = io.now()
             attack()
 
         return self.process.alarm(io.now() + self.rng.uniform(0.0, delay), strike)
@@ -319,6 +364,7 @@ class User(Holder, ABC):
         # A try takes no longer than one request may.
         limit_of_call = process.core.timeout if timeout == 0 else timeout
         call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
+        began, before, index = io.now(), io.task.sent, self.judge.cluster.state.store.raft_index
         try:
             try:
                 handle = await process.call(
@@ -327,10 +373,20 @@ class User(Holder, ABC):
             finally:
                 self.judge.promises.ended(call)
             what.owners.keep(io.owner(), handle)
+            self.judge.answers.paid_for_waiting(
+                process,
+                f"acquires {of}",
+                sent=io.task.sent - before,
+                writes=self.judge.cluster.state.store.raft_index - index,
+                took=io.now() - began,
+            )
         except AcquireTimeout as error:
             self.judge.see("tried in vain" if timeout == 0 else f"timed out: {error.blocker.kind}")
             self.judge.note(name, f"timed out: {error.blocker.kind}")
+            answers, took = self.judge.answers, io.now() - began
+            answers.timed_out(process, self.claimed(of), error, took=took, timeout=timeout or 0.0)
         except AcquireCancelled:
+            self.judge.answers.cancelled(process, what.name, took=io.now() - began)
             self.judge.see("cancelled")
             self.judge.note(name, "was cancelled")
         except AlreadyHeld:
@@ -360,7 +416,7 @@ class User(Holder, ABC):
             for kept in hold.all_kept
         )
         claim.others = tuple(others)
-        self.limit(hold)
+        self.limit(hold, claim)
         self.process.core.holds.on_lost(hold, partial(self._told, claim, hold.kept))
         return claim
 

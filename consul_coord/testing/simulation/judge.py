@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from consul_coord import events
 from consul_coord.models import LossReason
+from consul_coord.testing.simulation.answers import Answers
 from consul_coord.testing.simulation.claims import Claim
 from consul_coord.testing.simulation.counts import Counts
 from consul_coord.testing.simulation.jobs import JobRules
@@ -54,6 +55,8 @@ Rule = Literal[
     "guard",
     "released",
     "answers",
+    "cause",
+    "cost",
     "pace",
     "rest",
     "sight",
@@ -115,6 +118,7 @@ class Judge:
         """The subject of a reaper's task."""
         self.healed_at: float | None = None
         self.promises = Promises(self, plan)
+        self.answers = Answers(self, plan)
         self.quiet_at = float("inf")
         """From when on nothing that went wrong before can still be felt."""
         self.ttl = plan.spec.ttl or 0.0
@@ -123,6 +127,8 @@ class Judge:
         """The rules of connections, where the agent has a limit."""
         self.gentle = plan.gentle
         """Whether who could be served must be, also while things go wrong."""
+        self.calm = plan.calm
+        """Whether nothing goes wrong but what operators do."""
         self.skew = plan.skew
         self.bounded = plan.bounded
         """Whether all clocks run at rates within the stated bound."""
@@ -308,6 +314,7 @@ class Judge:
     def reported(self, process: Process, event: Event) -> None:
         """Take note of what a client reports."""
         self.note(process.name, _Described(event))
+        self.answers.reported(process, event)
         match event:
             case events.Lost(reason=reason):
                 self.see(f"lost: {reason}")

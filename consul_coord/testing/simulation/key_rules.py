@@ -162,6 +162,10 @@ class KeyRules(Rules):
         """Return whether the session has the key."""
         return self.cluster.holder(self.name) == claim.session
 
+    def holders(self) -> frozenset[str]:
+        """Return the session that has the key, an empty one if none has."""
+        return frozenset({self.cluster.holder(self.name)})
+
     def check_belief(self, believed: list[Claim]) -> None:
         """Judge which processes rely on a hold at this moment."""
         if len(believed) > 1:

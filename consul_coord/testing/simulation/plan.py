@@ -155,6 +155,8 @@ class Plan:
     """Ways to the servers, of which one at a time is gone or silent; with a stray one among several."""
     connections: int = 0
     """The agent's limit on connections from the processes, which are one address; 0 for no limit."""
+    calm: bool = False
+    """Whether nothing goes wrong but what operators do: all is as quick and as cheap as documented then."""
     office: Literal["", "heirs", "short"] = ""
     """The kind of leaders: all hand over, or all lead for a moment, with many of low priority."""
 
@@ -167,7 +169,7 @@ class Plan:
     @property
     def gentle(self) -> bool:
         """Whether so little goes wrong that who could be served must be, also while it does."""
-        return bool(self.office) or (self.once and self.lingering)
+        return bool(self.office) or self.calm or (self.once and self.lingering)
 
     @property
     def bounded(self) -> bool:
@@ -423,6 +425,70 @@ def draw_with_rwlocks(seed: int) -> Plan:
         foreign=0,
         users=max(2, plan.users),
         chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
+    )
+
+
+def draw_calm(seed: int) -> Plan:
+    """Return a run with several recipes at once, in which nothing goes wrong but what operators do."""
+    rng = Dice(seed, "calm")
+    acts = rng.choice(({}, {}, {"release key": 4.0, "delete key": 6.0}, {"destroy session": 5.0}))
+    spec = SessionSpec(ttl=8.0, lock_delay=8.0)
+    if rng.chance(0.4):
+        # Its sessions go on when the agent's own node leaves.
+        spec = SessionSpec(ttl=8.0, node="locks", register_node=True)
+        acts = {**acts, "deregister node": 6.0}
+    return replace(
+        _several_recipes(seed, rng),
+        calm=True,
+        fates={},
+        hot=frozenset(),
+        chaos=acts,
+        chaos_seconds=rng.uniform(10.0, 20.0),
+        spec=spec,
+        ttl_factor=1.0,
+        lingering=rng.chance(0.3),
+        spurious=False,
+        skew=rng.choice((0.0, SAFE_SKEW)),
+    )
+
+
+def draw_hiccups(seed: int) -> Plan:
+    """Return a run with several recipes at once, in which each request fails once, and nothing else does."""
+    rng = Dice(seed, "hiccups")
+    broken = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
+    return replace(
+        _several_recipes(seed, rng),
+        fates=dict.fromkeys(rng.sample(broken, 2), 0.0),
+        hot=frozenset(SHAPES),
+        once=True,
+        lingering=True,
+        chaos={"old leader": 4.0} if rng.chance(0.5) else {},
+        chaos_seconds=rng.uniform(10.0, 20.0),
+        spec=SessionSpec(ttl=8.0, lock_delay=8.0),
+        ttl_factor=1.0,
+        spurious=False,
+        skew=0.0,
+    )
+
+
+def _several_recipes(seed: int, rng: Dice) -> Plan:
+    """Return a plan with two kinds of recipes and few participants."""
+    kinds = rng.sample(("locks", "semaphore", "election", "job", "read-write lock", "group"), 2)
+    several = "locks" in kinds and rng.chance(0.3)
+    return replace(
+        _mixed(seed, Dice(seed, "plan")),
+        processes=rng.choice((2, 2, 3)),
+        users=2,
+        keys=_TWO_KEYS[: 1 + several] if "locks" in kinds else (),
+        several=several,
+        pools=(Pool("pool/a", rng.choice((1, 2))),) if "semaphore" in kinds else (),
+        permits=rng.chance(0.5),
+        elections=("lead/a",) if "election" in kinds else (),
+        jobs=("job/a",) if "job" in kinds else (),
+        rwlocks=("jobs/rw",) if "read-write lock" in kinds else (),
+        sharing=Sharing("group/a", ("0", "1")) if "group" in kinds else None,
+        foreign=0,
+        timeout=10.0,
     )
 
 

@@ -78,6 +78,8 @@ class Process:
         """Whether its client was closed, and has nothing to do any more."""
         self.awake_since = 0.0
         """True time since which it has not stood still."""
+        self.cancelled: dict[str, float] = {}
+        """When waiting calls for something were cancelled last, by its clock."""
         self.struck_at = -math.inf
         """When a Ctrl-C has struck it last."""
         self.slept = 0.0

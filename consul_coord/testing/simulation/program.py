@@ -83,6 +83,8 @@ class SimTask:
         self.runner = runner
         self.name = name
         self.done = Signal()
+        self.sent = 0
+        """How many requests it has sent."""
         self.shields = 0
         """How many clean-ups are under way, one within the other."""
         self.parked_at: Wakeup | None = None

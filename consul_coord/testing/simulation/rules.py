@@ -20,6 +20,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ TOLD_AFTER_SLEEP = 1.1
 renewal is under way, which takes a part of the lease at most."""
 TAKEN_WITHIN = 2.5
 """Seconds for which something free may be left to somebody who waits, when nothing goes wrong."""
+TAKEN_CALMLY = 1.2
+"""The same where nothing goes wrong but what operators do."""
 TAKEN_AT_THE_LIMIT = 10.0
 """The same at an agent's limit on connections: each step of a take waits for a query or for a connection."""
 
@@ -63,6 +66,10 @@ class Rules(ABC):
         self._stuck: dict[Claim, float] = {}
         """Those that have lasted too long, and until when nobody else may get what they had."""
         self._by_fence: dict[int, Claim] = {}
+        self._holders: frozenset[str] = frozenset({""})
+        """The sessions that have it, as of the last write; with an empty one if it can be had."""
+        self._had: dict[str, float] = {}
+        """Until when each of the others had it."""
         self._free_since: float | None = None
         self._register: tuple[int, Claim | None] = (0, None)
         """The resource that takes no fence lower than the last one, and who wrote it last."""
@@ -102,9 +109,21 @@ class Rules(ABC):
     def stands(self, claim: Claim) -> bool:
         """Return whether the server has what a claim is about."""
 
+    def surely_stands(self, claim: Claim) -> bool:
+        """Return whether nobody could think that a claim is over."""
+        return self.stands(claim)
+
     def seldom(self, claim: Claim) -> float:  # noqa: ARG002 - for slots
         """Return for how many seconds a holder need not look at what a claim lacks."""
         return 0.0
+
+    @abstractmethod
+    def holders(self) -> frozenset[str]:
+        """Return the sessions that have it on the server, with an empty one if another could."""
+
+    def held_since(self, session: str, since: float) -> bool:
+        """Return whether a session has had it at some time since then."""
+        return session in self._holders or self._had.get(session, -math.inf) >= since
 
     @abstractmethod
     def check_belief(self, believed: list[Claim]) -> None:
@@ -180,6 +199,8 @@ class Rules(ABC):
             self.judge.convict("told", f"the loss of {claim} was reported twice")
         if claim.believed():
             self.judge.convict("told", f"the loss of {claim} was reported, and it is relied on")
+        if (hold := claim.reference()) is not None:
+            self.judge.answers.expect(claim.process, "lost", hold)
         claim.told = True
 
     def stuck(self, claim: Claim, lock_delay: float) -> None:
@@ -227,8 +248,15 @@ class Rules(ABC):
         if written:
             self._check_stuck()
             self.check_queue()
+            self._look_at_holders()
         if self.judge.healed_at is not None or self.judge.gentle:
             self._check_taken()
+
+    def _look_at_holders(self) -> None:
+        holders = self.holders()
+        for session in self._holders - holders:
+            self._had[session] = self.judge.now
+        self._holders = holders
 
     def _check_claims(self, *, written: bool) -> None:
         over = [claim for claim in self.claims if self._is_over(claim)]
@@ -237,6 +265,7 @@ class Rules(ABC):
         for claim in self.claims:
             if written:
                 claim.stands = self.stands(claim)
+                claim.was_gone = claim.was_gone or not self.surely_stands(claim)
             if claim.found_lost is None:
                 self.judge.promises.look_at(claim, stands=claim.stands, seldom=self.seldom(claim))
         if not self.judge.bounded:
@@ -270,6 +299,7 @@ class Rules(ABC):
             if not hold.lost.is_set():
                 return True
             claim.found_lost = now
+            self.judge.answers.lost(claim, hold)
         elif process.able:
             asleep = TOLD_AFTER_SLEEP + claim.lease.longest / TRIES_PER_LEASE
             slack = self.judge.stretch * asleep if process.slept else TOLD_WITHIN
@@ -286,7 +316,8 @@ class Rules(ABC):
             return
         self._free_since = now if self._free_since is None else self._free_since
         since = max(self._free_since, self._undisturbed_since(who))
-        within = self.taken_within if self.judge.room is None else TAKEN_AT_THE_LIMIT
+        calmly = TAKEN_CALMLY if self.judge.calm else self.taken_within
+        within = calmly if self.judge.room is None else TAKEN_AT_THE_LIMIT
         if now > since + within * self.judge.stretch:
             self.judge.convict(
                 "progress", f"{self.name} is free for {now - since:.1f} s, and {short(who)} waits for it"

@@ -73,6 +73,10 @@ class RwRules(Rules):
         """Return whether the claim's contender stands."""
         return self.has_now(claim.session, claim.fence)
 
+    def holders(self) -> frozenset[str]:
+        """Return all sessions that stand in the queue."""
+        return frozenset(place.name for place in self._places)
+
     def granted(self, claim: Claim) -> None:
         """Judge a new claim."""
         super().granted(claim)

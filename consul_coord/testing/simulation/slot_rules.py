@@ -254,6 +254,16 @@ class SlotRules(Rules):
         now = self.standing()
         return claim.session in now.live and (now.fields is None or claim.session in now.named)
 
+    def surely_stands(self, claim: Claim) -> bool:
+        """Return whether the contender is there, and a record that can be read names it."""
+        now = self.standing()
+        return claim.session in now.live and claim.session in now.named
+
+    def holders(self) -> frozenset[str]:
+        """Return the sessions that have a slot, or are still named."""
+        now = self.standing()
+        return frozenset((*now.named, *now.live))
+
     def seldom(self, claim: Claim) -> float:
         """Return how long a query lasts, unless it is the hold's own contender that is gone.
 

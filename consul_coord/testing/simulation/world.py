@@ -344,9 +344,12 @@ class World:
 
     def _resting(self) -> None:
         """Let what is not needed any more come to its end."""
-        self.advance(self.scheduler.now + self.plan.stretch * AT_REST)
-        for process in self._alive():
-            self.judge.promises.rests(process)
+        promises, half = self.judge.promises, self.plan.stretch * AT_REST / 2
+        self.advance(self.scheduler.now + half)
+        asked = {process: promises.asked(process) for process in self._alive()}
+        self.advance(self.scheduler.now + half)
+        for process, before in asked.items():
+            promises.rests(process, asked=before)
         self._free_connections()
 
     def _free_connections(self) -> None:

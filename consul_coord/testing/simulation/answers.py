@@ -1,0 +1,233 @@
+"""The answers that users get, judged by what has happened: results, errors, reasons of losses, events.
+
+Rules
+- A hold is lost only for the reason that its user is given. A lease has run out only if nothing answered its
+  renewals for that long. A session is gone, a key deleted, only if the server has seen that.
+- A call says that it could not reach the servers, or that an outage began, only if something went wrong.
+- ``AcquireTimeout`` comes when the time is over, never before. The holders that it names held while the call
+  waited.
+- ``AcquireCancelled`` comes only after a cancellation.
+- A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong.
+- A leader that is named has led while that was asked.
+- Where nothing goes wrong, a call takes no more requests than documented; one that waits, two more for each
+  write of others, and a few for each second.
+- Each loss, grant and timeout that a user learns of was an event before.
+
+Nothing here knows how the recipes do it. Where something has gone wrong for a process lately, its answers may
+say so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from consul_coord import events
+from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.recipes.hold.grant import OVERDUE
+from consul_coord.testing.simulation.promises import DRIFT, NOTICED_WITHIN
+from consul_coord.testing.simulation.trace import short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consul_coord.errors import AcquireTimeout
+    from consul_coord.events import Event
+    from consul_coord.models import LeaderInfo
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.testing.simulation.claims import Claim
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.process import Process
+
+JUST = 1e-3
+"""Seconds by which sums of times may be wrong."""
+BEFORE = 1.0
+"""Seconds for which a failure can be felt after it."""
+CLEANING = 0.2
+"""Seconds that a call may take to give up, once its time is over."""
+EARLY = 0.06
+"""Seconds before the end of a lease at which no renewal could be answered in time any more."""
+ACQUIRE = 3
+"""Requests of an acquire that need not wait: one, two in a queue, and one for a new session."""
+OWN = 1
+"""Writes of its own that are no reason for further requests."""
+AT_ONCE = 0.1
+"""Seconds after which a call has waited."""
+_NODE = frozenset({"deregister node", "check critical", "check flapping", "permission revoked", "crowd"})
+"""The faults by which the servers refuse what they would do otherwise."""
+_LOST_ELSEWHERE = frozenset(
+    {LossReason.RELEASED_BY_OTHER, LossReason.KEY_DELETED, LossReason.TAKEN_OVER, LossReason.SLOT_REMOVED}
+)
+
+
+class Answers:
+    """The judge of results, errors and reasons."""
+
+    def __init__(self, judge: Judge, plan: Plan) -> None:
+        self._judge = judge
+        self._serves = not (_NODE & plan.chaos.keys()) and not plan.connections
+        """Whether the servers do what they are asked, except for the faults of requests and links."""
+        self._ended = "destroy session" in plan.chaos
+        """Whether servers refuse requests now and then, as the session has just ended."""
+        self._calm = plan.calm
+        self._overwritten = bool({"overwrite", "rewrite record", "overwrite contender"} & plan.chaos.keys())
+        self._news: set[tuple[str, str, str, int]] = set()
+        """The process, kind, key and fence of each event."""
+
+    def excused(self, process: Process, *, since: float) -> bool:
+        """Return whether something has gone wrong for a process since then, or shortly before."""
+        return (
+            not self._serves
+            or self._judge.promises.troubled(process.name) >= since - BEFORE
+            or process.awake_since >= since - BEFORE
+            or process.core.closing.is_set()
+        )
+
+    # -- losses
+
+    def lost(self, claim: Claim, hold: Grant) -> None:
+        """Judge the reason of a loss, when it is first seen."""
+        reason, now = hold.reason, claim.process.clock.now()
+        if reason is None:
+            return
+        claims = [
+            one for rules in self._judge.rules.values() for one in rules.claims if one.reference() is hold
+        ]
+        if reason is LossReason.EXPIRED:
+            self._expired(claim, claims)
+        elif reason is LossReason.SESSION_GONE:
+            if all(self._judge.cluster.lives(one.session) for one in claims):
+                self._judge.convict("cause", f"{claim} was lost, as its session is gone, and it lives")
+        elif reason in _LOST_ELSEWHERE:
+            if all(map(self._stood, claims)):
+                self._judge.convict("cause", f"{claim} was lost as {reason}, and the server has it")
+        elif reason in OVERDUE:
+            until = claim.limits.get(reason, now)
+            if now < until - JUST:
+                self._judge.convict("cause", f"{claim} was lost as {reason}, {until - now:.3f} s early")
+        elif reason is LossReason.CLIENT_CLOSED and not (claim.left or claim.process.core.closing.is_set()):
+            self._judge.convict("cause", f"{claim} was lost, as its client is closed, and it is not")
+
+    def _stood(self, claim: Claim) -> bool:
+        """Return whether a claim has stood on the server from its beginning to now."""
+        return not claim.was_gone and self._judge.rules[claim.of].surely_stands(claim)
+
+    def _expired(self, claim: Claim, claims: list[Claim]) -> None:
+        judge, process = self._judge, claim.process
+        ends: list[float] = []
+        for one in claims:
+            sent_at = judge.promises.confirmed(process, one.session)
+            if sent_at is not None and judge.cluster.lives(one.session):
+                ends.append(sent_at + (1 - DRIFT) * judge.promises.horizon(one))
+        if ends and process.clock.now() < min(ends) - EARLY:
+            left = min(ends) - process.clock.now()
+            judge.convict("cause", f"{claim} expired {left:.3f} s before its lease was over")
+        longest = max(map(judge.promises.horizon, claims), default=math.inf)
+        if not self.excused(process, since=judge.now - longest * judge.stretch):
+            judge.convict("cause", f"{claim} expired, and nothing went wrong")
+
+    # -- events
+
+    def reported(self, process: Process, event: Event) -> None:
+        """Judge an event, and keep it in mind."""
+        match event:
+            case events.Lost(key=key, fence=fence):
+                self._note(process, "lost", key, fence)
+            case events.Acquired(key=key, fence=fence):
+                self._note(process, "acquired", key, fence)
+            case events.OutageBegan(error=error) | events.Jeopardy(error=error):
+                # A renewal has failed by then, whose fate was drawn when it was sent.
+                since = self._judge.now - process.core.timeout * self._judge.stretch
+                if not self.excused(process, since=since):
+                    self._judge.convict("cause", f"{process.name} reports an outage: {error}")
+            case _:
+                pass
+
+    def _note(self, process: Process, kind: str, key: str, fence: int) -> None:
+        mark = process.name, kind, key, fence
+        if mark in self._news:
+            self._judge.convict("told", f"{process.name} reports twice that {key} is {kind}, fence {fence}")
+        self._news.add(mark)
+
+    def expect(self, process: Process, kind: str, hold: Grant) -> None:
+        """Judge that something is reported that should have been an event before."""
+        if (process.name, kind, hold.key, hold.fence) not in self._news and not process.core.closing.is_set():
+            text = f"{process.name} tells its user that {hold.key} is {kind}, and had no event of that"
+            self._judge.convict("told", text)
+
+    # -- calls
+
+    def timed_out(
+        self, process: Process, names: Iterable[str], error: AcquireTimeout, *, took: float, timeout: float
+    ) -> None:
+        """Judge a call that gave up after ``took`` seconds of its process's clock."""
+        judge, blocker = self._judge, error.blocker
+        since = process.clock.true(process.clock.now() - took)
+        if took < timeout - JUST:
+            judge.convict(
+                "answers", f"{process.name} gave up {error.key} after {took:.3f} s of {timeout:.3f}"
+            )
+        late = process.awake_since >= since
+        if not (took - CLEANING <= error.waited <= took + JUST) and not late:
+            judge.convict("answers", f"{process.name} waited {took:.3f} s, and says {error.waited:.3f}")
+        if blocker.kind == "unreachable" and not (self._ended or self.excused(process, since=since)):
+            judge.convict("answers", f"{process.name} could not reach the servers, it says: {error}")
+        rules = [judge.rules[name] for name in names]
+        # One in its own process may not have noticed its loss yet.
+        asked = since - NOTICED_WITHIN - judge.promises.contact(process.name).patience()
+        for holder in blocker.holders:
+            if holder.session and not any(one.held_since(holder.session, asked) for one in rules):
+                text = f"{short(holder.session)} has {error.key}, says {process.name}, and had not"
+                judge.convict("answers", text)
+
+    def cancelled(self, process: Process, name: str, *, took: float) -> None:
+        """Judge a call that says that it was cancelled."""
+        at = process.cancelled.get(name, -math.inf)
+        since = process.clock.now() - took
+        if at < since - JUST and not process.core.closing.is_set():
+            self._judge.convict("answers", f"{process.name}'s wait for {name} ended as cancelled by nobody")
+
+    def refused(self, claim: Claim, what: str, error: Exception, *, since: float) -> None:
+        """Judge a call with a hold that failed."""
+        process = claim.process
+        if self.excused(process, since=since) or self._overwritten:
+            return
+        if all(one.believed() and self._stood(one) for one in claim.whole):
+            text = f"{process.name} {what}: {type(error).__name__}: {error}; {claim} stands"
+            self._judge.convict("answers", text)
+
+    def not_released(self, claim: Claim, outcome: object, *, since: float) -> None:
+        """Judge a release that says that it has not released."""
+        if outcome is ReleaseOutcome.UNKNOWN and not self.excused(claim.process, since=since):
+            self._judge.convict("answers", f"{claim} may be released, says its release, and all went well")
+        hold = claim.reference()
+        lost = hold is None or hold.reason is not None or not all(map(self._stood, claim.whole))
+        if outcome is ReleaseOutcome.ALREADY_LOST and not lost and not claim.limits:
+            self._judge.convict("answers", f"{claim} was lost before its release, it says, and was not")
+
+    def ensured(self, claim: Claim, seconds: float, *, since: float) -> None:
+        """Judge a call that says that so many seconds of the lease are left."""
+        process = claim.process
+        left, took = claim.lease.remaining(process.clock.now()), self._judge.now - since
+        if left < seconds - took / (1 - self._judge.skew) - JUST and not self.excused(process, since=since):
+            self._judge.convict("answers", f"{claim}: {seconds:.2f} s are sure, it says, and {left:.2f} are")
+
+    def paid(self, process: Process, what: str, *, sent: int, most: float) -> None:
+        """Judge the number of requests that a call took, where nothing goes wrong."""
+        if self._calm and sent > most:
+            text = f"{process.name} {what}: {sent} requests, where {most:.0f} are enough"
+            self._judge.convict("cost", text)
+
+    def paid_for_waiting(self, process: Process, what: str, *, sent: int, writes: int, took: float) -> None:
+        """Likewise, of a call that may have waited while others wrote so much."""
+        waited = 2 + 4 * took if took > AT_ONCE else 0
+        self.paid(process, what, sent=sent, most=ACQUIRE + 2 * max(0, writes - OWN) + waited)
+
+    def led(self, key: str, info: LeaderInfo | None, *, since: float) -> None:
+        """Judge an answer to the question who leads."""
+        rules = self._judge.keys[key]
+        if info is not None and not rules.held_since(info.session, since):
+            self._judge.convict("answers", f"{short(info.session)} leads {key}, is the answer, and did not")
+        if info is None and self._judge.cluster.holder(key) and not rules.held_since("", since):
+            self._judge.convict("answers", f"nobody leads {key}, is the answer, and somebody did")
