@@ -44,14 +44,14 @@ def check(lines: list[str]) -> None:
 
 def test_it_runs_without_consul_whatever_the_settings_and_finds_all_well() -> None:
     settings = {"CONSUL_HTTP_ADDR": "127.0.0.1:1", "CONSUL_NAMESPACE": "team", "CONSUL_HTTP_SSL": "true"}
-    with Cli("demo", env=environ(**settings)) as demo:
+    with Cli("demo", "--ttl", "4", env=environ(**settings)) as demo:
         assert demo.end() == 0
         check(demo.stdout.all())
         assert demo.stderr.all() == []
 
 
 def test_it_runs_on_a_real_agent_and_leaves_no_key(agent_address: str) -> None:
-    with Cli("demo", "--real", agent_address, "--ttl", "1", env=environ()) as demo:
+    with Cli("demo", "--real", agent_address, "--ttl", "4", env=environ()) as demo:
         assert demo.end() == 0
         check(demo.stdout.all())
     with Client(address=agent_address) as client:

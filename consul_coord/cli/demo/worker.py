@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import sys
 import threading
@@ -39,6 +40,8 @@ class Part:
         """Take the lock once, and keep it until told."""
         go_on = threading.Event()
         threading.Thread(target=_listen, args=(go_on,), daemon=True).start()
+        # What the package logs is reported below, and would stand in the middle of the demo's own lines.
+        logging.getLogger("consul_coord").addHandler(logging.NullHandler())
         _tell("started")
         spec = SessionSpec(ttl=self.ttl, lock_delay=self.lock_delay, name=self.name)
         with Client(address=self.address, session=spec, observer=_Teller()) as client:
