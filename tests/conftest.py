@@ -53,6 +53,9 @@ def pytest_configure() -> None:
             signal.signal(number, lambda *_: None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # tests interrupt themselves
+    # Each worker has an agent or several, which share the cores: that many threads each only cost time.
+    os.environ.setdefault("GOMAXPROCS", "1")
+    os.environ.setdefault("GOGC", "400")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

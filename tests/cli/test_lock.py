@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Start
 
-FAST = ("--ttl", "1", "--lock-delay", "1")
-"""A dead holder is succeeded within two seconds."""
+FAST = ("--ttl", "4", "--lock-delay", "1")
+"""A dead holder is succeeded within nine seconds, and a busy machine keeps none from renewing."""
 
 
 def test_the_command_is_told_of_its_hold_and_has_stdin_and_stdout(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from consul_coord import failover_bound
 from tests.election import ledger
 from tests.election.candidate import SPEC
+from tests.support.programs import Program
 
 if TYPE_CHECKING:
     import signal
@@ -32,7 +31,7 @@ class Fleet:
         self._folder = folder
         self._count = count
         self._started = 0
-        self._processes: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
+        self._processes: dict[int, tuple[Program, Path]] = {}
         self._ended: list[Path] = []
 
     def __enter__(self) -> Self:
@@ -42,27 +41,15 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         for process, _path in self._processes.values():
-            process.kill()
-            process.wait()
+            process.__exit__()
 
     def start(self) -> None:
         """Add a candidate."""
         self._started += 1
         path = self._folder / f"candidate-{self._started}"
         environ = {name: value for name, value in os.environ.items() if not name.startswith("CONSUL_")}
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-W",
-                "error",
-                "-m",
-                "tests.election.candidate",
-                self._address,
-                self._key,
-                str(path),
-            ],
-            env=environ,
-        )
+        words = ("-W", "error", "-m", "tests.election.candidate", self._address, self._key, str(path))
+        process = Program(words, env=environ)
         self._processes[process.pid] = process, path
 
     def send(self, pid: int, number: signal.Signals) -> None:
@@ -72,8 +59,9 @@ class Fleet:
         """End a candidate by a signal; returns its exit code. What it believed stays known."""
         process, path = self._processes.pop(pid)
         self._ended.append(path)
-        process.send_signal(number)
-        return process.wait(PATIENCE)
+        with process:
+            process.send_signal(number)
+            return process.wait(PATIENCE)
 
     def leader(self) -> tuple[int, Belief] | None:
         """Return who of the living believed last, and what."""

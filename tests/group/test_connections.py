@@ -15,7 +15,7 @@ from consul_coord import AsyncClient, AsyncGroup, Client, Group, Partitioner, Se
 from consul_coord.events import Joined, Lost
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.watch import places, together
-from tests.election.waiting import Told, until
+from tests.election.waiting import PATIENCE, Told, until
 from tests.group.seeing import Seen
 from tests.support.sites import eventually
 from tests.support.sockets import connections_to, needs_proc
@@ -32,6 +32,8 @@ MANY = 12
 TTL = 2.0
 ROUND = 0.43 * TTL
 """Seconds between two renewals of a session, at most."""
+QUIET = 0.2
+"""Seconds without a request by which a client at rest is known."""
 AFTERWARDS = 10.0
 """Seconds after which a client that was in groups has no connection any more."""
 
@@ -68,6 +70,17 @@ def many(client: Client, prefixes: list[str]) -> Iterator[tuple[list[Group], lis
         groups = [stack.enter_context(Group(client, place, id="one")) for place in prefixes]
         seen = [stack.enter_context(Seen(Group(client, place))) for place in prefixes]
         yield groups, seen
+
+
+def until_at_rest(client: Client) -> None:
+    """Wait until the looks after a change are over: then requests are further apart than this."""
+    asked, quiet_since = client.stats().requests, time.monotonic()
+    deadline = quiet_since + PATIENCE
+    while time.monotonic() < quiet_since + QUIET:
+        time.sleep(0.01)
+        if (now := client.stats().requests) != asked:
+            asked, quiet_since = now, time.monotonic()
+        assert time.monotonic() < deadline, "it goes on asking"
 
 
 def prefixes_for(prefix: str, where: str) -> list[str]:
@@ -137,12 +150,12 @@ def test_a_partitioner_adds_only_the_connections_of_its_locks(
 @pytest.mark.parametrize("where", ["together", "apart"])
 def test_a_change_is_heard_of_soon(make_client: MakeClient, prefix: str, where: str) -> None:
     """With a common folder at once, and otherwise within the round."""
-    prefixes, other = prefixes_for(prefix, where), make_client()
+    prefixes, client, other = prefixes_for(prefix, where), make_client(), make_client()
     took = []
-    with many(make_client(), prefixes) as (_, seen):
+    with many(client, prefixes) as (_, seen):
         for each in seen:
             each.until_present("one")
-        time.sleep(1.0)
+        until_at_rest(client)
         for each, place in list(zip(seen, prefixes, strict=True))[:5]:
             started = time.monotonic()
             with Group(other, place, id="other"):
@@ -167,7 +180,7 @@ def test_a_lost_member_joins_again(make_client: MakeClient, prefix: str, where: 
         groups = [
             stack.enter_context(Group(client, place, id="one")) for place in prefixes_for(prefix, where)
         ]
-        time.sleep(0.5)
+        until(lambda: len(told.seen(Joined)) == len(groups), "all have joined")
         started = time.monotonic()
         plan, session = GroupPlan(groups[1].prefix), groups[1].members()[0].session
         LOSSES[how](operator, plan.key("one"), session)
@@ -184,7 +197,7 @@ def test_a_busy_folder_does_not_cost_a_request_for_each_write(make_client: MakeC
     with many(client, [f"{prefix}/a", f"{prefix}/b", f"{prefix}/c"]) as (_, seen):
         for each in seen:
             each.until_present("one")
-        time.sleep(1.0)
+        until_at_rest(client)
         before, writes = client.stats().requests, 0
         began = time.monotonic()
         while (lasted := time.monotonic() - began) < 4.0 or writes < 200:
@@ -208,6 +221,6 @@ def test_a_watch_that_rests_for_a_while_misses_nothing(
         assert next(watch).value.all == next(kept).value.all == ()
         with Group(other, f"{prefix}/a", id="one"):
             assert [member.id for member in next(watch).value.all] == ["one"]
-            time.sleep(1.0)
-        time.sleep(1.0)
+            shared = client._runner.core.watches.together
+            until(lambda: not shared._folders, "no folder is asked for")
         assert next(watch).value.all == ()
