@@ -240,13 +240,12 @@ class Engine(ABC):
         try:
             fresh = await self._tried_out(await self._open_link(attempt, within=SOON), attempt)
         except BaseException as error:
-            hung_up = isinstance(error, ConnectFailed) and _is_hang_up(error.__cause__)
-            if isinstance(error, ConnectFailed) and not hung_up:
+            refused = self._was_refused(attempt, error)
+            if isinstance(error, ConnectFailed) and not refused:
                 return link
             link.close()
-            if not (hung_up or (isinstance(error, LOST) and self._may_be_refused(attempt, error))):
+            if not refused:
                 raise
-            pool.limit.refused(pool.now())
             pool.step_aside(pool.now())
             return None
         link.close()
@@ -288,10 +287,9 @@ class Engine(ABC):
         try:
             link = await self._open_link(attempt)
         except ConnectFailed as error:
-            if not _is_hang_up(error.__cause__):
+            if not self._was_refused(attempt, error):
                 raise
             # Amid the TLS handshake: nothing was sent.
-            limit.refused(self.pool.now())
             if near and not self._tells_at_once(attempt):
                 return None
             raise errors.too_many(attempt, limit=limit.is_blamed(self.pool.now())) from error
@@ -302,9 +300,8 @@ class Engine(ABC):
                 link = await self._tried_out(link, attempt)
             response = await self._use(link, attempt, keep=keep)
         except LOST as error:
-            if self.pool.now() >= opened + SOON or not self._may_be_refused(attempt, error):
+            if self.pool.now() >= opened + SOON or not self._was_refused(attempt, error):
                 raise
-            limit.refused(self.pool.now())
             is_final = not near or self._tells_at_once(attempt)
             if is_final or (attempt.sent and attempt.request.retry is Retry.NEVER):
                 raise errors.turned_away(attempt, limit=limit.is_blamed(self.pool.now())) from error
@@ -324,12 +321,19 @@ class Engine(ABC):
         if attempt.request.urgent:
             self.pool.cut_overdue(self.pool.now())
 
-    def _may_be_refused(self, attempt: Attempt, error: BaseException) -> bool:
-        """Return whether the limit may have ended a new connection."""
-        if attempt.answered or attempt.cancelled or isinstance(error, TimeoutError):
-            return False
-        # An agent at its limit hangs up before TLS has begun: what ends later is about a certificate, say.
-        return self._settings.scheme != "https" or isinstance(error, ConnectionRefusedError)
+    def _was_refused(self, attempt: Attempt, error: BaseException) -> bool:
+        """Return whether the limit may be what ended a new connection, and take note of that."""
+        if isinstance(error, ConnectFailed):
+            refused = _is_hang_up(error.__cause__)
+        elif attempt.answered or attempt.cancelled or isinstance(error, TimeoutError):
+            refused = False
+        else:
+            # An agent at its limit hangs up before TLS has begun: a later end is about a certificate, say.
+            plain = self._settings.scheme != "https"
+            refused = isinstance(error, LOST) and (plain or isinstance(error, ConnectionRefusedError))
+        if refused:
+            self.pool.limit.refused(self.pool.now())
+        return refused
 
     def _tells_at_once(self, attempt: Attempt) -> bool:
         """Return whether a refusal ends the request: a renewal with no connection to wait for.

@@ -10,10 +10,13 @@ Rules
 - A renewal whose client has no other connection is not held back: it asks at its own pace, its hold learns of
   each failure, and contact that is back is noticed at once.
 - Open connections stay open, and requests take turns on them. New connections are tried again after pauses
-  that grow to ``MOST`` seconds, with jitter, one try for all requests of a client.
+  that grow to ``MOST`` seconds, with jitter, one try for all requests of a client. From then on the pauses
+  shrink again, to ``LEAST`` seconds: of those who wait for room, the ones that have waited longest try most
+  often, so that nobody waits for much longer than the others.
 - Near the limit, and beside a blocking query of one's own, a new connection is tried with a reading first: a
   request that may be applied once only would leave its outcome unknown.
-- A client that steps aside for others tries again after a moment, and from then on as seldom as they do.
+- A client that steps aside for others tries again after a moment, and after that when they have had their
+  tries.
 - It is forgotten at the next connection that is answered and kept, and ``REMEMBERED`` seconds after the last
   refusal.
 """
@@ -30,8 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIRST = 0.1
-MOST = 2.0
+MOST = 4.0
 """Seconds between two tries to connect, at first and at most."""
+LEAST = 1.0
+"""Seconds between two tries of those who have waited for long."""
 ASIDE = 0.3
 """Seconds for which a client that gives up its place does not try to connect, on average."""
 PATIENT = 5
@@ -84,12 +89,14 @@ class Limit:
         """Take note of a refusal."""
         self._refusals += 1
         self._refused_at = now
-        self._next_try = now + delay(self._refusals, self._random(), first=FIRST, most=MOST)
+        waited = max(0, self._refusals - PATIENT - 1)
+        most = max(LEAST, MOST - waited)
+        self._next_try = now + delay(self._refusals, self._random(), first=FIRST, most=most)
         if self._refusals > 1 and self.is_blamed(now):
             self.on_refusal()
 
     def step_aside(self, now: float) -> None:
-        """Try again in a moment, and after that as seldom as those who have waited for long."""
+        """Try again in a moment, and after that most seldom of all."""
         self._refusals = max(self._refusals, PATIENT)
         self._next_try = now + ASIDE * (0.5 + self._random())
 

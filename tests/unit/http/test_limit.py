@@ -5,6 +5,14 @@ from __future__ import annotations
 from consul_coord.http.transport.limit import REMEMBERED, Limit
 
 
+def pauses(limit: Limit, refusals: int) -> list[float]:
+    found = list[float]()
+    for _ in range(refusals):
+        limit.refused(1000.0)
+        found.append(limit._next_try - 1000.0)
+    return found
+
+
 def test_one_refusal_alone_is_not_reported() -> None:
     limit, reported = Limit(), list[float]()
     for now in (1000.0, 1001.0, 1002.0):
@@ -22,3 +30,14 @@ def test_a_refusal_amid_connections_that_end_is_not_put_down_to_the_limit() -> N
     assert reported == []
     limit.refused(1000.0 + REMEMBERED)
     assert reported == [1.0]
+
+
+def test_of_those_who_wait_for_room_the_one_who_waited_longest_tries_most_often() -> None:
+    waits, stepped_aside = Limit(lambda: 1.0), Limit(lambda: 1.0)
+    before = pauses(waits, 20)
+    stepped_aside.step_aside(1000.0)
+    after = pauses(stepped_aside, 20)
+    assert before[:5] == sorted(before[:5])
+    assert after == sorted(after, reverse=True)
+    assert min(before[-1], after[-1]) >= 1.0
+    assert after[0] >= 3 * before[-1]
