@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consul_coord.http.transport.limit import REMEMBERED, Limit
+from consul_coord.http.transport.limit import ALONE, REMEMBERED, STEP, Limit
 
 
 def pauses(limit: Limit, refusals: int) -> list[float]:
@@ -41,3 +41,21 @@ def test_of_those_who_wait_for_room_the_one_who_waited_longest_tries_most_often(
     assert after == sorted(after, reverse=True)
     assert min(before[-1], after[-1]) >= 1.0
     assert after[0] >= 3 * before[-1]
+
+
+def test_a_refusal_is_remembered_for_a_while_or_until_a_connection_is_answered() -> None:
+    limit = Limit()
+    assert not limit.is_near(1000.0)
+    limit.refused(1000.0)
+    assert limit.is_near(1000.0 + REMEMBERED - 0.1)
+    assert not limit.is_near(1000.0 + REMEMBERED)
+    limit.refused(2000.0)
+    limit.admitted()
+    assert not limit.is_near(2000.0)
+
+
+def test_a_connection_that_may_become_free_is_looked_for_more_often() -> None:
+    limit = Limit()
+    limit.refused(1000.0)
+    assert limit.pause(1000.0, others=True) == STEP < limit.pause(1000.0, others=False) == ALONE
+    assert limit.pause(1000.0 + 60.0, others=False) == 0.0

@@ -8,18 +8,20 @@ import pytest
 
 from consul_coord.errors import ClientClosed
 from consul_coord.events import Lost
-from consul_coord.io import Interrupt, Signal
+from consul_coord.io import PATIENCE, Interrupt, Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.cleanup.tasks import SWEEPS
-from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.client import AGAIN, INTEREST, ClientState
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, ok, pairs
+from tests.support.replies import OTHER, SESSION, ok, pairs, unreachable
 
 if TYPE_CHECKING:
+    from consul_coord.http.messages import Response
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.session.keeping import SessionSource
 
+INFO = "/v1/session/info/"
 CLOSED = (HoldState.LOST, LossReason.CLIENT_CLOSED)
 
 
@@ -118,3 +120,44 @@ def test_a_hold_that_nobody_refers_to_is_given_back_and_no_other(bench: Bench) -
     bench.core.register.sweep()
     assert bench.hold.released
     assert other.is_held(bench.io.time)
+
+
+# -- contact
+
+
+def asked_while_looked_at(bench: Bench, *, answered: bool) -> list[float]:
+    """Look once whether there is contact, and return when the client asked for that, in seconds."""
+
+    def answer(_: object) -> Response | Exception:
+        if answered:
+            bench.io.contact.heard()
+            return ok([])
+        return unreachable(INFO, method="GET")
+
+    bench.io.expect("GET", INFO, *[answer] * 100)
+    if not answered:
+        bench.io.contact.asked()
+        bench.io.time += PATIENCE
+    began, before = bench.io.time, len(bench.io.sent_at)
+    assert bench.core.connected is answered
+    bench.io.run_spawned("contact")
+    assert bench.io.time == pytest.approx(began + INTEREST, abs=AGAIN)
+    return [at - began for at in bench.io.sent_at[before:]]
+
+
+def test_a_client_that_is_looked_at_asks_when_it_has_heard_nothing_for_a_while(bench: Bench) -> None:
+    bench.io.contact.heard()
+    assert asked_while_looked_at(bench, answered=True) == pytest.approx([10.0, 20.0, 30.0, 40.0, 50.0])
+
+
+def test_without_contact_it_asks_every_second(bench: Bench) -> None:
+    asked = asked_while_looked_at(bench, answered=False)
+    assert asked == pytest.approx([AGAIN * number for number in range(60)])
+
+
+def test_a_client_that_is_closed_asks_no_more(bench: Bench) -> None:
+    assert bench.core.connected
+    bench.io.at(bench.io.time + AGAIN / 2, bench.core.begin_close)
+    bench.io.run_spawned("contact")
+    assert bench.io.time == pytest.approx(1000.0 + AGAIN / 2)
+    assert not bench.core.connected

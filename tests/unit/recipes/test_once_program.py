@@ -6,13 +6,14 @@ import base64
 
 import pytest
 
-from consul_coord.events import SlotAhead
+from consul_coord.errors import AcquireTimeout
+from consul_coord.events import SlotAhead, Waiting
 from consul_coord.models import SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.once import once
 from consul_coord.recipes.once.record import ONCE_FLAGS, Ask, Record, key_of
 from tests.support.fake_io import FakeIO
-from tests.support.replies import ok
+from tests.support.replies import ok, unreachable
 
 HOUR = 3600
 NOON = 1_800_014_400.0  # 2027-01-15, 12:00 in UTC
@@ -40,3 +41,17 @@ def test_a_clock_is_reported_as_ahead_only_by_the_time_at_which_the_record_is_re
     assert io.run(once.begin(io, core, job, asked, timeout=10.0)) == record
     told = io.seen(SlotAhead)
     assert [event.seconds for event in told] == ([HOUR + 2.0 - takes] if ahead else [])
+
+
+def test_a_caller_without_an_answer_is_told_how_long_it_waited() -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+    io.expect("PUT", "/v1/txn", *[unreachable()] * 100)
+    job = once.OnceObject("job", value=None, session=None)
+    asked = Ask(slot="2027-01-15T10:00:00Z", now=NOON, period=HOUR)
+    with pytest.raises(AcquireTimeout) as caught:
+        io.run(once.begin(io, core, job, asked, timeout=7.0))
+    assert caught.value.blocker.kind == "unreachable"
+    assert caught.value.waited == pytest.approx(io.time - 1000.0)
+    assert caught.value.waited == pytest.approx(7.0, abs=0.5)
+    assert len(io.seen(Waiting)) == 1

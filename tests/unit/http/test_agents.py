@@ -1,0 +1,595 @@
+"""Which of several agents carries a request: the rules by themselves, in virtual time, without a socket."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import pytest
+
+from consul_coord.errors import (
+    BrokenReply,
+    CertificateRefused,
+    ConnectFailed,
+    RequestTimeout,
+    TransportError,
+)
+from consul_coord.http.agents import (
+    CHECK_LASTS,
+    CHECK_WITHIN,
+    REFRESH,
+    REFUSED_FOR,
+    REST,
+    SIGN_WITHIN,
+    SILENCE,
+    SILENT_AFTER,
+    Agent,
+    Agents,
+)
+from consul_coord.http.messages import Request, Response
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from consul_coord.config import Settings
+
+T = TypeVar("T")
+
+A, B, C = "http://a:8500", "http://b:8500", "http://c:8500"
+READ = Request("GET", "/v1/kv/k")
+QUERY = Request("GET", "/v1/kv/k", hold_open=10.0)
+PEERS, SERVICE, RENEW, LEADER = (
+    "/v1/status/peers",
+    "/v1/catalog/service/consul",
+    "/v1/session/renew/s",
+    "/v1/status/leader",
+)
+TIMEOUT = 10.0
+
+
+def reply(value: object, status: int = 200) -> Response:
+    return Response(status, {"x-consul-index": "1"}, json.dumps(value).encode())
+
+
+@dataclass(slots=True)
+class Behaviour:
+    """What an agent does with a request; ``fails`` makes an error of it, after ``takes`` seconds."""
+
+    peers: tuple[str, ...] = ("10.0.0.1:8300", "10.0.0.2:8300")
+    ids: tuple[str, ...] | None = ("one", "two")
+    """Of the servers, at those addresses; None where the token may not read them."""
+    knows_session: bool = False
+    fails: type[TransportError] | None = None
+    silent: bool = False
+    takes: float = 0.001
+    answer: Response = field(default_factory=lambda: reply([]))
+
+    def reply_to(self, path: str) -> Response:
+        if path == PEERS:
+            return reply(self.peers)
+        if path == SERVICE:
+            return Response(403, {}, b"Permission denied") if self.ids is None else reply(self._services())
+        if path == RENEW:
+            return reply([{"ID": "s", "TTL": "10s"}]) if self.knows_session else Response(404, {}, b"")
+        return self.answer
+
+    def _services(self) -> list[dict[str, object]]:
+        return [
+            {
+                "ID": one,
+                "Node": one,
+                "Address": peer.partition(":")[0],
+                "ServiceID": "consul",
+                "ServiceName": "consul",
+                "ServicePort": 8300,
+            }
+            for one, peer in zip(self.ids or (), self.peers, strict=False)
+        ]
+
+
+class World:
+    """Agents by address, a clock, and what is asked of whom: a ``Way``."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.time = 1000.0
+        self.agents = {address: Behaviour() for address in addresses or (A, B, C)}
+        self.asked: list[tuple[str, str, float]] = []
+        self.cut: list[str] = []
+        self.moves: list[tuple[str, str]] = []
+        self.refusals: list[tuple[str, str]] = []
+        self.looked_up = 0
+        self.lookup = 0.0
+        self.deadline = float("inf")
+        each = [cast("Settings", SimpleNamespace(address=address)) for address in self.agents]
+        settings = cast("Settings", SimpleNamespace(agents=each))
+        self.rules = Agents(settings, cutter=lambda one: lambda: self.cut.append(one.address))
+        self.rules.on_move = lambda before, after: self.moves.append((before, after))
+        self.rules.on_refusal = lambda address, why: self.refusals.append((address, why))
+
+    def now(self) -> float:
+        return self.time
+
+    async def exchange(self, agent: Agent, request: Request, *, timeout: float) -> Response:
+        assert self.time + timeout <= self.deadline + 1e-6, f"{request.path} may take longer than its call"
+        behaviour = self.agents[agent.address]
+        self.asked.append((agent.address, request.path, timeout))
+        if behaviour.silent or behaviour.takes > timeout:
+            self.time += max(0.0, timeout)
+            raise RequestTimeout("silent", method=request.method, path=request.path, outcome_unknown=True)
+        self.time += behaviour.takes
+        if behaviour.fails is not None:
+            raise behaviour.fails("it fails", method=request.method, path=request.path, outcome_unknown=True)
+        return behaviour.reply_to(request.path)
+
+    async def find(self, agents: Agents, *, timeout: float) -> None:
+        assert self.time + timeout <= self.deadline + 1e-6
+        self.looked_up += 1
+        self.time += min(timeout, self.lookup)
+
+    # -- for the test
+
+    def run(self, program: Coroutine[Any, Any, T]) -> T:
+        try:
+            program.send(None)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        raise AssertionError("it suspended")
+
+    def send(self, request: Request = READ, *, timeout: float = TIMEOUT) -> Response:
+        self.deadline = self.time + timeout
+        try:
+            return self.run(self.rules.send(self, request, timeout=timeout))
+        finally:
+            self.deadline = float("inf")
+
+    def paths(self, address: str) -> list[str]:
+        """Return what an agent was asked for since the last such question to it."""
+        found = [path for asked, path, _ in self.asked if asked == address]
+        self.asked = [each for each in self.asked if each[0] != address]
+        return found
+
+    def agent(self, address: str) -> Agent:
+        return next(each for each in self.rules.all if each.address == address)
+
+    @property
+    def current(self) -> str | None:
+        return None if self.rules.current is None else self.rules.current.address
+
+
+CHECK = [PEERS, SERVICE]
+
+
+@pytest.fixture
+def world() -> World:
+    """Return three agents of one cluster, of which the first serves."""
+    world = World()
+    world.send()
+    world.asked.clear()
+    world.time += 1.0
+    return world
+
+
+def test_all_goes_to_one_agent_with_the_whole_time_that_it_has(world: World) -> None:
+    for timeout in (0.05, 3.0, 40.0):
+        world.send(timeout=timeout)
+    assert [each[:2] for each in world.asked] == [(A, READ.path)] * 3
+    assert [timeout for *_, timeout in world.asked] == pytest.approx([0.05, 3.0, 40.0])
+    assert (world.looked_up, world.moves, world.cut) == (1, [], [])
+
+
+def test_the_first_one_is_checked_before_its_first_use_where_there_are_others() -> None:
+    world = World()
+    world.send()
+    assert world.paths(A) == [*CHECK, READ.path]
+    alone = World(A)
+    alone.send()
+    assert alone.paths(A) == [READ.path]
+
+
+def test_what_could_not_be_sent_goes_on_in_the_order_of_the_names_and_stays_there(world: World) -> None:
+    world.agents[A].fails = world.agents[B].fails = ConnectFailed
+    world.send()
+    assert (world.paths(A), world.paths(B), world.paths(C)) == ([READ.path], [PEERS], [*CHECK, READ.path])
+    assert (world.current, world.moves, world.cut) == (C, [(A, C)], [A])
+    world.agents[A].fails = world.agents[B].fails = None
+    world.time += REST + 1.0
+    world.send()
+    assert (world.paths(A), world.paths(C)) == ([], [READ.path])
+    assert world.cut == [A]
+
+
+def test_the_next_agent_has_the_time_that_is_left(world: World) -> None:
+    world.agents[A].fails = ConnectFailed
+    world.agents[A].takes, world.lookup = 2.0, 1.0
+    began = world.time
+    world.send()
+    (timeout,) = [timeout for address, path, timeout in world.asked if (address, path) == (B, READ.path)]
+    assert timeout == pytest.approx(began + TIMEOUT - world.time, abs=0.01)
+
+
+def test_none_is_tried_once_the_time_is_over(world: World) -> None:
+    world.agents[A].fails = ConnectFailed
+    world.lookup = TIMEOUT
+    with pytest.raises(ConnectFailed):
+        world.send()
+    assert world.paths(B) == []
+
+
+@pytest.mark.parametrize("fails", [BrokenReply, RequestTimeout])
+def test_what_was_sent_is_not_sent_again_and_its_agent_is_left(
+    world: World, fails: type[TransportError]
+) -> None:
+    world.agents[A].fails = fails if fails is BrokenReply else None
+    world.agents[A].silent = fails is RequestTimeout
+    with pytest.raises(fails):
+        world.send()
+    assert (world.paths(A), world.paths(B)) == ([READ.path], [])
+    world.send()
+    assert (world.paths(A), world.current) == ([], B)
+
+
+def test_a_short_time_without_an_answer_says_nothing_of_an_agent(world: World) -> None:
+    world.agents[A].silent = True
+    with pytest.raises(RequestTimeout):
+        world.send(timeout=SILENCE - 0.01)
+    assert not world.agent(A).rests(world.time)
+    with pytest.raises(RequestTimeout):
+        world.send(timeout=SILENCE + 0.01)
+    assert world.agent(A).rests(world.time)
+
+
+def test_an_agent_that_has_answered_something_meanwhile_is_not_silent(world: World) -> None:
+    world.agents[A].silent = True
+    exchange = world.exchange
+
+    async def beside(agent: Agent, request: Request, *, timeout: float) -> Response:
+        agent.hear(world.time + 0.1)
+        return await exchange(agent, request, timeout=timeout)
+
+    world.exchange = beside  # type: ignore[method-assign]
+    with pytest.raises(RequestTimeout):
+        world.send()
+    assert not world.agent(A).rests(world.time)
+
+
+def test_an_agent_that_was_left_is_tried_when_no_other_one_serves_the_longest_resting_one_first(
+    world: World,
+) -> None:
+    for address in (A, B, C):
+        world.send()
+        assert world.current == address
+        world.agents[address].fails = BrokenReply
+        with pytest.raises(BrokenReply):
+            world.send()
+        world.agents[address].fails = ConnectFailed
+        world.time += 0.5
+    world.asked.clear()
+    with pytest.raises(ConnectFailed, match="no agent serves") as caught:
+        world.send()
+    assert list(dict.fromkeys(address for address, *_ in world.asked)) == [A, B, C]
+    assert caught.value.outcome_unknown
+    world.agents[B].fails = None
+    world.send()
+    assert world.current == B
+
+
+def test_the_agent_that_serves_is_preferred_to_one_that_has_rested(world: World) -> None:
+    world.agents[A].fails = BrokenReply
+    with pytest.raises(BrokenReply):
+        world.send()
+    world.agents[A].fails = None
+    world.send()
+    assert world.current == B
+    world.time += REST
+    world.agents[B].fails = ConnectFailed
+    world.send()
+    assert world.current == A, "it has rested, and is the first by name"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "left"),
+    [
+        (200, b"[]", False),
+        (404, b"", False),
+        (400, b"No cluster leader", False),
+        (500, b"invalid session", False),
+        (500, b"No cluster leader", True),
+        (500, b"rpc error getting client: failed to get conn", True),
+        (500, b"No known Consul servers", True),
+        (503, b"No known Consul servers", True),
+        (429, b"", True),
+    ],
+)
+def test_an_agent_that_says_that_it_does_not_serve_is_left(
+    world: World, status: int, body: bytes, *, left: bool
+) -> None:
+    world.agents[A].answer = Response(status, {}, body)
+    assert world.send().status == status
+    assert world.agent(A).rests(world.time) is left
+    assert world.agent(A).rests(world.time + REST - 0.01) is left
+    assert not world.agent(A).rests(world.time + REST)
+
+
+# -- which cluster
+
+
+def moved(world: World, timeout: float = TIMEOUT) -> str | None:
+    """Let the first agent fail, and return which one serves then; B if it may."""
+    world.agents[A].fails = world.agents[C].fails = ConnectFailed
+    try:
+        world.send(timeout=timeout)
+    except ConnectFailed as error:
+        return str(error)
+    return world.current
+
+
+@pytest.mark.parametrize(
+    ("peers", "ids", "used"),
+    [
+        (("10.0.0.1:8300", "10.0.0.2:8300"), ("one", "two"), True),
+        (("10.0.0.2:8300", "10.0.0.9:8300"), ("two", "new"), True),
+        (("10.0.0.7:8300",), ("two",), False),
+        (("10.0.0.1:8300", "10.0.0.9:8300"), ("one", "new"), True),
+        (("10.0.0.1:8300", "10.0.0.2:8300"), ("other", "another"), False),
+        (("10.0.0.2:8300", "10.0.0.9:8300"), None, True),
+        (("10.9.0.1:8300",), None, False),
+        (("10.9.0.1:8300",), ("one",), False),
+    ],
+)
+def test_an_agent_is_used_if_it_sees_a_server_that_is_known(
+    world: World, peers: tuple[str, ...], ids: tuple[str, ...] | None, *, used: bool
+) -> None:
+    world.agents[B] = Behaviour(peers, ids)
+    found = moved(world)
+    assert (found == B) is used
+    if not used:
+        assert found is not None
+        assert f"{B} belongs to another cluster" in found
+        assert world.paths(B) == CHECK
+        assert [address for address, _ in world.refusals] == [B]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_session_that_it_knows_is_proof_where_the_servers_are_none(world: World, *, known: bool) -> None:
+    world.rules.session = lambda: "s"
+    world.agents[B] = Behaviour(("10.9.0.1:8300",), None, knows_session=known)
+    assert (moved(world) == B) is known
+    assert world.paths(B)[:3] == [*CHECK, RENEW]
+
+
+def test_a_refused_agent_is_reported_once_and_asked_again_later(world: World) -> None:
+    world.agents[B] = Behaviour(("10.9.0.1:8300",), None)
+    moved(world)
+    assert world.paths(B) == CHECK
+    world.time += REFUSED_FOR - 1.0
+    assert "two clusters would be two holders" in str(moved(world))
+    assert world.paths(B) == []
+    world.time += 1.0
+    moved(world)
+    assert world.paths(B) == CHECK
+    assert len(world.refusals) == 1
+    world.agents[B] = Behaviour()
+    world.time += REFUSED_FOR
+    assert moved(world) == B
+
+
+def test_a_check_counts_for_a_while(world: World) -> None:
+    world.run(world.rules.look_after(world))
+    assert (world.paths(B), world.paths(C)) == (CHECK, CHECK)
+    world.time += CHECK_LASTS - 1.0
+    assert moved(world) == B
+    assert world.paths(B) == [READ.path]
+
+
+def test_a_check_does_not_count_for_long(world: World) -> None:
+    world.run(world.rules.look_after(world))
+    world.paths(B)
+    world.time += CHECK_LASTS
+    assert moved(world) == B
+    assert world.paths(B) == [*CHECK, READ.path]
+
+
+def test_an_agent_that_can_not_be_checked_is_not_used(world: World) -> None:
+    world.agents[B].silent = True
+    began = world.time
+    assert "could not be checked" in str(moved(world))
+    assert world.paths(B) == [PEERS]
+    assert world.time - began < CHECK_WITHIN + 0.1
+    assert world.agent(B).rests(world.time)
+
+
+def test_a_check_has_no_more_time_than_the_call(world: World) -> None:
+    world.agents[B].silent = True
+    assert "could not be checked" in str(moved(world, timeout=0.4))
+
+
+@pytest.mark.parametrize(
+    ("third", "used"),
+    [(Behaviour(), True), (Behaviour(("10.9.0.1:8300",), None), False), (Behaviour(silent=True), True)],
+    ids=["agrees", "contradicts", "is silent"],
+)
+def test_a_new_client_whose_first_agent_is_away_uses_another_if_none_contradicts(
+    third: Behaviour, *, used: bool
+) -> None:
+    world = World()
+    world.agents[A].fails = ConnectFailed
+    world.agents[C] = third
+    if used:
+        world.send()
+        assert world.current == B
+    else:
+        with pytest.raises(ConnectFailed, match="nothing says which one is meant"):
+            world.send()
+        assert world.current is None
+
+
+def test_a_new_client_that_has_a_session_asks_for_it() -> None:
+    world = World()
+    world.rules.session = lambda: "s"
+    with pytest.raises(ConnectFailed, match="another cluster"):
+        world.send()
+    world.agents[A].knows_session = True
+    world.time += REFUSED_FOR
+    world.send()
+    assert world.current == A
+
+
+@pytest.mark.parametrize(
+    ("kinds", "final"),
+    [
+        ((CertificateRefused, CertificateRefused, CertificateRefused), True),
+        ((ConnectFailed, CertificateRefused, CertificateRefused), False),
+    ],
+)
+def test_that_no_agent_serves_is_final_if_each_of_them_refuses_the_certificate(
+    kinds: tuple[type[ConnectFailed], ...], *, final: bool
+) -> None:
+    world = World()
+    world.send()
+    for address, kind in zip((A, B, C), kinds, strict=True):
+        world.run(world.rules.look_after(world))
+        world.agents[address].fails = kind
+    with pytest.raises(ConnectFailed) as caught:
+        world.send()
+    assert isinstance(caught.value, CertificateRefused) is final
+    assert str(caught.value).count("it fails") == 3
+
+
+# -- looking after them
+
+
+def silent_under(world: World, request: Request) -> None:
+    """Have a request under way for a while, and look for life then."""
+    world.agents[A].silent = True
+    exchange = world.exchange
+
+    async def looked_at(agent: Agent, asked: Request, *, timeout: float) -> Response:
+        world.exchange = exchange  # type: ignore[method-assign]
+        ends = world.time + timeout
+        world.paths(A)
+        for passes in (SILENT_AFTER - 0.01, 0.02):
+            world.time += passes
+            world.run(world.rules.look_for_life(world))
+            looks.append(world.paths(A))
+        return await exchange(agent, asked, timeout=ends - world.time)
+
+    looks: list[list[str]] = []
+    world.exchange = looked_at  # type: ignore[method-assign]
+    with pytest.raises(RequestTimeout):
+        world.send(request)
+    assert looks == ([[], []] if request.hold_open else [[], [LEADER]])
+
+
+def test_a_silent_agent_is_left_long_before_the_time_of_a_request_is_over(world: World) -> None:
+    began = world.time
+    cut_at: list[float] = []
+    world.agent(A).cut = lambda: cut_at.append(world.time)
+    silent_under(world, READ)
+    assert world.current == B
+    assert cut_at[0] - began < SILENT_AFTER + SIGN_WITHIN + 0.1
+
+
+def test_a_blocking_query_without_an_answer_is_no_silence(world: World) -> None:
+    silent_under(world, QUERY)
+    assert world.cut == []
+
+
+def test_an_agent_that_gives_a_sign_of_life_is_waited_for(world: World) -> None:
+    agent = world.agent(A)
+    agent.asked_at = world.time
+    world.time += SILENT_AFTER
+    for _ in range(3):
+        world.run(world.rules.look_for_life(world))
+    assert world.paths(A) == [LEADER], "one sign is enough for that request"
+    assert not agent.rests(world.time)
+
+
+def test_servers_that_are_exchanged_one_by_one_stay_known(world: World) -> None:
+    world.time += REFRESH
+    for address in (A, B, C):
+        world.agents[address] = Behaviour(("10.0.0.2:8300", "10.0.0.3:8300"), None)
+    world.run(world.rules.look_after(world))
+    assert world.paths(A) == CHECK
+    world.run(world.rules.look_after(world))
+    assert world.paths(A) == []
+    world.agents[B] = Behaviour(("10.0.0.3:8300", "10.0.0.4:8300"), None)
+    world.time += CHECK_LASTS
+    assert moved(world) == B
+
+
+@pytest.mark.parametrize("why", ["none serves", "it rests", "it does not answer"])
+def test_others_are_not_checked_while_nothing_is_known_for_certain(world: World, why: str) -> None:
+    if why == "none serves":
+        world.rules.current = None
+    elif why == "it rests":
+        world.agent(A).leave(world.time)
+    else:
+        world.time += REFRESH
+        world.agents[A].fails = ConnectFailed
+    world.run(world.rules.look_after(world))
+    assert (world.paths(B), world.paths(C)) == ([], [])
+
+
+def test_a_wrong_address_is_reported_before_it_is_needed_and_looked_at_again(world: World) -> None:
+    world.agents[B] = Behaviour(("10.9.0.1:8300",), None)
+    world.agents[C].fails = ConnectFailed
+    world.run(world.rules.look_after(world))
+    assert [address for address, _ in world.refusals] == [B]
+    world.paths(B)
+    world.paths(C)
+    world.agents[B] = Behaviour()
+    world.time += REFUSED_FOR - 1.0
+    world.run(world.rules.look_after(world))
+    assert (world.paths(B), world.paths(C)) == ([], []), "one that was left is checked when it is needed"
+    world.time += 1.0
+    world.run(world.rules.look_after(world))
+    assert world.paths(B) == CHECK
+    assert world.agent(B).refused == ""
+
+
+def test_one_that_can_not_be_checked_keeps_no_other_from_it(world: World) -> None:
+    world.agents[B].fails = ConnectFailed
+    world.run(world.rules.look_after(world))
+    assert world.paths(C) == CHECK
+    world.agents[B] = Behaviour(("10.9.0.1:8300",), None)
+    world.time += REST
+    world.agents[A].fails = ConnectFailed
+    world.send()
+    assert world.current == C
+
+
+def test_verifying_takes_the_time_of_two_requests_at_most(world: World) -> None:
+    world.agents[B].takes = CHECK_WITHIN - 0.1
+    assert world.run(world.rules.verify(world, world.agent(B))) == ""
+    world.agents[B].takes = CHECK_WITHIN + 0.1
+    assert world.run(world.rules.verify(world, world.agent(B)))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "told"),
+    [
+        (Behaviour(), ""),
+        (Behaviour(("10.9.0.1:8300",), None), "another cluster"),
+        (Behaviour(fails=ConnectFailed), "could not be checked"),
+    ],
+)
+def test_one_agent_can_be_verified(world: World, behaviour: Behaviour, told: str) -> None:
+    world.run(world.rules.look_after(world))
+    world.paths(B)
+    world.agents[B] = behaviour
+    found = world.run(world.rules.verify(world, world.agent(B)))
+    assert found.startswith(told) if not told else told in found
+    assert world.paths(B), "what was known before does not count"
+    assert LEADER not in found
+
+
+def test_what_is_known_of_an_agent_outlasts_a_look_at_which_there_are(world: World) -> None:
+    before = {agent.address: agent for agent in world.rules.all}
+    found = [cast("Settings", SimpleNamespace(address=each)) for each in (C, A, A, "http://d:8500")]
+    world.rules.update(found)
+    assert [agent.address for agent in world.rules.all] == [C, A, "http://d:8500"]
+    assert world.agent(A) is before[A]
+    assert world.agent(C) is before[C]
