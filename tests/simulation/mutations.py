@@ -1028,6 +1028,16 @@ MUTATIONS = (
         within=20,
     ),
     Mutation(
+        "the later of two limits counts",
+        Grant,
+        "limited_until",
+        "min(self._limits.values()",
+        "max(self._limits.values()",
+        breaks="told",
+        within=40,
+        drawn=draw_calm,
+    ),
+    Mutation(
         "a holder is asked about thrice",
         asking,
         "verify",

@@ -98,12 +98,13 @@ class Holder:
         holds, part = self.process.core.holds, self.process.stuck
         if self.healed() or not self.chance.chance(part):
             return
-        now = self.process.host.now()
-        if self.chance.chance(0.5):
+        now, both = self.process.host.now(), self.judge.calm and self.chance.chance(0.5)
+        at_most = self.chance.chance(0.5)
+        if at_most or both:
             seconds = self.chance.uniform(0.01, 3.0)
             claim.limits[LossReason.MAX_HOLD] = now + seconds
             holds.limit(hold, seconds)
-        elif hold.is_held(now):
+        if (not at_most or both) and hold.is_held(now):
             seconds = self.chance.uniform(0.5, 3.0)
             claim.limits[LossReason.STALLED] = now + seconds
             holds.beat(hold, seconds)

@@ -440,6 +440,7 @@ def draw_calm(seed: int) -> Plan:
     return replace(
         _several_recipes(seed, rng),
         calm=True,
+        stuck=rng.choice((0.0, 0.0, STUCK)),
         fates={},
         hot=frozenset(),
         chaos=acts,

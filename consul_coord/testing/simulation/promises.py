@@ -218,6 +218,9 @@ class Promises:
         if claim.believed() and (confirmed is None or claim.lease.valid_until > confirmed + lease + 1e-6):
             seconds = math.inf if confirmed is None else claim.lease.valid_until - confirmed
             judge.convict("lease", f"{claim} is relied on for {seconds:.3f} s after the sending")
+        ends = min(claim.limits.values(), default=math.inf)
+        if claim.believed() and process.clock.now() > ends + 1e-6:
+            judge.convict("told", f"{claim} is relied on beyond its time, which its user has limited")
         if stands:
             claim.gone_since = None
             return
