@@ -73,7 +73,7 @@ class CandidateUser(Holder):
             health_interval=HEALTH_INTERVAL,
             on_elected=self._office.elected,
             on_lost=self._office.lost,
-            on_change=self._changed if self.rng.chance(0.3) else None,
+            on_change=self._changed if self.rng.chance(0.3) or plan.calm else None,
             health=self._health if sick else None,
             max_hold=self.chance.uniform(0.05, 3.0) if self.chance.chance(plan.stuck) else None,
         )
@@ -105,6 +105,7 @@ class CandidateUser(Holder):
         self.judge.see("change of leadership seen")
         if self._sighting is not None:
             self._sighting.told = "" if leader is None else leader.session
+            self._sighting.value = b"" if leader is None else leader.value
 
     def _health(self) -> bool:
         return self.healed() or self.rng.chance(0.7)

@@ -463,7 +463,7 @@ def draw_hiccups(seed: int) -> Plan:
         hot=frozenset(SHAPES),
         once=True,
         lingering=True,
-        chaos={"old leader": 4.0} if rng.chance(0.5) else {},
+        chaos={"old leader": 1.5} if rng.chance(0.5) else {},
         chaos_seconds=rng.uniform(10.0, 20.0),
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
         ttl_factor=1.0,

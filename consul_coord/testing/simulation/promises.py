@@ -56,6 +56,8 @@ MOST_SENT = 300
 """Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
 MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
+MOST_REPEATED = 40
+"""Likewise, of those that wait for no change."""
 CALMLY_SENT = 120
 CALMLY_ALIKE = 25
 """The same, where nothing goes wrong but what operators do."""
@@ -117,6 +119,8 @@ class Sighting:
     """When it was last as the server has it."""
     told: str | None = None
     """The leader's session, empty for nobody; None before the first report."""
+    value: bytes = b""
+    """The value that the leader advertises."""
 
 
 class Promises:
@@ -155,7 +159,10 @@ class Promises:
     def _most_sent(self, alike: str) -> tuple[tuple[str, int], tuple[str, int]]:
         if self._judge.calm:
             return (("", CALMLY_SENT), (alike, CALMLY_ALIKE))
-        return (("", MOST_SENT), (alike, MOST_ALIKE))
+        return (
+            ("", MOST_SENT),
+            (alike, MOST_ALIKE if alike.startswith(("watch", "list")) else MOST_REPEATED),
+        )
 
     def _count(self, process: Process, alike: str, most: int, shape: Shape) -> None:
         now, times = self._judge.now, self._sent.setdefault((process.name, alike), deque())
@@ -249,18 +256,23 @@ class Promises:
         judge = self._judge
         for sighting in self._sightings:
             process = sighting.process
-            if sighting.told == judge.cluster.holder(sighting.key):
+            if self._sees(sighting):
                 sighting.right_at = judge.now
                 continue
             contact = self.contact(process.name)
             began = max(sighting.right_at, contact.troubled_until, process.awake_since)
-            if (
-                process.able
-                and judge.now > began + (SEEN_WITHIN + NOTICED_WITHIN + contact.patience()) * judge.stretch
-            ):
+            within = NOTICED_CALMLY if judge.calm else SEEN_WITHIN + NOTICED_WITHIN + contact.patience()
+            if process.able and judge.now > began + within * judge.stretch:
                 seconds = judge.now - sighting.right_at
                 text = f"{process.name}'s report of {sighting.key}'s leader is wrong for {seconds:.2f} s"
                 judge.convict("sight", text)
+
+    def _sees(self, sighting: Sighting) -> bool:
+        """Return whether a leader is as reported; where nothing goes wrong, what it advertises, too."""
+        entry = self._judge.cluster.entry(sighting.key)
+        leader = "" if entry is None else entry.session
+        is_same = not leader or entry is None or sighting.value == entry.value or not self._judge.calm
+        return sighting.told == leader and is_same
 
     # -- calls
 
