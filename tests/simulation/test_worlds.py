@@ -45,13 +45,13 @@ class World(NamedTuple):
 WORLDS = {
     "calm": World(
         draw_calm,
-        12,
+        range(3),
         300,
         ("chaos: deregister node", "lost: key_deleted", "handed over", "job done", "partition acquired"),
     ),
     "hiccups": World(
         draw_hiccups,
-        12,
+        range(5, 7),
         300,
         ("adopted", "jeopardy survived", "timed out: unreachable", "chaos: old leader", "lost reply on take"),
     ),

@@ -291,10 +291,10 @@ class Promises:
         """Return how many requests a process has sent, besides those that keep its sessions."""
         return self._asked[process.name]
 
-    def rests(self, process: Process, *, asked: int) -> None:
+    def rests(self, process: Process, *, asked: float) -> None:
         """Judge a process whose users have nothing, and want nothing.
 
-        ``asked``: how many requests it had sent a while ago, as ``asked`` says.
+        ``asked``: how many requests it had sent a while ago, as ``asked`` says; infinite for a clean-up then.
         """
         core = process.core
         places = 0 if core.reaper.pending else len(core.tickets)  # clean-up has places, too
@@ -304,7 +304,7 @@ class Promises:
             (waits, f"still asks {waits}"),
             (
                 more > 0 and self._is_quiet and not core.reaper.pending,
-                f"has sent {more} requests in the last seconds",
+                f"has sent {more:.0f} requests in the last seconds",
             ),
             (process.tasks > sessions + BACKGROUND, f"has {process.tasks} tasks for {sessions} sessions"),
             (sessions > self._most_sessions, f"has {sessions} sessions"),

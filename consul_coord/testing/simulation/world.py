@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -346,7 +347,10 @@ class World:
         """Let what is not needed any more come to its end."""
         promises, half = self.judge.promises, self.plan.stretch * AT_REST / 2
         self.advance(self.scheduler.now + half)
-        asked = {process: promises.asked(process) for process in self._alive()}
+        asked = {
+            process: math.inf if process.core.reaper.pending else promises.asked(process)
+            for process in self._alive()
+        }
         self.advance(self.scheduler.now + half)
         for process, before in asked.items():
             promises.rests(process, asked=before)
