@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -65,6 +66,11 @@ async def eventually(condition: Callable[[], object], *, within: float = PATIENC
     with anyio.fail_after(within):
         while not await anyio.to_thread.run_sync(condition):  # noqa: ASYNC110 - the server raises no event
             await anyio.sleep(0.004)
+
+
+def is_watching(client: AsyncClient) -> bool:
+    """Return whether a blocking query of the client is under way."""
+    return bool(client._runner.core.watches._queries)
 
 
 async def operate(action: Callable[[], object]) -> None:
@@ -215,7 +221,7 @@ async def test_a_loss_cancels_the_body_and_is_told(site: Site, make_client: Make
         with stalls() as measured, pytest.raises(LockLost) as error:  # noqa: PT012 - the block is what is tested
             async with AsyncLock(client, site.key) as hold:
                 hold.on_lost(told.append)
-                await anyio.sleep(0.12)
+                await eventually(partial(is_watching, client))
                 await operate(lambda: cause(site.operator, hold))
                 done = time.monotonic()
                 with anyio.fail_after(PATIENCE):
@@ -515,7 +521,7 @@ async def test_no_task_and_no_descriptor_is_left(site: Site, anyio_backend_name:
         async with AsyncClient(address=site.address, session=spec(site)) as client:
             lock = AsyncLock(client, site.key)
             async with lock as hold:
-                await anyio.sleep(0.12)
+                await eventually(partial(is_watching, client))
                 with anyio.move_on_after(0.05):
                     await AsyncLock(client, f"{site.key}2", session=spec(site)).acquire()
             with pytest.raises(LockLost):  # noqa: PT012 - the block is what is tested

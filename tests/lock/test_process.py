@@ -45,13 +45,14 @@ def test_an_exit_without_an_agent_takes_no_longer_than_its_time(site: Site, prox
     program = """
 hold = lock.acquire()
 say("held")
-time.sleep(0.3)
+sys.stdin.readline()
 client.close(timeout=0.5)
 say(hold.state, client.pending_cleanup)
 """
     process = programs.start(program, site, address=proxy.address)
     assert process.stdout.readline() == "held\n"
     proxy.go_down()
+    process.stdin.write("\n")
     assert programs.finish(process) == ["lost 2"]
 
 
