@@ -1,7 +1,8 @@
 """Plant mutants and see who notices: ``python -m proof.mutants run --sample 40 --seed 1``.
 
 ``measure`` runs the tests once to see which of them reach what; ``run`` judges mutants, and goes on where it
-ended; ``report`` prints the shares and the survivors; ``list`` prints all mutants there are.
+ended; ``report`` prints the shares and the survivors; ``list`` prints all mutants there are. ``unfailing``
+shows mutants to the tests of the recipes that have not failed so far, and prints those that are left.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from proof.mutants.catalogue import mutants, sample
 from proof.mutants.report import report
-from proof.mutants.run import JUDGES, SECONDS, Bench, judged, known, measure
+from proof.mutants.run import JUDGES, SECONDS, Bench, judged, known, measure, unfailing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m proof.mutants", description=__doc__)
     add = parser.add_argument
-    add("what", choices=("measure", "run", "report", "list"))
+    add("what", choices=("measure", "run", "report", "list", "unfailing"))
     add("--folder", type=Path, default=FOLDER, help="where results are kept")
     add("--sample", type=int, default=0, metavar="N", help="judge so many; all without it")
     add("--seed", type=int, default=0, help="which ones")
@@ -74,6 +75,15 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"{found}  {result.shown}  {result.by}", flush=True)
         finally:
             bench.close()
+    elif options.what == "unfailing":
+        bench = Bench(options.folder)
+        left: list[str] = []
+        try:
+            for left in unfailing(bench, chosen, options.folder / "failed.txt"):
+                print(len(left), "tests are left", flush=True)
+        finally:
+            bench.close()
+        print("\n".join(left))
     else:
         names = {each.name for each in chosen}
         print(report([result for result in known(results).values() if result.name in names]))

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +54,8 @@ class Task:
     """Tests, or runs of the simulator."""
     seconds: float
     """For the simulator, of the processor; for tests, of the clock."""
+    most: int = 1
+    """After so many failures of tests it is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +67,34 @@ class Answer:
     by: str
     number: int
     """How many tests or runs there were."""
+    failed: list[str] = field(default_factory=list[str])
+    """The tests that failed."""
 
 
-class _First:
-    """Notes the first test that fails."""
+class _Failed:
+    """Notes the tests that fail."""
 
     def __init__(self) -> None:
-        self.failed = ""
+        self.failed: list[str] = []
         self.number = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Look at one report."""
         self.number += report.when == "call"
-        if report.failed and not self.failed:
-            self.failed = report.nodeid
+        if report.failed and report.nodeid not in self.failed:
+            self.failed.append(report.nodeid)
 
 
 def tests_on(task: Task) -> Answer:
-    """Run tests until one fails."""
-    first = _First()
-    code = pytest.main([*PYTEST, "-x", f"--timeout={_TEST_SECONDS}", *task.shown_to], plugins=[first])
+    """Run tests until enough of them have failed."""
+    noted = _Failed()
+    options = (*PYTEST, f"--maxfail={task.most}", f"--timeout={_TEST_SECONDS}")
+    code = pytest.main([*options, *task.shown_to], plugins=[noted])
     if code == _USAGE_ERROR:
         message = f"no such tests: {task.shown_to[:3]}"
         raise LookupError(message)
-    return Answer(planted=True, caught=code != 0, by=first.failed or f"exit code {code}", number=first.number)
+    by = noted.failed[0] if noted.failed else f"exit code {code}"
+    return Answer(planted=True, caught=code != 0, by=by, number=noted.number, failed=noted.failed)
 
 
 def simulator_on(task: Task) -> Answer:

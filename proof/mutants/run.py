@@ -32,7 +32,7 @@ from proof.mutants.catalogue import ROOT
 from proof.mutants.nursery import NO_FILE, PYTEST, Answer, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from proof.mutants.catalogue import Mutant
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 MOST_TESTS = 1_000
 MOST_SECONDS = 90.0
 """Of functional tests, by what they took without a mutant."""
+ENOUGH = 20
+"""So many failing tests of one mutant are noted at a time."""
 SECONDS = 60.0
 """Of the processor, for runs of the simulator until it is taken to have missed a mutant."""
 _COPIED = ("consul_coord", "proof", "tests", "examples", "bench", "tools", "docs")
@@ -47,6 +49,7 @@ _FILES = ("pyproject.toml", "pytest_consul_coord.py", "noxfile.py", "README.md",
 
 Verdict = Literal["caught", "missed", "not reached"]
 Who = Literal["functional", "simulator"]
+RECIPES = "consul_coord/recipes/"
 JUDGES: tuple[Who, ...] = ("functional", "simulator")
 
 
@@ -96,9 +99,11 @@ class Reached:
             simulated["lines"],
         )
 
-    def tests_of(self, mutant: Mutant) -> list[str]:
+    def tests_of(self, mutant: Mutant, among: Collection[str] | None = None) -> list[str]:
         """Return the tests that reach a mutant, those without an agent first, each kind within the limits."""
         numbers, with_agent = _numbers(mutant, self.lines), set(self.with_agent)
+        if among is not None:
+            numbers = {number for number in numbers if self.tests[number] in among}
         return [*self._in_turn(numbers - with_agent), *self._in_turn(numbers & with_agent)]
 
     def _in_turn(self, numbers: set[int]) -> list[str]:
@@ -111,6 +116,12 @@ class Reached:
                 by_file[self.tests[number].partition("::")[0]].append(self.tests[number])
         in_turn = chain.from_iterable(zip_longest(*by_file.values()))
         return [each for each in in_turn if each is not None]
+
+    def without_failure(self, failed: Collection[str]) -> list[str]:
+        """Return the tests that reach the recipes, and have failed for no mutant so far."""
+        lines = (found for file, found in self.lines.items() if file.startswith(RECIPES))
+        numbers = {number for found in lines for each in found.values() for number in each}
+        return [self.tests[number] for number in sorted(numbers) if self.tests[number] not in failed]
 
     def runs_of(self, mutant: Mutant) -> list[str]:
         """Return the simulator's runs that reach a mutant."""
@@ -194,14 +205,6 @@ def _environment(project: Path) -> dict[str, str]:
     return dict(os.environ) | {"PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-class Nurse(Protocol):
-    """Shows a mutant to tests or runs."""
-
-    def judge(self, task: Task) -> Answer:
-        """Have one mutant judged."""
-        ...
-
-
 class Nursery:
     """A program that judges mutants in forks of itself."""
 
@@ -246,46 +249,60 @@ class Bench:
 
     def __init__(self, folder: Path, *, seconds: float = SECONDS) -> None:
         self._project = copy(folder)
-        self._reached = Reached.load(folder)
+        self.reached = Reached.load(folder)
         self._seconds: dict[Who, float] = {"functional": MOST_SECONDS, "simulator": seconds}
         self._nurseries: dict[Who, Nursery] = {}
 
     def judge(self, mutant: Mutant, who: Who) -> Result:
         """Plant one mutant, run what reaches it, and take it out again."""
-        file = self._project / mutant.file
-        text = file.read_text()
         began = time.monotonic()
-        shown_to = self._reached.shown_to(mutant, who)
+        shown_to = self.reached.shown_to(mutant, who)
         answer = Answer(planted=True, caught=False, by="", number=0)
-        if shown_to:
-            function, mutated = mutant.place.function, mutant.apply(text)
-            task = Task(mutant.file, function, text, mutated, shown_to, self._seconds[who])
-            # The nursery imports before there is anything to import.
-            nursery = self._nurseries.get(who) or self._nurseries.setdefault(who, Nursery(self._project, who))
-            while True:
-                file.write_text(mutated)
-                try:
-                    answer = nursery.judge(task)
-                    if not answer.planted:
-                        answer = self._afresh(task, who)
-                finally:
-                    file.write_text(text)
-                suspects = caught_by(task, answer)
-                if not suspects or is_sound(nursery, task, suspects):
-                    break
-                task = replace(task, shown_to=[each for each in task.shown_to if each not in suspects])
+        while shown_to:
+            answer = self._show(mutant, who, shown_to)
+            suspects = caught_by(shown_to, answer)
+            if not suspects or not self._show(mutant, who, suspects, planted=False).caught:
+                break
+            shown_to = [each for each in shown_to if each not in suspects]
         verdict: Verdict = "caught" if answer.caught else "missed" if shown_to else "not reached"
         return Result(
             mutant.name,
             str(mutant),
             mutant.place.operator,
-            digest(text),
+            digest((self._project / mutant.file).read_text()),
             who,
             verdict,
             answer.by[:300],
             answer.number,
             round(time.monotonic() - began, 1),
         )
+
+    def failing(self, mutant: Mutant, tests: list[str]) -> list[str]:
+        """Return which tests fail with a mutant and pass without it, up to ``ENOUGH`` of them."""
+        failed = self._show(mutant, "functional", tests, most=ENOUGH).failed
+        if failed:
+            again = self._show(mutant, "functional", failed, most=ENOUGH, planted=False).failed
+            failed = [each for each in failed if each not in again]
+        return failed
+
+    def _show(
+        self, mutant: Mutant, who: Who, shown_to: list[str], *, most: int = 1, planted: bool = True
+    ) -> Answer:
+        """Run tests, or the simulator, with a mutant planted or without it."""
+        file = self._project / mutant.file
+        text = file.read_text()
+        # The nursery imports before there is anything to import.
+        nursery = self._nurseries.get(who) or self._nurseries.setdefault(who, Nursery(self._project, who))
+        function, mutated = mutant.place.function, mutant.apply(text)
+        task = Task(mutant.file, function, text, mutated, shown_to, self._seconds[who], most)
+        if not planted:
+            return nursery.judge(replace(task, file=NO_FILE))
+        file.write_text(mutated)
+        try:
+            answer = nursery.judge(task)
+            return answer if answer.planted else self._afresh(task, who)
+        finally:
+            file.write_text(text)
 
     def _afresh(self, task: Task, who: Who) -> Answer:
         """Have a mutant judged by a program that imports it from its file."""
@@ -301,15 +318,10 @@ class Bench:
             nursery.close()
 
 
-def caught_by(task: Task, answer: Answer) -> list[str]:
+def caught_by(shown_to: Sequence[str], answer: Answer) -> list[str]:
     """Return the test, or the run, that has caught a mutant; none for a hang, of which nobody says where."""
-    found = [each for each in task.shown_to if answer.by == each or answer.by.startswith(f"{each}: ")]
+    found = [each for each in shown_to if answer.by == each or answer.by.startswith(f"{each}: ")]
     return found if answer.caught else []
-
-
-def is_sound(nursery: Nurse, task: Task, suspects: list[str]) -> bool:
-    """Return whether what has caught a mutant passes without it."""
-    return not nursery.judge(replace(task, file=NO_FILE, shown_to=suspects)).caught
 
 
 def digest(text: str) -> str:
@@ -356,3 +368,33 @@ def judged(
                 with results.open("a") as lines:
                     lines.write(json.dumps(asdict(result)) + "\n")
             yield result
+
+
+class Shows(Protocol):
+    """Whoever shows mutants to tests."""
+
+    @property
+    def reached(self) -> Reached:
+        """What reaches the core."""
+        ...
+
+    def failing(self, mutant: Mutant, tests: list[str]) -> list[str]:
+        """Return which tests fail with a mutant and pass without it."""
+        ...
+
+
+def unfailing(bench: Shows, mutants: Iterable[Mutant], noted: Path) -> Iterator[list[str]]:
+    """Show each mutant to the tests that have not failed so far; yields those that are left, after each.
+
+    A test that fails for no mutant may be one that can't fail. ``noted``: where failures are kept.
+    """
+    failed = set(noted.read_text().splitlines()) if noted.exists() else set[str]()
+    for mutant in mutants:
+        left = set(bench.reached.without_failure(failed))
+        tests = bench.reached.tests_of(mutant, left)
+        if tests:
+            found = bench.failing(mutant, tests)
+            failed.update(found)
+            with noted.open("a") as lines:
+                lines.writelines(f"{each}\n" for each in found)
+            yield bench.reached.without_failure(failed)

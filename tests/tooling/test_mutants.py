@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from proof.mutants import catalogue, run
-from proof.mutants.nursery import NO_FILE, Answer, Task
+from proof.mutants.nursery import Answer
 from proof.mutants.operators import OPERATORS, OWN, places
 from proof.mutants.plant import plant
 from proof.mutants.report import judgements, report, share
@@ -250,29 +251,47 @@ def test_a_module_that_nobody_has_imported_is_left_to_its_file(tmp_path: Path) -
     assert plant(tmp_path / "unknown.py", MODULE, MODULE.replace("2 *", "3 *"), "Cell.twice")
 
 
-class Flaky:
-    """A nursery where some tests fail, whatever the program is."""
-
-    def __init__(self, *broken: str) -> None:
-        self.broken = broken
-
-    def judge(self, task: Task) -> Answer:
-        assert task.file == NO_FILE, "the mutant is still in it"
-        failed = [each for each in task.shown_to if each in self.broken]
-        return Answer(planted=True, caught=bool(failed), by="".join(failed), number=len(task.shown_to))
-
-
 @pytest.mark.parametrize(
-    ("by", "sound"),
-    [("a::one", True), ("a::two", False), ("drawn:1: order: x", True), ("drawn:20: in time: x", False)],
+    ("by", "found"),
+    [
+        ("a::one", "a::one"),
+        ("drawn:2: order: x", "drawn:2"),
+        ("drawn:20: in time: x", "drawn:20"),
+        ("hangs", ""),
+    ],
 )
-def test_a_catch_by_what_fails_without_the_mutant_does_not_count(by: str, *, sound: bool) -> None:
+def test_what_has_caught_a_mutant_is_known_so_that_it_can_be_tried_without_it(by: str, found: str) -> None:
     shown = ["a::one", "a::two", "drawn:1", "drawn:2", "drawn:20"]
-    task = Task("some.py", "f", "text", "mutated", shown, 1.0)
-    answer = Answer(planted=True, caught=True, by=by, number=3)
-    suspects = run.caught_by(task, answer)
-    assert len(suspects) == 1
-    assert run.is_sound(Flaky("a::two", "drawn:20"), task, suspects) is sound
+    caught = Answer(planted=True, caught=True, by=by, number=3)
+    assert run.caught_by(shown, caught) == ([found] if found else [])
+    assert run.caught_by(shown, replace(caught, caught=False)) == []
+
+
+class Shown:
+    """Has three tests of the recipes and one of something else, and notes what is shown to them."""
+
+    def __init__(self, mutants: Sequence[Mutant], fails: dict[str, list[str]]) -> None:
+        lines: dict[str, dict[str, list[int]]] = {"consul_coord/http/wire.py": {"1": [3]}}
+        for mutant in mutants:
+            lines.setdefault(mutant.file, {})[str(mutant.place.first)] = [0, 1, 2]
+        self.reached = Reached(["a", "b", "c", "other"], [0.1] * 4, [], lines, [], {})
+        self.fails = fails
+        self.shown: list[list[str]] = []
+
+    def failing(self, mutant: Mutant, tests: list[str]) -> list[str]:
+        self.shown.append(sorted(tests))
+        return [each for each in self.fails[mutant.name] if each in tests]
+
+
+def test_tests_of_the_recipes_that_fail_for_no_mutant_are_named(tmp_path: Path) -> None:
+    first, second = [each for each in catalogue.mutants() if each.file.startswith(run.RECIPES)][::900][:2]
+    fails = {first.name: ["a"], second.name: ["a", "b"]}
+    bench = Shown([first, second], fails)
+    noted = tmp_path / "failed.txt"
+    assert list(run.unfailing(bench, [first, second], noted)) == [["b", "c"], ["c"]]
+    assert bench.shown == [["a", "b", "c"], ["b", "c"]]
+    assert list(run.unfailing(bench, [first], noted)) == [["c"]]
+    assert bench.shown[-1] == ["c"], "it is taken up where it was"
 
 
 def test_a_report_tells_shares_and_survivors() -> None:
