@@ -163,14 +163,7 @@ class Answers:
     ) -> None:
         """Judge a call that gave up after ``took`` seconds of its process's clock."""
         judge, blocker = self._judge, error.blocker
-        since = process.clock.true(process.clock.now() - took)
-        if took < timeout - JUST:
-            judge.convict(
-                "answers", f"{process.name} gave up {error.key} after {took:.3f} s of {timeout:.3f}"
-            )
-        late = process.awake_since >= since
-        if not (took - CLEANING <= error.waited <= took + JUST) and not late:
-            judge.convict("answers", f"{process.name} waited {took:.3f} s, and says {error.waited:.3f}")
+        since = self.waited(process, error, took=took, timeout=timeout)
         if blocker.kind == "unreachable" and not (self._ended or self.excused(process, since=since)):
             judge.convict("answers", f"{process.name} could not reach the servers, it says: {error}")
         rules = [judge.rules[name] for name in names]
@@ -180,6 +173,18 @@ class Answers:
             if holder.session and not any(one.held_since(holder.session, asked) for one in rules):
                 text = f"{short(holder.session)} has {error.key}, says {process.name}, and had not"
                 judge.convict("answers", text)
+
+    def waited(self, process: Process, error: AcquireTimeout, *, took: float, timeout: float) -> float:
+        """Judge the times of a call that gave up, and return the true time at which it began."""
+        since = process.clock.true(process.clock.now() - took)
+        if took < timeout - JUST:
+            text = f"{process.name} gave up {error.key} after {took:.3f} s of {timeout:.3f}"
+            self._judge.convict("answers", text)
+        late = process.awake_since >= since
+        if not (took - CLEANING <= error.waited <= took + JUST) and not late:
+            text = f"{process.name} waited {took:.3f} s, and says {error.waited:.3f}"
+            self._judge.convict("answers", text)
+        return since
 
     def cancelled(self, process: Process, name: str, *, took: float) -> None:
         """Judge a call that says that it was cancelled."""

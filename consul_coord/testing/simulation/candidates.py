@@ -177,11 +177,15 @@ class CandidateUser(Holder):
 
     async def _wait(self, io: SimIO, candidacy: Candidacy, timeout: float | None) -> Grant:
         promises = self.judge.promises
-        call = promises.called(self.process, f"waits to lead {self.key}", timeout)
+        call, began = promises.called(self.process, f"waits to lead {self.key}", timeout), io.now()
         try:
             _, hold = await self.process.call(
                 io.task, lambda io: election.wait_for_leadership(io, candidacy, timeout=timeout)
             )
+        except AcquireTimeout as error:
+            took = io.now() - began
+            self.judge.answers.waited(self.process, error, took=took, timeout=timeout or 0.0)
+            raise
         finally:
             promises.ended(call)
         return hold

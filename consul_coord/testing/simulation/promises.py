@@ -56,8 +56,6 @@ MOST_SENT = 300
 """Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
 MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
-MOST_REPEATED = 40
-"""Likewise, of those that wait for no change."""
 CALMLY_SENT = 120
 CALMLY_ALIKE = 25
 """The same, where nothing goes wrong but what operators do."""
@@ -159,10 +157,7 @@ class Promises:
     def _most_sent(self, alike: str) -> tuple[tuple[str, int], tuple[str, int]]:
         if self._judge.calm:
             return (("", CALMLY_SENT), (alike, CALMLY_ALIKE))
-        return (
-            ("", MOST_SENT),
-            (alike, MOST_ALIKE if alike.startswith(("watch", "list")) else MOST_REPEATED),
-        )
+        return (("", MOST_SENT), (alike, MOST_ALIKE))
 
     def _count(self, process: Process, alike: str, most: int, shape: Shape) -> None:
         now, times = self._judge.now, self._sent.setdefault((process.name, alike), deque())
