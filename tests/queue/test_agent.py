@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.programs import Program
+
 MOST_ENTRIES = 3.2
 """Raft entries that one hold may cost: a join, a take, an unlock, and what the server does by itself."""
 
@@ -117,7 +119,7 @@ hold.release()
 
 @pytest.mark.parametrize("killed", ["holder", "head", "waiter"])
 def test_who_is_killed_is_succeeded(site: Site, killed: str) -> None:
-    line: dict[str, subprocess.Popen[str]] = {}
+    line: dict[str, Program] = {}
     for place, name in enumerate(("holder", "head", "waiter")):
         line[name] = programs.start(WAITER, site)
         eventually(
@@ -135,9 +137,9 @@ def test_who_is_killed_is_succeeded(site: Site, killed: str) -> None:
         living = [process for name, process in line.items() if name != killed]
         served = []
         for process in living:
-            assert process.stdout is not None
             served.append(int(process.stdout.readline()))
-            process.communicate("release\n", timeout=20)
+            process.stdin.write("release\n")
+            process.communicate(timeout=20)
         last.join(20)
     line[killed].communicate()
     assert [*served, *fences] == sorted({*served, *fences})

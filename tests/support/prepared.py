@@ -23,6 +23,7 @@ import socket
 import sys
 import types
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
         for stream in streams:
             os.close(stream)
         running[pid] = reports
-        reports.send(b"%d" % pid)
+        with suppress(OSError):
+            reports.send(b"%d" % pid)
 
 
 def report_ends(running: dict[int, socket.socket]) -> None:
@@ -85,7 +87,7 @@ def report_ends(running: dict[int, socket.socket]) -> None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
-        with running.pop(pid) as reports:
+        with running.pop(pid) as reports, suppress(OSError):  # nobody may want to know any more
             reports.send(b"%d" % os.waitstatus_to_exitcode(status))
 
 
