@@ -19,6 +19,7 @@ from consul_coord.models import (
 )
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.election import election
 from consul_coord.recipes.hold.asking import verify
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.holds import BUDGET, release
@@ -29,10 +30,11 @@ from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.once import once
 from consul_coord.recipes.once.once import OnceObject
 from consul_coord.recipes.once.record import ONCE_FLAGS
+from consul_coord.recipes.partition import partitioning
 from consul_coord.recipes.semaphore import semaphore as semaphores
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
-from tests.support.fake_io import FakeIO, Step
+from tests.support.fake_io import FakeIO, Spawned, Step
 from tests.support.replies import SESSION, entry, ok, pairs
 
 if TYPE_CHECKING:
@@ -205,3 +207,27 @@ def test_making_sure_of_several_keys_takes_the_time_of_one_call() -> None:
     with pytest.raises(RequestTimeout):
         bench.io.run(make_sure(bench.io, bench.core.sessions, bench.hold))
     assert bench.io.time == 1000.0 + bench.core.timeout
+
+
+class Standing:
+    """Stands for a candidacy, or for the sharing of partitions, whose end takes ``seconds``."""
+
+    def __init__(self, io: FakeIO, seconds: float) -> None:
+        self.task = Spawned("it", lambda other: other.sleep(seconds))
+        self.stopped_at: float | None = None
+        self._io = io
+        self._seconds = seconds
+
+    def stop(self) -> None:
+        self.stopped_at = self._io.time
+        self._io.at(self._io.time + self._seconds, self.task.done.set)
+
+
+@pytest.mark.parametrize("stop", [election.stop, partitioning.stop], ids=["candidacy", "partitions"])
+@pytest.mark.parametrize(("seconds", "takes"), [(1.0, 1.0), (100.0, 3.0)])
+def test_stopping_takes_no_longer_than_its_timeout(stop: Any, seconds: float, takes: float) -> None:
+    io = FakeIO()
+    standing = Standing(io, seconds)
+    io.run(stop(io, standing, timeout=3.0))
+    assert standing.stopped_at == 1000.0
+    assert io.time == 1000.0 + takes
