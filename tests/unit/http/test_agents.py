@@ -477,7 +477,7 @@ def silent_under(world: World, request: Request) -> None:
         return await exchange(agent, asked, timeout=ends - world.time)
 
     looks: list[list[str]] = []
-    world.exchange = looked_at  # type: ignore[method-assign]
+    world.exchange = looked_at  # type: ignore[method-assign, assignment]
     with pytest.raises(RequestTimeout):
         world.send(request)
     assert looks == ([[], []] if request.hold_open else [[], [LEADER]])
