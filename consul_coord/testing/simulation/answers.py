@@ -164,7 +164,9 @@ class Answers:
         """Judge a call that gave up after ``took`` seconds of its process's clock."""
         judge, blocker = self._judge, error.blocker
         since = self.waited(process, error, took=took, timeout=timeout)
-        if blocker.kind == "unreachable" and not (self._ended or self.excused(process, since=since)):
+        # A single try may have less time than one request takes.
+        may_fail = self._ended or not timeout or self.excused(process, since=since)
+        if blocker.kind == "unreachable" and not may_fail:
             judge.convict("answers", f"{process.name} could not reach the servers, it says: {error}")
         rules = [judge.rules[name] for name in names]
         # One in its own process may not have noticed its loss yet.

@@ -40,8 +40,6 @@ TOLD_AFTER_SLEEP = 1.1
 renewal is under way, which takes a part of the lease at most."""
 TAKEN_WITHIN = 2.5
 """Seconds for which something free may be left to somebody who waits, when nothing goes wrong."""
-TAKEN_CALMLY = 1.2
-"""The same where nothing goes wrong but what operators do."""
 TAKEN_AT_THE_LIMIT = 10.0
 """The same at an agent's limit on connections: each step of a take waits for a query or for a connection."""
 
@@ -316,8 +314,7 @@ class Rules(ABC):
             return
         self._free_since = now if self._free_since is None else self._free_since
         since = max(self._free_since, self._undisturbed_since(who))
-        calmly = TAKEN_CALMLY if self.judge.calm else self.taken_within
-        within = calmly if self.judge.room is None else TAKEN_AT_THE_LIMIT
+        within = self.taken_within if self.judge.room is None else TAKEN_AT_THE_LIMIT
         if now > since + within * self.judge.stretch:
             self.judge.convict(
                 "progress", f"{self.name} is free for {now - since:.1f} s, and {short(who)} waits for it"
