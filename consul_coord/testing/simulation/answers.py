@@ -164,8 +164,8 @@ class Answers:
         """Judge a call that gave up after ``took`` seconds of its process's clock."""
         judge, blocker = self._judge, error.blocker
         since = self.waited(process, error, took=took, timeout=timeout)
-        # A single try may have less time than one request takes.
-        may_fail = self._ended or not timeout or self.excused(process, since=since)
+        # A try may have less time than one request takes.
+        may_fail = self._ended or timeout < AT_ONCE or self.excused(process, since=since)
         if blocker.kind == "unreachable" and not may_fail:
             judge.convict("answers", f"{process.name} could not reach the servers, it says: {error}")
         rules = [judge.rules[name] for name in names]
