@@ -169,7 +169,7 @@ class Plan:
     @property
     def gentle(self) -> bool:
         """Whether so little goes wrong that who could be served must be, also while it does."""
-        return bool(self.office) or self.calm or (self.once and self.lingering)
+        return bool(self.office) or (self.once and self.lingering)
 
     @property
     def bounded(self) -> bool:
