@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
+
+from pytest_httpserver import HTTPServer
+from werkzeug import Response
 
 from tests.wire.servers import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from werkzeug import Request
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class ScriptedAgent:
     """Serves ``answer`` on loopback."""
 
     def __init__(self) -> None:
-        self._server = _Server(self)
-        self._errors: list[BaseException] = []
+        self._server = HTTPServer(host="127.0.0.1", port=0, threaded=True)
+        self._server.expect_request("").respond_with_handler(self._respond)
         self._asked = threading.Condition()
         self._over = threading.Event()
         self.requests: list[Seen] = []
@@ -108,7 +110,7 @@ class ScriptedAgent:
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://127.0.0.1:{self._server.port}"
 
     def always(self, reply: Reply) -> None:
         """Give this reply to every request."""
@@ -148,67 +150,37 @@ class ScriptedAgent:
     def end_test(self) -> None:
         """Let go of what waits, and fail for a request that was not expected."""
         self._over.set()
-        errors, self._errors = self._errors, []
-        for error in errors:
-            raise error
+        self._server.clear_log()
+        self._server.check()
 
     def start(self) -> None:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self._server.start()
 
     def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
 
-    def respond(self, seen: Seen) -> Reply:
-        """Return the reply to a request, after remembering it."""
+    def _respond(self, request: Request) -> Response:
+        seen = Seen(
+            request.method,
+            str(request.environ["REQUEST_URI"]),
+            {name.lower(): value for name, value in request.headers.items()},
+            request.get_data(),
+            time.monotonic(),
+        )
         if self.serves_trials and seen.line == TRIAL:
-            return Reply(200, b'"127.0.0.1:8300"')
+            return Response(b'"127.0.0.1:8300"', 200)
         with self._asked:
             self.requests.append(seen)
             self._asked.notify_all()
-        try:
-            return self.answer(seen)
-        except Exception as error:  # noqa: BLE001 - `end_test` raises it
-            self._errors.append(error)
-            return Reply(500)
-
-
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 128
-
-    def __init__(self, agent: ScriptedAgent) -> None:
-        self.agent = agent
-        super().__init__(("127.0.0.1", 0), _Exchange)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of a client that has hung up."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-
-class _Exchange(BaseHTTPRequestHandler):
-    """One connection, for one request."""
-
-    protocol_version = "HTTP/1.1"
-
-    def _respond(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        assert isinstance(self.server, _Server)
-        reply = self.server.agent.respond(Seen(self.command, self.path, headers, body, time.monotonic()))
+        reply = self.answer(seen)
         if reply.hangs_up:
-            hang_up(self.connection)
-            return
-        self.send_response_only(reply.status)
-        for name, value in reply.headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(reply.body) + reply.missing))
-        self.send_header("Connection", "close")
-        with suppress(OSError):  # the client may have hung up
-            self.end_headers()
-            self.wfile.write(reply.body)
-
-    do_GET = do_PUT = do_POST = do_DELETE = _respond  # noqa: N815 - the names that the base class calls
+            hang_up(request.environ["werkzeug.socket"])
+        response = Response(reply.body, reply.status, dict(reply.headers))
+        if reply.missing:
+            response.automatically_set_content_length = False
+            response.headers["Content-Length"] = str(len(reply.body) + reply.missing)
+            response.headers["Connection"] = "close"
+        return response
 
 
 def hang_up(connection: socket.socket) -> None:

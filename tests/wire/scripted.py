@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ VARIABLES = (
 
 @pytest.fixture(scope="session")
 def running_agent() -> Iterator[ScriptedAgent]:
+    # It would write a line a request.
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     agent = ScriptedAgent()
     agent.start()
     yield agent
