@@ -71,7 +71,7 @@ class MembersFollower(Follower[Members]):
             pause = SPREAD_PER_MEMBER * len(before) * (1 + io.random()) / 2
             if await io.wait(Signal() if until is None else until, deadline=io.now() + pause):
                 return None
-        changed_at = folder.at
+        changed_at, reports = folder.at, folder.reports
         everything, folder.is_doubtful = folder.is_doubtful or not asked or len(before) < LARGE, False
         read: Result[tuple[object, ...]] | None = None
         try:
@@ -85,6 +85,10 @@ class MembersFollower(Follower[Members]):
             return None
         self._failures = 0
         folder.known = max(changed_at, read.index) if read.value else changed_at
+        if read.value and not folder.at and folder.reports == reports:
+            folder.at = (
+                folder.known
+            )  # a former leader took it for empty: that is no news until it is said again
         members = in_order(chain.from_iterable(self._members.values()))
         index = max(changed_at, read.index, 1)
         return Result(compared(before, members), index, read.known_leader, read.last_contact)

@@ -65,6 +65,7 @@ class PermitAttempt(PooledAttempt):
 
     __slots__ = (
         "_limit_seen",
+        "_options",
         "_own_limit",
         "_pause_over",
         "_pauses",
@@ -102,6 +103,8 @@ class PermitAttempt(PooledAttempt):
         """The listing that a watch has brought, to be judged next."""
         self.refused: frozenset[str] = frozenset()
         """Dead holders whose lock-delay was in force when they were tried; forgotten after a pause."""
+        self._options: ReadOptions | None = None
+        """How the next listing is to be read."""
         self._pauses = 0
         """How many pauses there were since the first refusal."""
         self._pause_over = 0.0
@@ -115,7 +118,8 @@ class PermitAttempt(PooledAttempt):
                 return hold
             listing = await self._join()
         else:
-            listing, self.upcoming = self.upcoming or await self._list(), None
+            listing, self.upcoming = self.upcoming or await self._list(self._options), None
+            self._options = None
         return None if listing is None else await self._follow_up(listing)
 
     def _drop_session(self) -> None:
@@ -247,6 +251,7 @@ class PermitAttempt(PooledAttempt):
             result = await self._ask(*removal, check, *write)
         except TxnFailed as error:
             self._refused(error, removing=len(removal), listing=listing)
+            self._options = _CONSISTENT  # an old leader would show what was refused again and again
             return None
         if isinstance(verdict, Prune):
             return None

@@ -55,6 +55,8 @@ class Folder:
         """Its index when the follower read it last; set by the follower."""
         self.told = 0
         """The index that the follower's own look has had last, as ``hear`` takes it."""
+        self.reports = 0
+        """How often its index was heard."""
         self.is_doubtful = False
         """Whether its index says nothing; taken back by the follower before it reads all."""
         self._heard = -math.inf
@@ -70,7 +72,7 @@ class Folder:
         """Take note of the index of its latest change, 0 if it is empty."""
         if 0 < index < self.at or now - self._heard > REMEMBERED:
             self.is_doubtful = True
-        self.at, self._heard = index, now
+        self.at, self._heard, self.reports = index, now, self.reports + 1
         waiting = None if self._waiting is None else self._waiting()
         if waiting is not None and self.is_new:
             waiting.set()

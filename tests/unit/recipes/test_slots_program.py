@@ -233,7 +233,7 @@ class TestTaking:
         ]
         assert json.loads(ops[-2]["Value"])["Holders"] == {US: True}
 
-    def test_a_refused_one_is_followed_by_a_list(self, bench: Bench) -> None:
+    def test_a_refused_one_is_followed_by_a_list_of_the_present_leader(self, bench: Bench) -> None:
         bench.makes(US)
         bench.joins(contender(US, at=10))
         bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
@@ -241,6 +241,8 @@ class TestTaking:
         bench.takes()
         bench.acquire()
         assert [op["Index"] for op in bench.txns()[-1][:2]] == [10, 15]
+        (listing,) = [each for each in bench.io.requests if each.method == "GET"]
+        assert "consistent" in dict(listing.params), "an old one would show what was refused again"
 
     def test_an_unanswered_one_is_followed_by_a_list_which_may_show_it_done(self, bench: Bench) -> None:
         bench.makes(US)
