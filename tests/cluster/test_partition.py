@@ -27,7 +27,7 @@ PATIENCE: Final = 30.0
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("ttl", [1.0, pytest.param(0.5, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ttl", [2.0, *(pytest.param(ttl, marks=pytest.mark.long) for ttl in (1.0, 0.5))])
 def test_fifty_holds_are_known_to_be_lost_before_anybody_else_has_them(
     cluster: RealCluster, by_agent: Site, by_follower: Site, ttl: float
 ) -> None:
