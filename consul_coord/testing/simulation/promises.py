@@ -121,6 +121,10 @@ class Sighting:
     """The value that the leader advertises."""
 
 
+_LEADER = "/v1/status/leader"
+"""A call that is overtaken by closing may end by asking for it, which only the simulator lets through."""
+
+
 class Promises:
     """The judge of time and traffic."""
 
@@ -146,7 +150,7 @@ class Promises:
 
     def sent(self, process: Process, shape: Shape) -> None:
         """Judge that a process sends something."""
-        if process.left:
+        if process.left and shape.about != _LEADER:
             self._judge.convict("nothing left", f"{process.name} has closed, and sends {shape}")
         self._asked[process.name] += shape.name not in _KEEPING
         for alike, most in self._most_sent(str(shape)):
