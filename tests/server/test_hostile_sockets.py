@@ -47,7 +47,7 @@ PATIENCE: Final = 0.05  # of a client whose request may block, or is none
 LONGER: Final = 1.0  # of one whose request is answered at once, on a busy machine
 AT_ONCE: Final = 32
 CONFIG: Final = ServerConfig(http_max_conns_per_client=0)
-STATUSES: Final = frozenset({200, 301, 400, 403, 404, 405, 409, 413, 500, 501})
+STATUSES: Final = frozenset({200, 301, 400, 401, 403, 404, 405, 409, 413, 500, 501})
 FILES: Final = Path("/proc/self/fd")
 RESET: Final = struct.pack("ii", 1, 0)
 NO_HTTP: Final = (
