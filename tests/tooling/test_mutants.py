@@ -330,7 +330,7 @@ def test_a_sample_of_mutants_is_caught(tmp_path: Path, search_seed: int) -> None
     chosen = [
         each for each in catalogue.sample(seen, 3 * SAMPLE, seed=search_seed) if each.name not in judgements()
     ]
-    bench = run.Bench(tmp_path, seconds=30.0)
+    bench = run.Bench(tmp_path, seconds=12.0)
     try:
         results = list(run.judged(bench, chosen[:SAMPLE], tmp_path / "results.jsonl"))
     finally:
