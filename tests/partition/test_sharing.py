@@ -234,6 +234,7 @@ def test_who_only_has_the_id_of_a_member_owns_nothing(member: MakeMember, prefix
         Seen(one.group) as seen,
     ):
         one.stop()
+        until(lambda: seen.states, "the group is seen")
         one.group.update("new")  # all share out again
         until(lambda: seen.states[-1].changed, "it is seen")
         never(lambda: namesake.owned, within=0.5)

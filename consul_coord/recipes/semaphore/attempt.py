@@ -251,7 +251,7 @@ class PermitAttempt(PooledAttempt):
             result = await self._ask(*removal, check, *write)
         except TxnFailed as error:
             self._refused(error, removing=len(removal), listing=listing)
-            self._options = _CONSISTENT  # an old leader would show what was refused again and again
+            self._options = _CONSISTENT  # an old leader would show the same again
             return None
         if isinstance(verdict, Prune):
             return None
