@@ -25,6 +25,7 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import accumulate, chain, zip_longest
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -32,7 +33,7 @@ from proof.mutants.catalogue import ROOT
 from proof.mutants.nursery import NO_FILE, PYTEST, Answer, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from proof.mutants.catalogue import Mutant
@@ -257,13 +258,7 @@ class Bench:
         """Plant one mutant, run what reaches it, and take it out again."""
         began = time.monotonic()
         shown_to = self.reached.shown_to(mutant, who)
-        answer = Answer(planted=True, caught=False, by="", number=0)
-        while shown_to:
-            answer = self._show(mutant, who, shown_to)
-            suspects = caught_by(shown_to, answer)
-            if not suspects or not self._show(mutant, who, suspects, planted=False).caught:
-                break
-            shown_to = [each for each in shown_to if each not in suspects]
+        answer = settled(shown_to, partial(self._show, mutant, who))
         verdict: Verdict = "caught" if answer.caught else "missed" if shown_to else "not reached"
         return Result(
             mutant.name,
@@ -316,6 +311,19 @@ class Bench:
         """End the programs."""
         for nursery in self._nurseries.values():
             nursery.close()
+
+
+def settled(shown_to: Sequence[str], show: Callable[..., Answer]) -> Answer:
+    """Show a mutant to tests or runs, but those that fail without it; return the last answer."""
+    left, unsound = list(shown_to), ""
+    while left:
+        answer = show(left)
+        suspects = caught_by(left, answer)
+        if not suspects or not show(suspects, planted=False).caught:
+            return answer
+        unsound = f"fails without it: {answer.by}"
+        left = [each for each in left if each not in suspects]
+    return Answer(planted=True, caught=False, by=unsound, number=0)
 
 
 def caught_by(shown_to: Sequence[str], answer: Answer) -> list[str]:
@@ -371,11 +379,11 @@ def judged(
 
 
 class Shows(Protocol):
-    """Whoever shows mutants to tests."""
+    """A bench that shows mutants to tests."""
 
     @property
     def reached(self) -> Reached:
-        """What reaches the core."""
+        """The tests and the runs that reach each line of the core."""
         ...
 
     def failing(self, mutant: Mutant, tests: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A server that was the leader a moment ago knows only the past: what a client says or decides, it asks anew.
+"""A former leader knows only the past, so a client asks the present one before it says or decides anything.
 
 Consul's other readings can come from such a server. Each row is a call of users, and no request of it that
 only reads may go without ``consistent``. Watches may: what they tell is checked, or tells only when to look.
@@ -150,7 +150,7 @@ def test_what_was_refused_is_read_from_the_present_leader(  # noqa: PLR0917 - fi
     hold = TAKES[kind](client, key)
     before = len(proxy.requests)
     overwritten(operator, hold)
-    with suppress(ConsulCoordError):  # a stranger's record is none that a reader could write
+    with suppress(ConsulCoordError):  # another program's record is not a valid one
         ACTS[act](hold)
     made = of(key, proxy.requests[before:])
     assert any(only_reads(each) for each in made)

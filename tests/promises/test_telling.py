@@ -1,4 +1,4 @@
-"""What is told of a hold is true: who has it, how its release ended, and what is left of it."""
+"""Reports about a hold are true: its holder, the outcome of its release, and its leftovers."""
 
 from __future__ import annotations
 

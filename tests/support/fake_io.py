@@ -68,6 +68,16 @@ class Spawned:
         self.cancelled = True
 
 
+def run_at_once(program: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a program that awaits nothing but its IO."""
+    try:
+        program.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise AssertionError("the program awaited something other than its IO")
+
+
 class FakeIO:
     """See the module."""
 
@@ -99,12 +109,7 @@ class FakeIO:
 
     def run(self, program: Coroutine[Any, Any, T]) -> T:
         """Drive a program to its end."""
-        try:
-            program.send(None)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        raise AssertionError("the program awaited something other than its IO")
+        return run_at_once(program)
 
     def run_spawned(self, name: str) -> None:
         """Run the first spawned program whose name begins so."""

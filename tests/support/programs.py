@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 INHERITED: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-"""What a program ignores if this process does."""
+"""The signals that a program ignores if this process does."""
 
 
 class Interpreter:

@@ -267,6 +267,28 @@ def test_what_has_caught_a_mutant_is_known_so_that_it_can_be_tried_without_it(by
     assert run.caught_by(shown, replace(caught, caught=False)) == []
 
 
+@pytest.mark.parametrize(
+    ("failing", "failing_anyway", "by"),
+    [
+        (["two", "three"], [], "two"),
+        (["two", "three"], ["two"], "three"),
+        (["two"], ["two"], ""),
+        (["one", "two", "three"], ["one", "two", "three"], ""),
+        ([], [], ""),
+    ],
+)
+def test_a_test_that_fails_without_the_mutant_catches_none(
+    failing: list[str], failing_anyway: list[str], by: str
+) -> None:
+    def show(tests: list[str], *, planted: bool = True) -> Answer:
+        found = [each for each in tests if each in (failing if planted else failing_anyway)][:1]
+        return Answer(planted=planted, caught=bool(found), by="".join(found), number=len(tests))
+
+    answer = run.settled(["one", "two", "three"], show)
+    assert answer.caught is bool(by)
+    assert answer.by == by or not answer.caught
+
+
 class Shown:
     """Has three tests of the recipes and one of something else, and notes what is shown to them."""
 

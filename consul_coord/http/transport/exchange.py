@@ -240,7 +240,7 @@ class Engine(ABC):
         try:
             fresh = await self._tried_out(await self._open_link(attempt, within=SOON), attempt)
         except BaseException as error:
-            refused = self._was_refused(attempt, error)
+            refused = self._note_refusal(attempt, error)
             if isinstance(error, ConnectFailed) and not refused:
                 return link
             link.close()
@@ -287,7 +287,7 @@ class Engine(ABC):
         try:
             link = await self._open_link(attempt)
         except ConnectFailed as error:
-            if not self._was_refused(attempt, error):
+            if not self._note_refusal(attempt, error):
                 raise
             # Amid the TLS handshake: nothing was sent.
             if near and not self._tells_at_once(attempt):
@@ -300,7 +300,7 @@ class Engine(ABC):
                 link = await self._tried_out(link, attempt)
             response = await self._use(link, attempt, keep=keep)
         except LOST as error:
-            if self.pool.now() >= opened + SOON or not self._was_refused(attempt, error):
+            if self.pool.now() >= opened + SOON or not self._note_refusal(attempt, error):
                 raise
             is_final = not near or self._tells_at_once(attempt)
             if is_final or (attempt.sent and attempt.request.retry is Retry.NEVER):
@@ -321,8 +321,8 @@ class Engine(ABC):
         if attempt.request.urgent:
             self.pool.cut_overdue(self.pool.now())
 
-    def _was_refused(self, attempt: Attempt, error: BaseException) -> bool:
-        """Return whether the limit may be what ended a new connection, and take note of that."""
+    def _note_refusal(self, attempt: Attempt, error: BaseException) -> bool:
+        """Take note if the limit may have ended a new connection; returns whether it may."""
         if isinstance(error, ConnectFailed):
             refused = _is_hang_up(error.__cause__)
         elif attempt.answered or attempt.cancelled or isinstance(error, TimeoutError):

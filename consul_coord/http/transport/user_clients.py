@@ -186,7 +186,7 @@ class UserClientTransport(_OverClient["httpx.Client"]):
         return route is not None and type(route(_url(self._root))) is httpx.HTTPTransport
 
     def _fetch_here(self, attempt: Attempt, cancel: Cancellation | None) -> Response:
-        """Exchange over a kept connection on this thread. Raises ``_Elsewhere`` when there is none."""
+        """Use a kept connection, on this thread. Raises ``_Elsewhere`` if there is none."""
         import httpx
 
         watch = Watch(attempt.deadline)

@@ -29,6 +29,7 @@ from consul_coord.http.agents import (
     Agents,
 )
 from consul_coord.http.messages import Request, Response
+from tests.support.fake_io import run_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -55,7 +56,7 @@ def reply(value: object, status: int = 200) -> Response:
 
 @dataclass(slots=True)
 class Behaviour:
-    """What an agent does with a request; ``fails`` makes an error of it, after ``takes`` seconds."""
+    """The way in which an agent answers; ``fails`` makes an error of it, after ``takes`` seconds."""
 
     peers: tuple[str, ...] = ("10.0.0.1:8300", "10.0.0.2:8300")
     ids: tuple[str, ...] | None = ("one", "two")
@@ -131,12 +132,7 @@ class World:
     # -- for the test
 
     def run(self, program: Coroutine[Any, Any, T]) -> T:
-        try:
-            program.send(None)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        raise AssertionError("it suspended")
+        return run_at_once(program)
 
     def send(self, request: Request = READ, *, timeout: float = TIMEOUT) -> Response:
         self.deadline = self.time + timeout

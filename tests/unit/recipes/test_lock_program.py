@@ -1,4 +1,4 @@
-"""What one attempt at a lock does before it queues: when it may take the key past others, and when not."""
+"""One attempt at a lock, before it queues: it takes the key past others only if it may."""
 
 from __future__ import annotations
 
