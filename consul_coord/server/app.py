@@ -56,6 +56,10 @@ class Wire(Protocol):
         """End the connection with a reset."""
         ...
 
+    def when_gone(self, action: Callable[[], object]) -> None:
+        """Call ``action`` when the connection has ended, from whichever side; it replaces an earlier one."""
+        ...
+
 
 class App:
     """Serve a host's agent to an ASGI server, or to a client in the same process."""
@@ -88,7 +92,7 @@ class App:
             await _send(send, self._control.answer(request), zipped=False)
         elif (fault := self._faults.strike(request)) is not None:
             await self._suffer(fault, request, scope, receive, send)
-        elif (reply := await self._serve(request, receive)) is not None:
+        elif (reply := await self._serve(request, scope, receive)) is not None:
             await _send(send, reply, zipped=self._zips(request, reply))
 
     async def _suffer(
@@ -99,17 +103,17 @@ class App:
         if fault.effect is Effect.LOSE_LEADER:
             self._host.do(self._host.service.state.lose_leader)
         applied = fault.effect not in _NOT_APPLIED
-        reply = await self._serve(request, receive) if applied else Reply()
+        reply = await self._serve(request, scope, receive) if applied else Reply()
         if reply is not None:
             await _WAYS.get(fault.effect, _plainly)(
                 _Outcome(fault, reply, scope, send, zipped=self._zips(request, reply))
             )
 
-    async def _serve(self, request: Request, receive: Receive) -> Reply | None:
+    async def _serve(self, request: Request, scope: Scope, receive: Receive) -> Reply | None:
         if self._write_time and request.method in _WRITING and not request.path.startswith(_QUICK):
             await self._host.sleep(self._write_time)
         outcome = self._host.begin(request)
-        reply = await self._later(outcome, receive) if isinstance(outcome, Late) else outcome
+        reply = await self._later(outcome, scope, receive) if isinstance(outcome, Late) else outcome
         if reply is None or not self._always:
             return reply
         return replace(reply, headers=(*reply.headers, *self._always))
@@ -120,19 +124,30 @@ class App:
             self._gzip and large and reply.varies and _takes_gzip(request.headers.get("accept-encoding", ""))
         )
 
-    async def _later(self, late: Late, receive: Receive) -> Reply | None:
-        async def wake_when_gone() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            late.came.set()
-
-        stop = late.loop.start(wake_when_gone)
+    async def _later(self, late: Late, scope: Scope, receive: Receive) -> Reply | None:
+        stop = _when_gone(scope, receive, late)
         try:
             await late.came.wait()
         finally:
             stop()
-            self._host.withdraw(late)
+            if late.reply is None:
+                self._host.withdraw(late)
         return late.reply
+
+
+def _when_gone(scope: Scope, receive: Receive, late: Late) -> Callable[[], object]:
+    """End a wait when the client goes; return what stops looking for that."""
+    wire = _wire_of(scope)
+    if wire is not None:  # no task for each of thousands who wait
+        wire.when_gone(late.came.set)
+        return lambda: None
+
+    async def wake() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        late.came.set()
+
+    return late.loop.start(wake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +202,13 @@ async def _send_half(outcome: _Outcome) -> None:
     await outcome.send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
 
 
+def _wire_of(scope: Scope) -> Wire | None:
+    wire: Wire | None = scope.get("extensions", {}).get(WIRE, {}).get("wire")
+    return wire
+
+
 def _wire(outcome: _Outcome) -> Wire:
-    wire: Wire | None = outcome.scope.get("extensions", {}).get(WIRE, {}).get("wire")
+    wire = _wire_of(outcome.scope)
     if wire is None:  # a client in the same process: it sees what it would see of a broken connection
         raise ConnectionResetError("the connection was broken by a fault")
     return wire

@@ -52,7 +52,7 @@ class Late:
     def deliver(self, reply: Reply) -> None:
         """Bring the reply; from any thread."""
         self.reply = reply
-        self.loop.call_soon(self.came.set)
+        self.loop.call(self.came.set)
 
 
 class Host:
@@ -92,7 +92,7 @@ class Host:
             await anyio.sleep(seconds)
             return
         loop, over = _required_loop(), anyio.Event()
-        alarm = self.clock.alarm(self.clock.now() + seconds, lambda: loop.call_soon(over.set))
+        alarm = self.clock.alarm(self.clock.now() + seconds, lambda: loop.call(over.set))
         try:
             await over.wait()
         finally:
@@ -195,7 +195,7 @@ class _Looped:
         loop = running_loop()
         if loop is None:
             if self._loop is not None:
-                self._loop.call_soon(self._wake)
+                self._loop.call(self._wake)
         elif when != self._when or loop != self._loop:
             self._cancel_in(loop)
             self._loop = loop

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Loop(Protocol):
     """A running event loop; equal to another one if it is the same."""
 
-    def call_soon(self, action: Action) -> None:
-        """Call ``action`` in the loop, soon; from any thread."""
+    def call(self, action: Action) -> None:
+        """Call ``action`` in the loop, from any thread: at once where this is it, else soon."""
         ...
 
     def call_later(self, seconds: float, action: Action) -> Action:
@@ -53,11 +53,10 @@ def running_loop() -> Loop | None:
 class _Asyncio:
     loop: asyncio.AbstractEventLoop
 
-    def call_soon(self, action: Action) -> None:
-        with suppress(RuntimeError):
-            if asyncio.get_running_loop() is self.loop:  # which is awake, and needs no waking
-                self.loop.call_soon(action)
-                return
+    def call(self, action: Action) -> None:
+        if running_loop() == self:
+            action()
+            return
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(action)
 
@@ -72,7 +71,10 @@ class _Asyncio:
 class _Trio:
     token: TrioToken
 
-    def call_soon(self, action: Action) -> None:
+    def call(self, action: Action) -> None:
+        if running_loop() == self:
+            action()
+            return
         with suppress(RuntimeError):  # trio's RunFinishedError is one
             self.token.run_sync_soon(action)
 

@@ -19,11 +19,12 @@ import socket
 import struct
 from collections import Counter, deque
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from consul_coord.server.app import WIRE
@@ -32,10 +33,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from consul_coord.server.asgi import Application, Message, Receive, Scope, Send
+    from consul_coord.server.asgi import Application
 
 _KEEP_ALIVE = 3_600
-_FRAMING = frozenset({b"connection", b"content-length"})  # uvicorn looks for these
 _BACKLOG = 1_024
 _READ = b"GET "
 _AT_ONCE = 20
@@ -61,7 +61,8 @@ class Listener:
 
     def __init__(self, app: Application, *, max_conns_per_client: int, told: bool = False) -> None:
         self._config = Config(
-            _spelled(app),
+            app,
+            proxy_headers=False,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -117,28 +118,6 @@ class Listener:
     def _stamp(self, loop: asyncio.AbstractEventLoop) -> None:
         self._state.default_headers = [(b"Date", formatdate(usegmt=True).encode("ascii"))]
         self._date = loop.call_later(1.0, self._stamp, loop)
-
-
-class _Name(bytes):
-    """A header name that stays as it is spelled, where uvicorn would lower it."""
-
-    __slots__ = ()
-
-    def lower(self) -> _Name:
-        return self
-
-
-def _spelled(app: Application) -> Application:
-    async def run(scope: Scope, receive: Receive, send: Send) -> None:
-        async def spell(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                names: list[tuple[bytes, bytes]] = message["headers"]
-                message["headers"] = [(k if k.lower() in _FRAMING else _Name(k), v) for k, v in names]
-            await send(message)
-
-        await app(scope, receive, spell)
-
-    return run
 
 
 class _Door:
@@ -219,6 +198,7 @@ class _Protocol(HttpToolsProtocol):
         self._is_behind = 0
         self._client = ""
         self._head = 0
+        self.gone: Callable[[], object] = _nothing
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -258,8 +238,7 @@ class _Protocol(HttpToolsProtocol):
         path, _, query = target.partition(b"?")
         self.scope["path"] = unquote(path.decode("latin-1"))
         self.scope["raw_path"], self.scope["query_string"] = path, query
-        if self.scope["method"] != "HEAD":
-            self.cycle.transport = cast("asyncio.Transport", _InOne(self.transport))
+        self.cycle.send = _Sender(self.cycle)  # type: ignore[method-assign]
         if self.scope["http_version"] == "1.0":
             wishes = b",".join(value for name, value in self.scope["headers"] if name == b"connection")
             self.cycle.keep_alive = b"keep-alive" in wishes.lower()
@@ -277,11 +256,12 @@ class _Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Put the wire into the scope of the request that begins."""
         super().on_message_begin()
-        self.scope["extensions"] = {WIRE: {"wire": _TransportWire(self.transport)}}
+        self.scope["extensions"] = {WIRE: {"wire": _TransportWire(self)}}
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._door.leave(self._client)
+        self.gone()
 
 
 def _target(sent: bytes) -> bytes:
@@ -294,42 +274,83 @@ def _target(sent: bytes) -> bytes:
 _ABSOLUTE = re.compile(rb"(?i)https?://[^/?#]*")
 
 
-class _InOne:
-    """A transport that sends a reply's head together with what follows, in one system call."""
+class _Sender:
+    """Sends a reply as uvicorn would, but names as they are spelled, and the head with what follows it."""
 
-    __slots__ = ("_head", "_transport")
+    __slots__ = ("_cycle", "_has_body", "_head", "_is_chunked")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
         self._head = b""
+        self._has_body = cycle.scope["method"] != "HEAD"
+        self._is_chunked = False
 
-    def write(self, data: bytes) -> None:
-        if data.startswith(_HEAD) and not self._head and not data.startswith(_CONTINUE):
-            self._head = data
+    async def __call__(self, message: Any) -> None:  # noqa: ANN401 - uvicorn has types of its own for ASGI
+        cycle = self._cycle
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        if message["type"] == "http.response.start":
+            cycle.response_started = True
+            head = _head(tuple(message["headers"]), has_body=self._has_body, keeps=cycle.keep_alive)
+            cycle.keep_alive, self._is_chunked = head.keeps, head.is_chunked
+            date = b"".join(b"%b: %b\r\n" % header for header in cycle.default_headers)
+            self._head = b"%b%b%b" % (STATUS_LINE[message["status"]], date, head.lines)
         else:
-            head, self._head = self._head, b""
-            self._transport.write(head + data)
+            self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
-    def close(self) -> None:
-        if self._head:
-            self.write(b"")
-        self._transport.close()
+    def _go_on(self, body: bytes, *, more: bool) -> None:
+        cycle = self._cycle
+        if not self._has_body:
+            body = b""
+        elif self._is_chunked:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        head, self._head = self._head, b""
+        cycle.transport.write(head + body)
+        if more:
+            return
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else a transport has
-        return getattr(self._transport, name)
+
+class _Head(NamedTuple):
+    """A reply's headers as they are sent, up to the body, and what they say of body and connection."""
+
+    lines: bytes
+    is_chunked: bool
+    keeps: bool
 
 
-_HEAD = b"HTTP/1.1 "
-_CONTINUE = b"HTTP/1.1 100 "
+@lru_cache  # thousands who waited for the same get the same
+def _head(headers: tuple[tuple[bytes, bytes], ...], *, has_body: bool, keeps: bool) -> _Head:
+    known = {name.lower(): value.lower() for name, value in headers}
+    if known.get(b"connection") == b"close":
+        keeps = False
+    elif not keeps:
+        headers = (*headers, (b"Connection", b"close"))
+    is_chunked = has_body and b"content-length" not in known
+    if is_chunked:
+        headers = (*headers, (b"Transfer-Encoding", b"chunked"))
+    if any(_CONTROL.search(part) for header in headers for part in header):
+        raise RuntimeError("a header of a reply has a control character")
+    return _Head(b"".join(b"%b: %b\r\n" % header for header in headers) + b"\r\n", is_chunked, keeps)
+
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class _TransportWire:
-    """The wire of a request: its asyncio transport."""
+    """The wire of a request: its protocol and its asyncio transport."""
 
-    __slots__ = ("_transport",)
+    __slots__ = ("_protocol", "_transport")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    def __init__(self, protocol: _Protocol) -> None:
+        self._protocol = protocol
+        self._transport = protocol.transport
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -342,6 +363,16 @@ class _TransportWire:
         if raw is not None and raw.family != socket.AF_UNIX:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         self._transport.abort()
+
+    def when_gone(self, action: Callable[[], object]) -> None:
+        if self._transport.is_closing():
+            action()
+        self._protocol.gone = action
+        self._protocol.flow.resume_reading()  # a paused connection would not be seen to end
+
+
+def _nothing() -> None:
+    pass
 
 
 # uvicorn's protocol logs to "uvicorn.error"; an application's own uvicorn must not be mixed up with ours.

@@ -126,6 +126,15 @@ def test_a_write_wakes_a_blocked_reader(server: ReferenceServer[SystemClock]) ->
         assert json.loads(watch.result(DEADLINE)[1])[0]["Value"] == "dw=="
 
 
+@pytest.mark.parametrize("body", [0, 300_000], ids=["without a body", "with a large one"])
+def test_a_reader_that_goes_away_waits_no_more(server: ReferenceServer[SystemClock], body: int) -> None:
+    with socket.create_connection(place(server), timeout=DEADLINE) as raw:
+        head = b"GET /v1/kv/none?index=1000 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % body
+        raw.sendall(head + bytes(body))
+        wait_until_blocked(server, 1)
+    wait_until_blocked(server, 0)
+
+
 def test_on_a_real_clock_a_wait_and_a_ttl_end_by_themselves() -> None:
     with ReferenceServer(config=ServerConfig(session_ttl_min=0.05)) as server:
         session = json.loads(ask(server, "PUT", "/v1/session/create", b'{"TTL":"50ms"}')[1])["ID"]
