@@ -35,7 +35,9 @@ def connect(address: str) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(address.removeprefix("http://"), timeout=DEADLINE)
 
 
-def put(server: ReferenceServer[SystemClock], key: str = "k") -> tuple[int, str]:
+def put(
+    server: ReferenceServer[SystemClock] | ReferenceServer[VirtualClock], key: str = "k"
+) -> tuple[int, str]:
     connection = connect(server.address)
     try:
         connection.request("PUT", f"/v1/kv/{key}", b"v")
@@ -145,6 +147,22 @@ def test_a_delay_follows_the_servers_clock() -> None:
         server.clock.advance(5.0)
         assert done.wait(DEADLINE)
         assert "k" in server.state.kv
+
+
+def test_who_left_during_a_delay_does_not_begin_to_wait() -> None:
+    with ReferenceServer(clock=VirtualClock()) as server:
+        server.faults.add(Fault(delay=5.0, times=1))
+        leaving = connect(server.address)
+        leaving.request("GET", "/v1/kv/k?index=1000")
+        deadline = time.monotonic() + DEADLINE
+        while server.clock.next_alarm() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        leaving.close()
+        put(server)  # by its end the server knows that the other has left
+        server.clock.advance(5.0)
+        put(server)
+        assert server.state.blocked == 0
 
 
 def test_a_client_in_the_same_process_sees_a_broken_connection() -> None:
