@@ -8,7 +8,7 @@ from consul_coord.aio.blocks import Blocks
 from consul_coord.aio.body import LeaderBody
 from consul_coord.aio.hold import AsyncHold, AsyncLossEvent
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes.election import election as recipe
+from consul_coord.recipes.election import asking as recipe
 from consul_coord.recipes.election.leadership import End, LeadershipView, told_as_leadership
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from consul_coord.aio.runner import AsyncRunner
-    from consul_coord.recipes.election.election import Candidacy
+    from consul_coord.recipes.election.candidacy import Candidacy
     from consul_coord.recipes.hold.grant import Grant
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.models._validate import as_bytes, bytes_or_none
-from consul_coord.recipes.election import election as recipe
+from consul_coord.recipes.election import asking as recipe
+from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.election.leader import leader as read_leader
 from consul_coord.recipes.lock import lock as lock_recipe
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from consul_coord.models import Contender, LeaderInfo, LossReason, ReleaseOutcome, SessionSpec
-    from consul_coord.recipes.election.election import Candidacy
     from consul_coord.recipes.hold.grant import Grant
 
 
@@ -105,13 +105,13 @@ class LeaderElection:
         and reports it as ``Failed``. Raises InvalidKey and InvalidArgument.
         """
         self._runner = require(client, Client, type(self).__name__)
-        self._lock = recipe.lock_of(
+        self._lock = lock_of(
             key=key,
             value=bytes_or_none(value),
             session=session,
             accept_flags=accept_flags,
         )
-        self._plan = recipe.ElectionPlan(
+        self._plan = ElectionPlan(
             key=key,
             retry_wait=retry_wait,
             priority_delay=priority_delay,
@@ -140,7 +140,7 @@ class LeaderElection:
         with core.mutex:  # the core's: after a fork there is a new one
             candidacy = self._current()
             if candidacy is None or candidacy.is_over:
-                candidacy = recipe.Candidacy(core, self._plan, self._lock, Callbacks(core), keeps=self)
+                candidacy = Candidacy(core, self._plan, self._lock, Callbacks(core), keeps=self)
                 self._candidacy = candidacy
             self._runner.call(recipe.start, candidacy=candidacy)
 
@@ -188,7 +188,7 @@ class LeaderElection:
         stopped by then.
         """
         candidacy = self._seeing()
-        return None if candidacy is None else candidacy.leader(self._runner.now())
+        return None if candidacy is None else candidacy.following.leader(self._runner.now())
 
     @property
     def leader_age(self) -> float | None:
@@ -198,13 +198,13 @@ class LeaderElection:
         TTL.
         """
         candidacy = self._seeing()
-        return None if candidacy is None else candidacy.leader_age(self._runner.now())
+        return None if candidacy is None else candidacy.following.age(self._runner.now())
 
     def _seeing(self) -> Candidacy | None:
         candidacy = self._current()
         if candidacy is None or candidacy.is_over:
             return None
-        candidacy.follow()
+        candidacy.following.begin()
         return candidacy
 
     # -- the leadership

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.models._validate import as_bytes
-from consul_coord.recipes.election import election as recipe
+from consul_coord.recipes.election import asking as recipe
 from consul_coord.recipes.election.leadership import End, LeadershipView, told_as_leadership
 from consul_coord.sync.blocks import Blocks
 from consul_coord.sync.body import LeaderBody
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consul_coord.recipes.election.election import Candidacy
+    from consul_coord.recipes.election.candidacy import Candidacy
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.sync.runner import Runner
 

@@ -28,7 +28,7 @@ OTHER_RECIPES = (
     "consul_coord.models.catalog",
     "consul_coord.models.once",
     "consul_coord.periods",
-    "consul_coord.recipes.election.election",
+    "consul_coord.recipes.election.candidacy",
     "consul_coord.recipes.lock.multi",
     "consul_coord.recipes.once",
     "consul_coord.recipes.rwlock",

@@ -56,7 +56,7 @@ def test_a_leader_that_does_not_beat_is_succeeded_too(stand: Stand, short_delay:
 def test_a_leader_whose_health_fails_is_stalled(
     stand: Stand, short_delay: Client, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consul_coord.recipes.election.election.HEALTH_PATIENCE", 0.2)
+    monkeypatch.setattr("consul_coord.recipes.election.candidacy.HEALTH_PATIENCE", 0.2)
     fine, over = threading.Event(), threading.Event()
     fine.set()
 

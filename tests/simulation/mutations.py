@@ -31,9 +31,11 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import Attempt
 from consul_coord.recipes.contend.pooled import PooledAttempt
 from consul_coord.recipes.contend.tickets import Tickets
-from consul_coord.recipes.election import candidate, election
+from consul_coord.recipes.election import asking as election_calls
+from consul_coord.recipes.election import candidate, heirs
+from consul_coord.recipes.election.candidacy import Candidacy
 from consul_coord.recipes.election.candidate import Candidate
-from consul_coord.recipes.election.election import Candidacy
+from consul_coord.recipes.election.following import Following
 from consul_coord.recipes.group.membership import Membership
 from consul_coord.recipes.hold import asking, holds
 from consul_coord.recipes.hold.grant import Grant
@@ -528,15 +530,15 @@ MUTATIONS = (
     ),
     Mutation(
         "a task stays behind each candidate",
-        Candidacy,
+        Following,
         "_watch_leader",
-        "while not self.is_over:",
+        "while not self._is_over:",
         "while not await io.wait(Signal()):",
         breaks="rest",
     ),
     Mutation(
         "a wait for the leadership has no end",
-        election,
+        election_calls,
         "wait_for_leadership",
         "raise _timeout(candidacy, waited=io.now() - began)",
         "deadline += 60.0",
@@ -552,7 +554,7 @@ MUTATIONS = (
     ),
     Mutation(
         "on_change reports the first leader alone",
-        Candidacy,
+        Following,
         "_tell_change",
         "self._told != [leader]",
         "not self._told",
@@ -646,16 +648,16 @@ MUTATIONS = (
     ),
     Mutation(
         "an heir behind others is not woken",
-        election,
-        "_name_heir",
+        heirs,
+        "name",
         "if position > 0:",
         "if position > 99:",
         breaks="progress",
     ),
     Mutation(
         "an heir is woken by a write that changes nothing",
-        election,
-        "_name_heir",
+        heirs,
+        "name",
         'ahead.value + b"\\n"',
         "ahead.value",
         breaks="progress",

@@ -16,7 +16,8 @@ from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend import recipe
-from consul_coord.recipes.election import election, notes
+from consul_coord.recipes.election import asking, notes
+from consul_coord.recipes.election import candidacy as standing
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.lock import LockObject
@@ -164,8 +165,8 @@ def a_semaphore(limit: int, *, lock_delay: float) -> SemaphoreObject:
     return SemaphoreObject(plan, limit)
 
 
-def a_candidacy(process: Process, *, priority_delay: float = 0.0) -> election.Candidacy:
-    plan = election.ElectionPlan(
+def a_candidacy(process: Process, *, priority_delay: float = 0.0) -> standing.Candidacy:
+    plan = standing.ElectionPlan(
         key=KEY,
         retry_wait=(0.0, 0.0),
         priority_delay=priority_delay,
@@ -175,8 +176,8 @@ def a_candidacy(process: Process, *, priority_delay: float = 0.0) -> election.Ca
         on_change=None,
         health=None,
     )
-    locked = election.lock_of(key=KEY, value=b"", session=None, accept_flags=())
-    return election.Candidacy(process.core, plan, locked, SimCalls(process.host), keeps=None)
+    locked = standing.lock_of(key=KEY, value=b"", session=None, accept_flags=())
+    return standing.Candidacy(process.core, plan, locked, SimCalls(process.host), keeps=None)
 
 
 @pytest.mark.parametrize("touched", [False, True])
@@ -242,13 +243,13 @@ def test_a_slot_that_was_given_back_is_not_behind_its_lock_delay(scene: Scene) -
 def test_a_leader_who_resigned_meanwhile_is_told_so_by_proclaim(scene: Scene) -> None:
     async def program(io: SimIO) -> None:
         candidacy = a_candidacy(scene.process)
-        await election.start(io, candidacy)
-        _, hold = await election.wait_for_leadership(io, candidacy, timeout=None)
+        await asking.start(io, candidacy)
+        _, hold = await asking.wait_for_leadership(io, candidacy, timeout=None)
         scene.process.alarm(io.now() + 0.1, lambda: candidacy.stand_aside(1.0))
         scene.world.network.delay_next("note", 0.3)
         with pytest.raises(LeadershipLost):
-            await election.proclaim(io, candidacy, hold, b"value")
-        await election.stop(io, candidacy, timeout=1.0)
+            await asking.proclaim(io, candidacy, hold, b"value")
+        await asking.stop(io, candidacy, timeout=1.0)
 
     scene.play(program, seconds=3.0)
 
@@ -258,18 +259,18 @@ def test_a_leader_does_not_name_an_heir_that_leaves_meanwhile(scene: Scene) -> N
 
     async def program(io: SimIO) -> None:
         leading, leaving = a_candidacy(scene.process), a_candidacy(other)
-        await election.start(io, leading)
-        _, hold = await election.wait_for_leadership(io, leading, timeout=5.0)
-        other.spawn(lambda io: election.start(io, leaving), name="candidate")
+        await asking.start(io, leading)
+        _, hold = await asking.wait_for_leadership(io, leading, timeout=5.0)
+        other.spawn(lambda io: asking.start(io, leaving), name="candidate")
         await io.sleep(0.5)
         heir = next(entry.session for entry in scene.world.cluster.under(f"{KEY}/") if entry.session)
         scene.world.network.delay_next("name-heir", 1.0)
         scene.process.alarm(io.now() + 0.3, leaving.stop)
         with pytest.raises(SessionNotFound):
-            await election.transfer(io, leading, hold, heir)
+            await asking.transfer(io, leading, hold, heir)
         assert leading.leading(io.now()) is hold
         assert scene.world.cluster.entry(notes.heir_key(KEY)) is None
-        await election.stop(io, leading, timeout=1.0)
+        await asking.stop(io, leading, timeout=1.0)
 
     scene.play(program, seconds=8.0)
 
@@ -280,12 +281,12 @@ def test_a_leadership_leaves_no_note_of_its_term(scene: Scene, proclaims: int) -
 
     async def program(io: SimIO) -> None:
         candidacy = a_candidacy(scene.process)
-        await election.start(io, candidacy)
-        _, hold = await election.wait_for_leadership(io, candidacy, timeout=5.0)
+        await asking.start(io, candidacy)
+        _, hold = await asking.wait_for_leadership(io, candidacy, timeout=5.0)
         for number in range(proclaims):
-            await election.proclaim(io, candidacy, hold, f"value {number}".encode())
+            await asking.proclaim(io, candidacy, hold, f"value {number}".encode())
         assert scene.world.cluster.entry(term) is not None
-        await election.stop(io, candidacy, timeout=1.0)
+        await asking.stop(io, candidacy, timeout=1.0)
         await io.sleep(1.0)
         assert scene.world.cluster.entry(term) is None
 
@@ -295,14 +296,14 @@ def test_a_leadership_leaves_no_note_of_its_term(scene: Scene, proclaims: int) -
 def test_a_candidate_of_low_priority_rides_out_what_passes(scene: Scene) -> None:
     async def program(io: SimIO) -> None:
         candidacy = a_candidacy(scene.process, priority_delay=1.0)
-        await election.start(io, candidacy)
+        await asking.start(io, candidacy)
         await io.sleep(0.5)
         scene.process.link.cut = True
         await io.sleep(2 * scene.process.core.timeout)
         scene.process.link.mend()
-        await election.wait_for_leadership(io, candidacy, timeout=5.0)
+        await asking.wait_for_leadership(io, candidacy, timeout=5.0)
         assert candidacy.problem is None
-        await election.stop(io, candidacy, timeout=1.0)
+        await asking.stop(io, candidacy, timeout=1.0)
 
     scene.play(program, seconds=40.0)
 
@@ -318,7 +319,7 @@ def test_a_candidate_of_low_priority_sees_a_vacancy_that_is_like_an_earlier_one(
 
     async def program(io: SimIO) -> None:
         candidacy = a_candidacy(scene.process, priority_delay=1.0)
-        await election.start(io, candidacy)
+        await asking.start(io, candidacy)
         await io.sleep(0.5)  # the key is absent, as far as the candidate has seen
         other.spawn(hold, name="holder")
         send = link.send
@@ -336,8 +337,8 @@ def test_a_candidate_of_low_priority_sees_a_vacancy_that_is_like_an_earlier_one(
         cluster.delete(KEY)
         monkeypatch.undo()
         link.mend()
-        await election.wait_for_leadership(io, candidacy, timeout=45.0)
-        await election.stop(io, candidacy, timeout=1.0)
+        await asking.wait_for_leadership(io, candidacy, timeout=45.0)
+        await asking.stop(io, candidacy, timeout=1.0)
 
     scene.play(program, seconds=60.0)
 

@@ -34,30 +34,15 @@ from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consul_coord.io import IO
     from consul_coord.models import BlockerKind
+    from consul_coord.recipes.contend.callbacks import Callbacks
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.session.keeping import SessionSource
 
 LONGEST_PAUSE = 15.0
 """Seconds after a refusal, or a failing ``on_acquired``, at most."""
-
-
-class Calls(Protocol):
-    """How users' functions are called: one after the other."""
-
-    def in_order(
-        self,
-        function: Callable[[], object],
-        failed: Callable[[Exception], object],
-        *,
-        until: Signal | None = None,
-    ) -> None:
-        """Call a function when those handed over before have ended; what it raises goes to ``failed``."""
-        ...
 
 
 class Told(Protocol):
@@ -98,7 +83,7 @@ class Part:
     """See the module."""
 
     def __init__(
-        self, client: Shared, partition: str, *, key: str, value: bytes, told: Told, calls: Calls
+        self, client: Shared, partition: str, *, key: str, value: bytes, told: Told, calls: Callbacks
     ) -> None:
         self.client = client
         self.partition = partition

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO, Task
     from consul_coord.models import Member
+    from consul_coord.recipes.contend.callbacks import Callbacks
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.group.members import GroupPlan
     from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.recipes.partition.part import Calls
 
 MOST_SETTLING = 4
 """How many times ``settle`` changes that keep coming are waited out."""
@@ -107,7 +107,7 @@ class Partitioning:
         client: Shared,
         plan: PartitionPlan,
         member: Callable[[], str],
-        calls: Callable[[], Calls],
+        calls: Callable[[], Callbacks],
         *,
         keeps: object,
     ) -> None:

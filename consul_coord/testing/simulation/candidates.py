@@ -23,7 +23,8 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
 from consul_coord.models import LeaderInfo
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.election import election, leader
+from consul_coord.recipes.election import asking, leader
+from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
 from consul_coord.recipes.election.leadership import told_as_leadership
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO
     from consul_coord.models import LossReason
-    from consul_coord.recipes.election.election import Candidacy
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan
@@ -63,8 +63,8 @@ class CandidateUser(Holder):
         self._resigning: PendingCall | None = None
         sick = self.rng.chance(0.2)
         session = plan.spec if self.rng.chance(0.3) else None
-        self._lock = election.lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
-        self._plan = election.ElectionPlan(
+        self._lock = lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
+        self._plan = ElectionPlan(
             key=key,
             retry_wait=REST,
             priority_delay=PRIORITY_DELAY
@@ -135,13 +135,13 @@ class CandidateUser(Holder):
         self._office.look_back()
         office = self._office = Office(self)
         plan = replace(self._plan, on_elected=office.elected, on_lost=office.lost)
-        candidacy = election.Candidacy(core, plan, self._lock, SimCalls(self.process.host), keeps=self)
+        candidacy = Candidacy(core, plan, self._lock, SimCalls(self.process.host), keeps=self)
         self._candidacy = candidacy
         promises = self.judge.promises
         if plan.on_change is not None:
             self._sighting = promises.follows(self.process, self.key)
         self.judge.record(self.process.name, "waiting", actor=self.actor, key=self.key)
-        await self.process.call(io.task, lambda io: election.start(io, candidacy))
+        await self.process.call(io.task, lambda io: asking.start(io, candidacy))
         led = False
         try:
             while not led:
@@ -165,7 +165,7 @@ class CandidateUser(Holder):
                 call = promises.called(self.process, f"stops its candidate for {self.key}", timeout)
                 try:
                     await self.process.call(
-                        io.task, lambda io: election.stop(io, candidacy, timeout=timeout), closing=True
+                        io.task, lambda io: asking.stop(io, candidacy, timeout=timeout), closing=True
                     )
                 finally:
                     promises.ended(call)
@@ -180,7 +180,7 @@ class CandidateUser(Holder):
         call, began = promises.called(self.process, f"waits to lead {self.key}", timeout), io.now()
         try:
             _, hold = await self.process.call(
-                io.task, lambda io: election.wait_for_leadership(io, candidacy, timeout=timeout)
+                io.task, lambda io: asking.wait_for_leadership(io, candidacy, timeout=timeout)
             )
         except AcquireTimeout as error:
             took = io.now() - began
@@ -206,7 +206,7 @@ class CandidateUser(Holder):
         match 1 if self._manner == "heirs" else self.rng.randrange(4):
             case 0:
                 pause = self.rng.choice((0.0, 1.0))
-                resign = partial(election.resign, candidacy=candidacy, pause=pause)
+                resign = partial(asking.resign, candidacy=candidacy, pause=pause)
                 await self.call(io, resign, what=f"resigns from {self.key}", within=RELEASED_WITHIN)
             case 1:
                 await self.call(io, lambda io: self._hand_over(io, candidacy, hold))
@@ -224,7 +224,7 @@ class CandidateUser(Holder):
         if queue:
             heir = waitqueue.session_of(self.rng.choice(queue))
             try:
-                await election.transfer(io, candidacy, hold, heir)
+                await asking.transfer(io, candidacy, hold, heir)
             except (SessionNotFound, AcquireTimeout, NotHeld):
                 self.judge.see("nobody to hand over to")
             else:
@@ -242,7 +242,7 @@ class CandidateUser(Holder):
     async def put(self, io: IO, hold: Grant, value: bytes) -> None:
         """Proclaim something."""
         if self._candidacy is not None:
-            await election.proclaim(io, self._candidacy, hold, value)
+            await asking.proclaim(io, self._candidacy, hold, value)
             self.judge.see("proclaimed")
 
 

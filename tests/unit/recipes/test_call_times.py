@@ -19,7 +19,7 @@ from consul_coord.models import (
 )
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.election import election
+from consul_coord.recipes.election import asking
 from consul_coord.recipes.hold.asking import verify
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.holds import BUDGET, release
@@ -223,7 +223,7 @@ class Standing:
         self._io.at(self._io.time + self._seconds, self.task.done.set)
 
 
-@pytest.mark.parametrize("stop", [election.stop, partitioning.stop], ids=["candidacy", "partitions"])
+@pytest.mark.parametrize("stop", [asking.stop, partitioning.stop], ids=["candidacy", "partitions"])
 @pytest.mark.parametrize(("seconds", "takes"), [(1.0, 1.0), (100.0, 3.0)])
 def test_stopping_takes_no_longer_than_its_timeout(stop: Any, seconds: float, takes: float) -> None:
     io = FakeIO()

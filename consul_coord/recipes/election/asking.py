@@ -1,0 +1,153 @@
+"""What users ask of a candidate: to start and stop, to wait, to resign, to hand over, and to advertise.
+
+Rules
+- Whoever waits is told by the candidacy's ``changes`` when to look again, and judges what is then.
+- Without a candidacy, or before its first leadership, there is nothing to wait for or to give up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import AcquireCancelled, AcquireTimeout, NotHeld, TxnFailed
+from consul_coord.http.failures import next_step
+from consul_coord.models import LossReason, ReleaseOutcome, _validate
+from consul_coord.recipes.contend.attempt import deadline_of
+from consul_coord.recipes.contend.refusals import within
+from consul_coord.recipes.election import heirs
+from consul_coord.recipes.election.leadership import check, told_as_leadership, why_over
+from consul_coord.recipes.hold import asking as hold_ops
+from consul_coord.recipes.hold.holds import release
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.recipes.election.candidacy import Candidacy
+    from consul_coord.recipes.hold.grant import Grant
+
+
+async def start(io: IO, candidacy: Candidacy) -> None:
+    """Begin a candidacy in the background; harmless when that was done before."""
+    if candidacy.task is None:
+        candidacy.task = io.spawn(candidacy.run, name=f"election {candidacy.plan.key}")
+
+
+async def stop(io: IO, candidacy: Candidacy, *, timeout: float) -> None:
+    """End a candidacy, resigning first; waits up to ``timeout`` seconds for that."""
+    timeout = _validate.span("timeout", timeout)
+    candidacy.stop()
+    if candidacy.task is not None:
+        async with io.shield(timeout) as deadline:
+            await io.wait(candidacy.task.done, deadline=deadline)
+
+
+async def wait_for_leadership(
+    io: IO, candidacy: Candidacy | None, *, timeout: float | None
+) -> tuple[Candidacy, Grant]:
+    """Return the leadership, as soon as there is one.
+
+    Raises AcquireTimeout, and AcquireCancelled when there is no candidate (any more).
+    """
+    began, deadline = io.now(), deadline_of(io, timeout)
+    while candidacy is not None:
+        with candidacy.changes.watching() as changed:
+            hold = candidacy.leading(io.now())
+            if hold is not None:
+                return candidacy, hold
+            if candidacy.is_over:
+                break
+            if not await io.wait(changed, deadline=deadline):
+                raise _timeout(candidacy, waited=io.now() - began)
+    key = "" if candidacy is None else candidacy.plan.key
+    raise AcquireCancelled("this is not a candidate: the election was not started, or was stopped", key=key)
+
+
+def _timeout(candidacy: Candidacy, *, waited: float) -> AcquireTimeout:
+    key, attempt, problem = candidacy.plan.key, candidacy.attempt, candidacy.refusal
+    just_begun = attempt is not None and attempt.blocker.kind == "unreachable" and attempt.cause is None
+    if problem is not None and (attempt is None or just_begun):
+        why = f"its last attempt was refused: {problem}"
+    elif attempt is not None:
+        why = attempt.blocker.describe(attempt.cause)
+        why += next_step(attempt.cause) if attempt.blocker.kind == "unreachable" else ""
+    else:
+        why = "it does not stand at present: it just started, rests, is not healthy, or has low priority"
+    message = f"not elected leader of {key!r} {within(waited)}: {why}"
+    error = AcquireTimeout(message, key=key, blocker=candidacy.blocker, waited=waited)
+    error.__cause__ = problem if attempt is None or attempt.cause is None else attempt.cause
+    return error
+
+
+async def wait_for_loss(
+    io: IO, candidacy: Candidacy | None, *, key: str, timeout: float | None
+) -> LossReason:
+    """Return why the latest leadership of ``key`` has ended, as soon as it has.
+
+    Raises NotHeld when there was none, and TimeoutError.
+    """
+    if candidacy is None or candidacy.hold is None:
+        raise _not_leader(key)
+    hold = candidacy.hold
+    deadline = deadline_of(io, timeout)
+    while True:
+        with candidacy.changes.watching() as changed:
+            reason = why_over(hold, io.now())
+            if reason is not None:
+                return reason
+            if io.now() >= deadline:
+                message = f"the leadership of {hold.key!r} was not lost in {timeout:g} s"
+                raise TimeoutError(message)
+            await io.wait(changed, deadline=min(deadline, hold.valid_until))
+
+
+def report_work(candidacy: Candidacy | None, error: BaseException | None) -> None:
+    """Report what the leader's work has raised, if anything; a cancellation is no error."""
+    if candidacy is not None and isinstance(error, Exception):
+        candidacy.report("the leader's work", error)
+
+
+async def resign(io: IO, candidacy: Candidacy | None, *, pause: float) -> ReleaseOutcome:
+    """Give up the leadership, and be no candidate for ``pause`` seconds, and a moment at least."""
+    pause = _validate.span("pause", pause)
+    if candidacy is None:
+        return ReleaseOutcome.ALREADY_LOST
+    if pause > 0:
+        candidacy.stand_aside(pause)
+    hold = candidacy.hold
+    return ReleaseOutcome.ALREADY_LOST if hold is None else await release(io, candidacy.client.holds, hold)
+
+
+async def proclaim(io: IO, candidacy: Candidacy, hold: Grant, value: bytes) -> None:
+    """Change what the leader advertises. Raises LeadershipLost, and what the write raises."""
+    check(hold, io.now())
+    with told_as_leadership(hold):
+        await candidacy.term.note(io, hold)
+        try:
+            await hold_ops.put(io, candidacy.client.sessions, hold, value)
+        except TxnFailed:
+            check(hold, io.now())
+            raise
+
+
+def leadership_of(candidacy: Candidacy | None, now: float, *, key: str) -> tuple[Candidacy, Grant]:
+    """Return the present leadership of ``key``.
+
+    Raises LeadershipLost, or NotHeld when there is none to be lost.
+    """
+    if candidacy is None or candidacy.hold is None or candidacy.hold.released:
+        raise _not_leader(key)
+    check(candidacy.hold, now)
+    return candidacy, candidacy.hold
+
+
+def _not_leader(key: str) -> NotHeld:
+    return NotHeld(f"this is not the leader of {key!r}", key=key)
+
+
+async def transfer(io: IO, candidacy: Candidacy, hold: Grant, heir: str) -> None:
+    """Name a queueing candidate as the next leader, and resign.
+
+    Raises SessionNotFound when no candidate of that session queues, ValueTooLarge when the value of the one
+    before it does not fit into the request twice, and LeadershipLost.
+    """
+    await heirs.name(io, candidacy.client, hold, heir)
+    await resign(io, candidacy, pause=0.0)

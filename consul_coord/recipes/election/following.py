@@ -1,0 +1,134 @@
+"""Following who leads, as one candidate sees it: by its looks at the queue, or by a query of its own.
+
+Rules
+- A candidate's own leadership is read off its hold, which knows of it sooner than the key shows it, and
+  knows of its end no later than anybody else.
+- Once a query follows the leader, the looks at the queue count no more: they may be older.
+- ``tell`` gets each leader once, in order, and None when nobody is known to lead: also because what was seen
+  is too old.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import ConsulCoordError
+from consul_coord.http.failures import retryable
+from consul_coord.io import Once
+from consul_coord.models import LeaderInfo
+from consul_coord.recipes.election.leader import LeaderFollower
+from consul_coord.recipes.election.sight import Sight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.io import IO, Signal
+    from consul_coord.recipes.contend.changes import Changes
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Grant
+
+FOLLOWING_WAIT = 10.0
+"""Seconds until the leader is looked at again without a change, at most."""
+
+
+class Following:
+    """Who leads, as far as one candidate has seen."""
+
+    def __init__(
+        self,
+        client: Shared,
+        key: str,
+        *,
+        own: Callable[[], Grant | None],
+        changes: Changes,
+        stopping: Signal,
+        tell: Callable[[LeaderInfo | None], object],
+        failed: Callable[[Exception], object],
+    ) -> None:
+        self._client = client
+        self._key = key
+        self._own = own
+        """Returns the candidate's latest leadership."""
+        self._changes = changes
+        self._stopping = stopping
+        self._tell = tell
+        self._failed = failed
+        self._sight = Sight()
+        self._told: list[LeaderInfo | None] = []
+        """The last value given to ``tell``; empty before the first time."""
+        self._begun: Once[bool] = Once()
+
+    def leader(self, now: float) -> LeaderInfo | None:
+        """Return who leads."""
+        hold, seen = self._own(), self._sight.at(now)
+        ours = (
+            seen is not None and hold is not None and (seen.session, seen.term) == (hold.session, hold.fence)
+        )
+        if hold is not None and hold.is_held(now):
+            # The key may show this leadership later than the grant does.
+            return seen if ours else LeaderInfo(hold.value, hold.session, None, hold.fence, hold.last_index)
+        return None if ours else seen
+
+    def age(self, now: float) -> float | None:
+        """Return the seconds since the leader was seen; 0 for one's own leadership."""
+        hold = self._own()
+        return 0.0 if hold is not None and hold.is_held(now) else self._sight.age(now)
+
+    def begin(self) -> None:
+        """Follow the leader from now on, until the candidate stops; from any thread."""
+        if not self._is_over and self._begun.settle(True):  # noqa: FBT003 - the value says nothing
+            for program in (self._watch_leader, self._watch_age):
+                self._client.host.spawn(program, name=f"follow the leader of {self._key}")
+
+    def saw_in_queue(self, leader: LeaderInfo | None) -> None:
+        """Take note of what an attempt to be elected sees."""
+        if not self._begun:
+            self._saw(leader)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stopping.is_set() or self._client.closing.is_set()
+
+    async def _watch_leader(self, io: IO) -> None:
+        follower = LeaderFollower(self._key, wait=FOLLOWING_WAIT, confirming=True)
+        follower.bound = self._client.watches
+        while not self._is_over:
+            try:
+                seen = await follower.next(io, until=self._stopping)
+            except ConsulCoordError as error:
+                if not retryable(error):
+                    self._failed(error)
+                await follower.pause(io, until=self._stopping)
+                continue
+            if seen is not None:
+                self._saw(seen.value, follower.ttl)
+                self._tell_change(io)
+
+    async def _watch_age(self, io: IO) -> None:
+        """Tell that nobody is known to lead any more when what was seen is too old."""
+        while not self._is_over:
+            with self._changes.watching() as changed:
+                if self._told:
+                    self._tell_change(io)
+                until = self._sight.good_until
+                await io.wait(changed, deadline=until if io.now() < until else None)
+
+    def _saw(self, leader: LeaderInfo | None, ttl: float | None = None) -> None:
+        """Take note of whom a look has shown to lead."""
+        known = self._sight.leader
+        same = (
+            leader is not None
+            and known is not None
+            and replace(known, node=None) == replace(leader, node=None)
+        )
+        if same and (leader is None or leader.node is None):
+            leader, ttl = known, ttl or self._sight.ttl
+        self._sight = Sight(leader, self._client.host.now(), ttl or self._client.sessions.spec.ttl)
+        self._changes.tell()
+
+    def _tell_change(self, io: IO) -> None:
+        leader = self.leader(io.now())
+        if self._told != [leader]:
+            self._told = [leader]
+            self._tell(leader)

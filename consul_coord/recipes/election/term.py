@@ -1,0 +1,55 @@
+"""The term of a leader that writes its key: noted beside the key, whose index tells it no more.
+
+Rules
+- Written once a leadership, before the first write of the key.
+- Removed with the leadership, unless a later leader has written it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import TxnFailed
+from consul_coord.http.endpoints import kv
+from consul_coord.http.messages import Retry
+from consul_coord.http.retry import ask
+from consul_coord.models import TxnOp
+from consul_coord.recipes.cleanup.tasks import RemoveKey
+from consul_coord.recipes.election import notes
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.recipes.contend.shared import Shared
+    from consul_coord.recipes.hold.grant import Grant
+
+
+class Term:
+    """The note of one candidate's terms."""
+
+    def __init__(self, client: Shared) -> None:
+        self._client = client
+        self._noted = 0
+        """The term that the note on the server tells, if it was written."""
+        self._index = 0
+
+    async def note(self, io: IO, hold: Grant) -> None:
+        """Write down the term once, before the key's own index stops telling it."""
+        if self._noted == hold.fence:
+            return
+        ops = (
+            TxnOp.check_session(hold.key, hold.session),
+            TxnOp.set(notes.term_key(hold.key), notes.term_value(hold.session, hold.fence)),
+        )
+        call = kv.txn(*ops, retry=Retry.IDEMPOTENT)
+        try:
+            result = await ask(io, call, timeout=self._client.timeout)
+        except TxnFailed:
+            return  # not permitted, or not the leader any more, which the write of the value will find
+        self._index = result[1][0].modify_index
+        self._noted = hold.fence
+
+    def remove(self, hold: Grant) -> None:
+        """Have the note of a leadership removed, unless a later leader has written it."""
+        # The transaction that elected wrote it, so its index was the fence. A proclaim has written it again.
+        index = self._index if self._noted == hold.fence else hold.fence
+        self._client.reaper.add(RemoveKey(notes.term_key(hold.key), index))
