@@ -1,7 +1,7 @@
-"""What users ask of a candidate: to start and stop, to wait, to resign, to hand over, and to advertise.
+"""The calls of users on a candidate: start and stop, wait, resign, hand over, advertise.
 
 Rules
-- Whoever waits is told by the candidacy's ``changes`` when to look again, and judges what is then.
+- A waiting call looks again at each of the candidacy's ``changes``, and judges the state of that moment.
 - Without a candidacy, or before its first leadership, there is nothing to wait for or to give up.
 """
 

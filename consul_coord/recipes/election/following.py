@@ -1,4 +1,4 @@
-"""Following who leads, as one candidate sees it: by its looks at the queue, or by a query of its own.
+"""The leader as one candidate sees it: by its looks at the queue, or by a query of its own.
 
 Rules
 - A candidate's own leadership is read off its hold, which knows of it sooner than the key shows it, and
@@ -33,7 +33,7 @@ FOLLOWING_WAIT = 10.0
 
 
 class Following:
-    """Who leads, as far as one candidate has seen."""
+    """The leader, as far as one candidate has seen."""
 
     def __init__(
         self,
