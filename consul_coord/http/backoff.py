@@ -8,6 +8,9 @@ from __future__ import annotations
 
 FIRST = 0.05
 MOST = 1.0
+"""Between two tries of a call that somebody waits for, at most."""
+LONGEST_PAUSE = 15.0
+"""Between two tries in the background, at most."""
 
 
 def delay(failures: int, random: float, *, first: float = FIRST, most: float = MOST) -> float:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import AcquireCancelled, LeadershipLost, SessionNotFound
+from consul_coord.http.backoff import LONGEST_PAUSE
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
 from consul_coord.recipes import client as coordinator
-from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend import recipe

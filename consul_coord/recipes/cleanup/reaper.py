@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError
 from consul_coord.events import Failed
-from consul_coord.http.backoff import delay
+from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.io import OnDemand, Signal
 from consul_coord.recipes.cleanup.tasks import LAST_LOOKS, DestroySession, GiveBack, StraySession, Sweep
 
 if TYPE_CHECKING:
     from consul_coord.io import IO, Host
     from consul_coord.recipes.cleanup.tasks import CleanupTask
-
-LONGEST_PAUSE = 15.0
-"""Seconds between two tries of a task that fails, at most."""
 
 
 @dataclass(slots=True, eq=False)

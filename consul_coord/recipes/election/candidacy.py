@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import AcquireTimeout, ConsulCoordError, InvalidArgument
 from consul_coord.events import Elected, Failed, Resigned
-from consul_coord.http.backoff import delay
+from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import perform
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant, Handle
 
-LONGEST_PAUSE = 15.0
-"""Seconds between two attempts that are refused, at most."""
 HEALTH_PATIENCE = 10.0
 """Seconds after which a health predicate that has not answered counts as False."""
 LOW_PRIORITY_ATTEMPT = 1.0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, NotHeld
 from consul_coord.events import Failed, Joined
-from consul_coord.http.backoff import delay
+from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import ask
 from consul_coord.io import Signal
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.group.members import GroupPlan
     from consul_coord.recipes.hold.grant import Grant, Handle
 
-LONGEST_PAUSE = 15.0
-"""Seconds between two attempts to join again, at most."""
 LOOK = 0.25
 """Seconds between two looks of a call that waits for another one's attempt."""
 NOT_JOINED = ReleaseOutcome.ALREADY_LOST

@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from consul_coord.errors import ConsulCoordError
-from consul_coord.http.backoff import delay
+from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.io import Once, Signal
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.plan import LockPlan
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.session.keeping import SessionSource
-
-LONGEST_PAUSE = 15.0
-"""Seconds after a refusal, or a failing ``on_acquired``, at most."""
 
 
 class Told(Protocol):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from consul_coord.errors import ConsulCoordError
 from consul_coord.events import Retried
-from consul_coord.http.backoff import delay
+from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.blocking import JITTER, IndexTracker, Pace
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import wait_once
@@ -36,7 +36,6 @@ SHORTEST_WAIT = 0.02
 """Seconds. A wait of 0 would be the agent's default."""
 WAY_BACK = 0.02
 """Seconds for a query's answer to come back."""
-LONGEST_PAUSE = 15.0
 POLL = 1.0
 """Seconds between two readings where there are too many blocking queries for one more."""
 

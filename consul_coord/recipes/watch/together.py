@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from consul_coord.errors import ConsulCoordError
 from consul_coord.events import Retried
-from consul_coord.http.backoff import delay
+from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.blocking import Pace, next_index
 from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import retryable
@@ -60,7 +60,6 @@ IN_VAIN: Final = 8
 AVOIDED: Final = 60.0
 LOOKS_PER_SECOND: Final = 100
 LOOKS_AT_ONCE: Final = 100
-LONGEST_PAUSE: Final = 15.0
 UNSEEN: Final = -1
 _CONSISTENT: Final = ReadOptions(consistency="consistent")
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.events import Cleaned, Failed, Released
+from consul_coord.http.backoff import LONGEST_PAUSE
 from consul_coord.models import LOCK_FLAGS, ReleaseOutcome, SessionSpec
-from consul_coord.recipes.cleanup.reaper import LONGEST_PAUSE
 from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, Sweep
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
