@@ -63,6 +63,10 @@ class ReadOptions:
                 raise InvalidArgument(message)
 
 
+CONSISTENT = ReadOptions(consistency="consistent")
+"""The leader answers, after asking the others whether it still leads."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """Where to write. None leaves it to the client's settings and the agent."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from urllib.parse import quote, unquote
 
 from consul_coord.errors import InvalidArgument
-from consul_coord.models.reply import ReadOptions
+from consul_coord.models.reply import CONSISTENT, ReadOptions
 
 if TYPE_CHECKING:
     from consul_coord.models.kv import KVPair
@@ -241,14 +241,11 @@ class Sequencer:
         True says nothing about a moment later: a fence that the resource itself compares is the stronger
         check. Raises what ``client.kv.get`` raises.
         """
-        return self.matches(client.kv.get(self.key, options=_CONSISTENT).value)
+        return self.matches(client.kv.get(self.key, options=CONSISTENT).value)
 
     async def averify(self, client: _AsyncClient) -> bool:
         """Return what ``verify`` returns, for an async client."""
-        return self.matches((await client.kv.get(self.key, options=_CONSISTENT)).value)
-
-
-_CONSISTENT = ReadOptions(consistency="consistent")
+        return self.matches((await client.kv.get(self.key, options=CONSISTENT)).value)
 
 
 # Lone surrogates are kept: a sequencer must come back equal even for a key that could never have been locked.

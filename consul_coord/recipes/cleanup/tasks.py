@@ -22,7 +22,8 @@ from consul_coord.events import Cleaned, Released
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import send_once
-from consul_coord.models import ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.models import ReleaseOutcome, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.cleanup.unlock import remove, withdraw
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ LAST_LOOKS = (0.05, 0.15, 0.3, 0.5)
 """Seconds between the looks for a session that was just being made when the client closes."""
 LISTING_KEPT = 4.0
 """Seconds for which one list of the sessions serves all tasks that look for one."""
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class CleanupTask(Protocol):
@@ -235,7 +235,7 @@ class StraySession:
     async def _find(self, io: IO, deadline: float) -> str | None:
         listing, now = self.listing, io.now()
         if listing.read_at < self.given_up_at or now >= listing.read_at + self.fresh:
-            call = session_endpoint.list_sessions(options=_CONSISTENT)
+            call = session_endpoint.list_sessions(options=CONSISTENT)
             found: tuple[Session, ...] = ()
             with suppress(PermissionDenied):
                 found = (await send_once(io, call, deadline=deadline)).value

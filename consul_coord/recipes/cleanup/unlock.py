@@ -19,15 +19,14 @@ from consul_coord.errors import ConsulCoordError, TxnFailed
 from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
-from consul_coord.models import ReadOptions, TxnOp
+from consul_coord.models import TxnOp
+from consul_coord.models.reply import CONSISTENT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from consul_coord.io import IO
     from consul_coord.models import KVPair
-
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,5 +157,5 @@ async def _remove_own(io: IO, key: str, session: str, deadline: float) -> bool:
 
 async def read(io: IO, key: str, deadline: float) -> KVPair | None:
     """Read a key consistently; repeats until answered."""
-    call = kv.get(key, options=_CONSISTENT)
+    call = kv.get(key, options=CONSISTENT)
     return (await perform(io, call, deadline=deadline)).value

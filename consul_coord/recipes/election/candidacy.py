@@ -42,7 +42,8 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import perform
 from consul_coord.io import Once, Signal
-from consul_coord.models import Blocker, LeaderInfo, LossReason, ReadOptions, TxnOp, _validate
+from consul_coord.models import Blocker, LeaderInfo, LossReason, TxnOp, _validate
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.contend.limits import ANY_SESSION, LONGEST, check_value
 from consul_coord.recipes.contend.recipe import check_max_hold
@@ -68,7 +69,6 @@ HEALTH_PATIENCE = 10.0
 """Seconds after which a health predicate that has not answered counts as False."""
 LOW_PRIORITY_ATTEMPT = 1.0
 """Seconds that a candidate of low priority stays in the queue."""
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class Candidacy:
             if seen is None or (seen.value is not None and seen.value.session is not None):
                 continue
             await io.sleep(self.plan.priority_delay)
-            again = kv.get(self.plan.key, options=_CONSISTENT)
+            again = kv.get(self.plan.key, options=CONSISTENT)
             try:
                 deadline = io.now() + self.client.timeout
                 now = await perform(io, again, deadline=deadline)

@@ -15,7 +15,8 @@ from consul_coord.errors import AcquireTimeout, SessionNotFound, TxnFailed, Valu
 from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import perform
-from consul_coord.models import Blocker, ReadOptions, TxnOp
+from consul_coord.models import Blocker, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.leadership import check
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 HAND_OVER_TRIES = 5
 """How often a transfer starts over when the queue changes meanwhile."""
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 async def name(io: IO, client: Shared, hold: Grant, heir: str) -> None:
@@ -41,7 +41,7 @@ async def name(io: IO, client: Shared, hold: Grant, heir: str) -> None:
     """
     key, deadline = hold.key, io.now() + client.timeout
     for _ in range(HAND_OVER_TRIES):
-        call = kv.list_pairs(waitqueue.directory(key), options=_CONSISTENT)
+        call = kv.list_pairs(waitqueue.directory(key), options=CONSISTENT)
         look = waitqueue.read(key, (await perform(io, call, deadline=deadline)).value)
         position = look.position(heir)
         if position is None:

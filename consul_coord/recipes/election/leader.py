@@ -21,7 +21,8 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key
 from consul_coord.http.messages import Call
 from consul_coord.http.retry import perform, wait_once
-from consul_coord.models import LeaderInfo, ReadOptions, Result, TxnOp
+from consul_coord.models import LeaderInfo, Result, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.watch.follow import WAIT, Follower
 
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
             ...
 
 
-_CONSISTENT = ReadOptions(consistency="consistent")
-
-
 async def leader(io: IO, client: Shared, key: str) -> LeaderInfo | None:
     """Return who leads, as the servers' leader has it, or None."""
     deadline = io.now() + client.timeout
@@ -60,19 +58,19 @@ async def leader(io: IO, client: Shared, key: str) -> LeaderInfo | None:
 async def _read(ask: Ask, key: str, told: Callable[[Session], object] = lambda _: None) -> LeaderInfo | None:
     """Return who leads; ``told`` is called with the leader's session, where the token may read it."""
     try:
-        result = await ask(kv.txn(TxnOp.get(key), TxnOp.get_tree(notes.term_key(key)), options=_CONSISTENT))
+        result = await ask(kv.txn(TxnOp.get(key), TxnOp.get_tree(notes.term_key(key)), options=CONSISTENT))
     except TxnFailed as error:
         if {failure.kind for failure in error.failures} == {"missing"}:
             return None
         raise
     if not result[0]:
         # Left out for want of permission, which only a plain read says.
-        return _provisional((await ask(kv.get(key, options=_CONSISTENT))).value)
+        return _provisional((await ask(kv.get(key, options=CONSISTENT))).value)
     info = leader_in(result[0][0], notes.find(notes.term_key(key), result[1]))
     if info is None:
         return None
     with suppress(PermissionDenied):
-        session = (await ask(session_endpoint.info(info.session, options=_CONSISTENT))).value
+        session = (await ask(session_endpoint.info(info.session, options=CONSISTENT))).value
         if session is not None:
             told(session)
             return replace(info, node=session.node)

@@ -24,8 +24,9 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Call
 from consul_coord.http.retry import wait_once
 from consul_coord.io import Signal
-from consul_coord.models import ReadOptions, Result
+from consul_coord.models import Result
 from consul_coord.models.group import Members
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.group.members import BUCKETS, bucket_of, compared, in_order
 from consul_coord.recipes.watch.follow import Follower
 from consul_coord.recipes.watch.places import Folder
@@ -40,7 +41,6 @@ SPREAD_PER_MEMBER: Final = 0.001
 """Seconds by which a reading is put off for each member, half of them at least."""
 LARGE = 128
 """So many members are read bucket by bucket."""
-_CONSISTENT = ReadOptions(consistency="consistent")
 _NOBODY = Members(())
 
 
@@ -125,7 +125,7 @@ class MembersFollower(Follower[Members]):
 
     async def _look_at(self, io: IO, place: str, until: Signal | None) -> Result[tuple[str, ...]] | None:
         """Ask a folder for the index of its latest change; None when ``until`` was raised."""
-        return await wait_once(io, kv.keys(place, separator="/", options=_CONSISTENT), until=until)
+        return await wait_once(io, kv.keys(place, separator="/", options=CONSISTENT), until=until)
 
     async def _list(
         self, io: IO, place: str, at_least: float, until: Signal | None
@@ -133,7 +133,7 @@ class MembersFollower(Follower[Members]):
         """Return what is in a folder as of ``at_least`` or later; None when ``until`` was raised."""
         found = await wait_once(io, kv.list_pairs(f"{place}/"), until=until)
         if found is not None and found.index < at_least:
-            return await wait_once(io, kv.list_pairs(f"{place}/", options=_CONSISTENT), until=until)
+            return await wait_once(io, kv.list_pairs(f"{place}/", options=CONSISTENT), until=until)
         return found
 
 

@@ -25,8 +25,9 @@ from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import ask
 from consul_coord.io import Signal
-from consul_coord.models import Blocker, LossReason, ReadOptions, ReleaseOutcome, _validate
+from consul_coord.models import Blocker, LossReason, ReleaseOutcome, _validate
 from consul_coord.models.group import GROUP_FLAGS
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend.attempt import deadline_of
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.contend.limits import check_value
@@ -47,7 +48,6 @@ LOOK = 0.25
 """Seconds between two looks of a call that waits for another one's attempt."""
 NOT_JOINED = ReleaseOutcome.ALREADY_LOST
 """The outcome of leaving without being a member."""
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class MemberAttempt(UnattendedAttempt):
@@ -282,5 +282,5 @@ async def update(io: IO, membership: Membership | None, key: str, value: bytes) 
 
 async def members(io: IO, client: Shared, plan: GroupPlan) -> tuple[Member, ...]:
     """Return who is there, as the leader has it."""
-    call = kv.list_pairs(plan.directory + "/", options=_CONSISTENT)
+    call = kv.list_pairs(plan.directory + "/", options=CONSISTENT)
     return plan.read((await ask(io, call, timeout=client.timeout)).value)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import Failures, perform, send_once
-from consul_coord.models import ReadOptions, _validate
+from consul_coord.models import _validate
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.grant import lost_error, rewriting
 from consul_coord.recipes.session.keeping import renew
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.recipes.session.keeping import Sessions
     from consul_coord.recipes.session.lease import Losable
-
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 def check(hold: Grant, now: float) -> None:
@@ -89,7 +88,7 @@ async def verify(io: IO, sessions: Sessions, hold: Grant) -> bool:
         return False
     deadline = io.now() + sessions.timeout
     for watch in hold.kind.watches(hold):
-        call = kv.get(watch.key, options=_CONSISTENT)
+        call = kv.get(watch.key, options=CONSISTENT)
         pair = (await perform(io, call, deadline=deadline)).value
         if watch.loss(pair) is not None:
             return False
@@ -125,7 +124,7 @@ async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPai
             result = await send_once(io, kv.txn(*ops), deadline=deadline)
             return result[1][0]
         except TxnFailed:
-            call = kv.get(hold.key, options=_CONSISTENT)
+            call = kv.get(hold.key, options=CONSISTENT)
             pair = (await perform(io, call, deadline=deadline)).value
             if pair is None or pair.session != hold.session:
                 await make_sure(io, sessions, hold)

@@ -17,15 +17,13 @@ from consul_coord.errors import ConsulCoordError
 from consul_coord.events import Overwritten
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import perform
-from consul_coord.models import ReadOptions
+from consul_coord.models.reply import CONSISTENT
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.models import KVPair, Result
     from consul_coord.recipes.hold.grant import Grant, KeyWatch
     from consul_coord.recipes.session.keeping import Sessions
-
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class HoldWatch:
@@ -73,7 +71,7 @@ async def make_sure(io: IO, sessions: Sessions, hold: Grant) -> None:
 async def _make_sure(io: IO, sessions: Sessions, hold: Grant, *watches: KeyWatch) -> None:
     deadline = min(hold.lease.valid_until, io.now() + sessions.timeout)
     for watch in watches:
-        call = kv.get(watch.key, options=_CONSISTENT)
+        call = kv.get(watch.key, options=CONSISTENT)
         result = await perform(io, call, deadline=deadline)
         await _conclude(io, sessions, hold, watch, result)
 

@@ -14,7 +14,8 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key, check_name, check_parent
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask, perform
-from consul_coord.models import Contender, Holder, KVPair, ReadOptions, TxnOp
+from consul_coord.models import Contender, Holder, KVPair, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.cleanup.unlock import Locked, unlock
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.limits import check_value
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.lock.plan import LockPlan
     from consul_coord.recipes.session.keeping import SessionSource
 
-_CONSISTENT = ReadOptions(consistency="consistent")
 NO_SESSION = "00000000-0000-0000-0000-000000000000"
 """An id that no session has."""
 
@@ -131,7 +131,7 @@ async def contenders(io: IO, client: Shared, lock: LockObject) -> tuple[Contende
 
     Foreign clients don't queue, nor does who wants several keys.
     """
-    call = kv.list_pairs(waitqueue.directory(lock.plan.key), options=_CONSISTENT)
+    call = kv.list_pairs(waitqueue.directory(lock.plan.key), options=CONSISTENT)
     pairs = (await ask(io, call, timeout=client.timeout)).value
     live = waitqueue.read(lock.plan.key, pairs).live
     return tuple(
@@ -170,4 +170,4 @@ async def break_lock(
 
 
 async def _read(io: IO, key: str, deadline: float) -> KVPair | None:
-    return (await perform(io, kv.get(key, options=_CONSISTENT), deadline=deadline)).value
+    return (await perform(io, kv.get(key, options=CONSISTENT), deadline=deadline)).value

@@ -27,7 +27,8 @@ from consul_coord.events import SlotAhead, Waiting
 from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import raise_if_denied, retryable
 from consul_coord.http.retry import Failures, perform, send_once
-from consul_coord.models import Blocker, ReadOptions, TxnOp
+from consul_coord.models import Blocker, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.recipe import Cancellable, check_max_hold
 from consul_coord.recipes.contend.refusals import timed_out
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Handle
     from consul_coord.recipes.once.record import Ask
 
-_CONSISTENT = ReadOptions(consistency="consistent")
 _GUARD_CLOSED = {"stale_index", "not_holder", "missing"}
 
 
@@ -142,7 +142,7 @@ async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) ->
 
 async def _alone(io: IO, client: Shared, once: OnceObject) -> KVPair | None:
     """Read the record by itself, as the leader has it. Raises PermissionDenied."""
-    call = kv.get(once.record, options=_CONSISTENT)
+    call = kv.get(once.record, options=CONSISTENT)
     return (await perform(io, call, deadline=io.now() + client.timeout)).value
 
 

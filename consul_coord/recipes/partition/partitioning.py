@@ -23,7 +23,8 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._keys import check_name
 from consul_coord.http.retry import ask
 from consul_coord.io import Signal
-from consul_coord.models import Holder, ReadOptions, _validate
+from consul_coord.models import Holder, _validate
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.group.follow import MembersFollower
 from consul_coord.recipes.group.members import is_name
@@ -46,7 +47,6 @@ WEIGHTS = 1e-100, 1e100
 """The least weight besides 0, and the greatest."""
 AT_ONCE = 8
 """Locks that are being taken at the same time."""
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +276,7 @@ async def stop(io: IO, partitioning: Partitioning, *, timeout: float) -> None:
 
 async def holders(io: IO, client: Shared, plan: PartitionPlan) -> dict[str, Holder | None]:
     """Return who owns each partition, as the leader has it."""
-    call = kv.list_pairs(plan.directory, options=_CONSISTENT)
+    call = kv.list_pairs(plan.directory, options=CONSISTENT)
     pairs = {pair.key: pair for pair in (await ask(io, call, timeout=client.timeout)).value}
     found: dict[str, Holder | None] = {}
     for partition in plan.partitions:

@@ -16,7 +16,8 @@ from consul_coord.errors import ConsulCoordError, TxnFailed
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import Failures, perform, send_once
-from consul_coord.models import ReadOptions, ReleaseOutcome, TxnOp
+from consul_coord.models import ReleaseOutcome, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.cleanup.tasks import delete_once
 from consul_coord.recipes.contend.limits import LONGEST, check_value
 from consul_coord.recipes.hold.grant import Ending, KeyOfSession, loss_of, rewriting
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.recipes.rwlock.queue import Mode
     from consul_coord.recipes.session.pool import PooledSession, SessionPool
-
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class RwKind(KeyOfSession):
@@ -68,7 +67,7 @@ class RwKind(KeyOfSession):
 
     async def _end(self, io: IO, hold: Grant, deadline: float, *, uncertain: bool) -> Ending:
         """End the session, with the contender, which an earlier try has deleted or somebody has written."""
-        call = kv.get(hold.key, options=_CONSISTENT)
+        call = kv.get(hold.key, options=CONSISTENT)
         pair = (await perform(io, call, deadline=deadline)).value
         loss = loss_of(hold.session, pair)
         if loss is None:

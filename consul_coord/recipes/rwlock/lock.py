@@ -13,7 +13,8 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.retry import ask, perform
-from consul_coord.models import Contender, Holder, ReadOptions, SessionSpec, TxnOp
+from consul_coord.models import Contender, Holder, SessionSpec, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.limits import ANY_SESSION, check_value
 from consul_coord.recipes.contend.recipe import Recipe
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.rwlock.queue import Mode
     from consul_coord.recipes.session.pool import SessionPool
-
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class RwSide(Recipe["SessionPool"]):
@@ -161,6 +160,6 @@ async def is_unused(io: IO, client: Shared, side: RwSide) -> bool:
 
 
 async def _queue(io: IO, client: Shared, side: RwSide) -> Look:
-    call = kv.list_pairs(waitqueue.directory(side.base), options=_CONSISTENT)
+    call = kv.list_pairs(waitqueue.directory(side.base), options=CONSISTENT)
     pairs = (await ask(io, call, timeout=client.timeout)).value
     return waitqueue.read(side.base, pairs)

@@ -37,6 +37,7 @@ from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
 from consul_coord.models import Holder, ReadOptions, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend.attempt import FIRST_PAUSE, LONGEST_PAUSE
 from consul_coord.recipes.contend.pooled import PooledAttempt
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.semaphore.slots import Listing, Record, Take, Verdict
     from consul_coord.recipes.session.keeping import KeptSession
     from consul_coord.recipes.session.pool import PooledSession
-
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class PermitAttempt(PooledAttempt):
@@ -186,7 +185,7 @@ class PermitAttempt(PooledAttempt):
         self.refused = self.refused.intersection(listing.dead) if in_pause else frozenset()
         verdict = self._judge(listing)
         if isinstance(verdict, Gone):
-            listing = await self._list(_CONSISTENT)
+            listing = await self._list(CONSISTENT)
             verdict = self._judge(listing)
         if isinstance(verdict, Gone):
             self._drop_session()
@@ -251,7 +250,7 @@ class PermitAttempt(PooledAttempt):
             result = await self._ask(*removal, check, *write)
         except TxnFailed as error:
             self._refused(error, removing=len(removal), listing=listing)
-            self._options = _CONSISTENT  # an old leader would show the same again
+            self._options = CONSISTENT  # an old leader would show the same again
             return None
         if isinstance(verdict, Prune):
             return None

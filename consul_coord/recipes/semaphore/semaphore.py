@@ -21,7 +21,8 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
-from consul_coord.models import Contender, Holder, ReadOptions, TxnOp
+from consul_coord.models import Contender, Holder, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.semaphore.plan import SemaphorePlan
     from consul_coord.recipes.semaphore.slots import Listing, Record
-
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class SemaphoreObject(Recipe[Memory]):
@@ -99,7 +98,7 @@ class Several:
 async def read(io: IO, semaphore: SemaphoreObject, *, deadline: float) -> Listing:
     """Return the semaphore as the leader has it. Raises KeyConflict, DecodeError."""
     plan = semaphore.plan
-    call = kv.list_pairs(slots.directory(plan.prefix), options=_CONSISTENT)
+    call = kv.list_pairs(slots.directory(plan.prefix), options=CONSISTENT)
     result = await perform(io, call, deadline=deadline)
     listing = slots.read(
         plan.prefix, result.value, limit=semaphore.limit, flags=plan.flags, index=result.index

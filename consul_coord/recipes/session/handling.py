@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import ConsulCoordError, InvalidArgument, SessionNotFound
 from consul_coord.http.endpoints import session as endpoint
 from consul_coord.http.retry import Failures, ask, may_repeat, perform
-from consul_coord.models import LossReason, ReadOptions
+from consul_coord.models import LossReason
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.session.keeping import KeptSession, SessionSource, is_lasting, renew, vet_node
 from consul_coord.recipes.session.names import means
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from consul_coord.models import Session, SessionSpec
     from consul_coord.recipes.session.keeping import Sessions
 
-_CONSISTENT = ReadOptions(consistency="consistent")
 _FORMAT = "consul-coord-session:1:"
 
 
@@ -87,7 +87,7 @@ def parse(text: str) -> str:
 
 async def named(io: IO, name: str, *, timeout: float) -> tuple[Session, ...]:
     """Return the sessions of a name, as the leader has them; those that the token may read."""
-    call = endpoint.list_sessions(options=_CONSISTENT)
+    call = endpoint.list_sessions(options=CONSISTENT)
     found = await ask(io, call, timeout=timeout)
     return tuple(session for session in found.value if means(name, session.name))
 

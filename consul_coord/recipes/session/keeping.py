@@ -56,7 +56,8 @@ from consul_coord.http.endpoints import session as endpoint
 from consul_coord.http.failures import NOT_ANSWERED, outcome_unknown
 from consul_coord.http.retry import send_once
 from consul_coord.io import Once, Signal
-from consul_coord.models import LossReason, ReadOptions, SessionSpec
+from consul_coord.models import LossReason, SessionSpec
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.models.session import effective_lock_delay, horizon, no_horizon
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.names import Names
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from consul_coord.io import IO, Host
     from consul_coord.models import Session
 
-_CONSISTENT = ReadOptions(consistency="consistent")
 WATCH_SLICE = 1.0
 """While holds depend on it, a keeper looks at the clock this often.
 
@@ -582,7 +582,7 @@ async def _wait_for_readiness(io: IO, kept: KeptSession, deadline: float) -> Non
     """Return when the leader has applied all that was ever agreed on; only such a leader answers this."""
     # Permission is not the question here: a refusal is an answer as well.
     with suppress(PermissionDenied):
-        await send_once(io, endpoint.info(kept.id, options=_CONSISTENT), deadline=deadline)
+        await send_once(io, endpoint.info(kept.id, options=CONSISTENT), deadline=deadline)
 
 
 def _horizon(kept: KeptSession, session: Session) -> float | None:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from consul_coord.errors import InvalidRequest, NodeNotRegistered, PermissionDenied, UnsafeSession
 from consul_coord.http.endpoints import catalog, health
 from consul_coord.http.retry import send_once
-from consul_coord.models import ReadOptions, Registration, WriteOptions
+from consul_coord.models import Registration, WriteOptions
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.models.session import SERF_HEALTH, effective_lock_delay
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 ADDRESS: Final = "192.0.2.1"
 """The address of a coordination node: one for documentation, where nobody answers."""
 META: Final = {"consul-coord": "a node without an agent for the sessions of locks: removing it ends them"}
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class Nodes(Protocol):
@@ -59,7 +59,7 @@ async def provide(
         await send_once(io, call, deadline=deadline)
         known.coordination_nodes.add(spec.node)
         return
-    found = await send_once(io, catalog.node(spec.node, options=_CONSISTENT), deadline=deadline)
+    found = await send_once(io, catalog.node(spec.node, options=CONSISTENT), deadline=deadline)
     if found.value is None:
         message = (
             f"node {spec.node!r} is not registered in this datacenter, or the token may not read it "
@@ -80,7 +80,7 @@ async def vet(io: IO, known: Nodes, spec: SessionSpec, *, deadline: float) -> No
     if node is None or node in known.coordination_nodes:
         return
     with suppress(PermissionDenied):
-        checks = await send_once(io, health.node(node, options=_CONSISTENT), deadline=deadline)
+        checks = await send_once(io, health.node(node, options=CONSISTENT), deadline=deadline)
         if any(check.id == SERF_HEALTH for check in checks.value):
             message = (
                 f"node {node!r} can't be a coordination node: it has an agent ({SERF_HEALTH}), and when that "
@@ -88,7 +88,7 @@ async def vet(io: IO, known: Nodes, spec: SessionSpec, *, deadline: float) -> No
             )
             raise UnsafeSession(message)
     if spec.ttl is not None and effective_lock_delay(spec) < spec.ttl:
-        call = catalog.node(node, options=_CONSISTENT)
+        call = catalog.node(node, options=CONSISTENT)
         if (await send_once(io, call, deadline=deadline)).value is None:
             message = (
                 f"node {node!r} can't be seen, so it may have an agent, and the lock-delay of "

@@ -40,7 +40,8 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import send_once, wait_once
 from consul_coord.io import OnDemand, Signal
-from consul_coord.models import ReadOptions, Result
+from consul_coord.models import Result
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.watch.batch import BATCH, read_together
 from consul_coord.recipes.watch.follow import Follower, wait_of
 
@@ -78,7 +79,6 @@ LONGEST_WHEN_CROWDED = 2.0
 SHORTEST = 0.1
 """Seconds between two readings of a key at least."""
 SHORTEST_WHEN_CROWDED = 1.0
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 class _Wait(ABC, Generic[T]):
@@ -310,7 +310,7 @@ class Watches:
     async def _follow(self, watched: Watched, stop: Signal, io: IO) -> None:
         unsubscribe = watched.over.subscribe(stop.set)
         follower: Follower[KVPair | None] = Follower(
-            partial(kv.watch, watched.key, options=_CONSISTENT), index=watched.index, wait=LONGEST_HELD
+            partial(kv.watch, watched.key, options=CONSISTENT), index=watched.index, wait=LONGEST_HELD
         )
         follower.longest = partial(self._longest_for_hold, io.now())
         apart, apart_until = LONGEST_HELD, io.now() + LONGEST_HELD
@@ -340,7 +340,7 @@ class Watches:
     async def _follow_below(self, io: IO, watched: Watched, directory: str, stop: Signal) -> None:
         """Watch a hold with one query for its whole directory, until anything changes there."""
         follower: Follower[tuple[KVPair, ...]] = Follower(
-            partial(kv.watch_tree, directory, options=_CONSISTENT), wait=LONGEST_HELD
+            partial(kv.watch_tree, directory, options=CONSISTENT), wait=LONGEST_HELD
         )
         follower.longest = self.longest
         index: int | None = None
@@ -359,7 +359,7 @@ class Watches:
     async def _look_along(self, io: IO, watched: Watched) -> None:
         for other in watched.along:
             if not other.over.is_set():
-                call = kv.get(other.key, options=_CONSISTENT)
+                call = kv.get(other.key, options=CONSISTENT)
                 seen = await send_once(io, call, deadline=io.now() + self._timeout)
                 await other.seen(io, seen, consistent=True)
 
@@ -369,7 +369,7 @@ class Watches:
         self._queries[stop] = True
         unsubscribe = kept.over.subscribe(stop.set)
         follower: Follower[Session | None] = Follower(
-            partial(session_endpoint.watch, kept.id, options=_CONSISTENT)
+            partial(session_endpoint.watch, kept.id, options=CONSISTENT)
         )
         follower.longest = self.longest
         try:

@@ -35,6 +35,7 @@ from consul_coord.http.failures import retryable
 from consul_coord.http.retry import send_once, wait_once
 from consul_coord.io import OnDemand, Signal
 from consul_coord.models import ReadOptions, Result
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.watch.batch import BATCH, read_together
 from consul_coord.recipes.watch.follow import WAIT, wait_of
 from consul_coord.recipes.watch.places import LINGER
@@ -61,7 +62,6 @@ AVOIDED: Final = 60.0
 LOOKS_PER_SECOND: Final = 100
 LOOKS_AT_ONCE: Final = 100
 UNSEEN: Final = -1
-_CONSISTENT: Final = ReadOptions(consistency="consistent")
 
 
 class _Cover:
@@ -296,7 +296,7 @@ class Together:
                 continue
             await self._rest(io)
             keys = list(dict.fromkeys(each.key for each in part))
-            found = await read_together(io, keys, timeout=self._timeout, options=_CONSISTENT)
+            found = await read_together(io, keys, timeout=self._timeout, options=CONSISTENT)
             for each in part:
                 pair = found.get(each.key)
                 index = 0 if pair is None else pair.modify_index
@@ -319,7 +319,7 @@ class Together:
         problem = None
         for path, followed in by_path.items():
             await self._rest(io, until)
-            call = kv.keys(path, separator="/", options=_CONSISTENT)
+            call = kv.keys(path, separator="/", options=CONSISTENT)
             found: Result[tuple[str, ...]] | None
             try:
                 if until is None:
