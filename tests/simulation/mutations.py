@@ -533,7 +533,7 @@ MUTATIONS = (
         Following,
         "_watch_leader",
         "while not self._is_over:",
-        "while not await io.wait(Signal()):",
+        "while not await io.wait(type(self._stopping)()):",
         breaks="rest",
     ),
     Mutation(
