@@ -88,7 +88,7 @@ class ClientState:
         self.register = Register()
         self._fresh: deque[Grant] = deque()
         """Holds that are not watched yet."""
-        self.holds = Holds(host, self.register, self._fresh.append)
+        self.holds = Holds(host, self.register, self._fresh.append, self.watches.changed_here)
         self.tickets = Tickets(host.mutex())
         self.queue_memory = QueueMemory()
         self.readable: Latest[float] = Latest()

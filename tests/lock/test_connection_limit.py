@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import Counter
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -30,6 +28,7 @@ from consul_coord import (
 )
 from consul_coord.events import ConnectionsRefused, Waiting
 from consul_coord.testing.agent import RealAgent
+from tests.support.limits import full
 from tests.support.sites import Operator, eventually
 from tests.support.stalls import stalls
 
@@ -62,28 +61,6 @@ def small_agent(consul_binary: Path) -> Iterator[str]:
 def default_agent(consul_binary: Path) -> Iterator[str]:
     with RealAgent(binary=consul_binary) as agent:
         yield agent.address
-
-
-def is_answered(sock: socket.socket) -> bool:
-    try:
-        sock.sendall(b"GET /v1/status/leader HTTP/1.1\r\nHost: x\r\n\r\n")
-        return sock.recv(1024) != b""
-    except OSError:
-        return False
-
-
-@contextmanager
-def full(address: str) -> Iterator[None]:
-    """Take all the connections that the agent still gives."""
-    parts = urlsplit(address)
-    with ExitStack() as stack:
-        while True:
-            sock = socket.create_connection((parts.hostname, parts.port), timeout=5.0)
-            if not is_answered(sock):
-                sock.close()
-                break
-            stack.callback(sock.close)
-        yield
 
 
 class Watcher:
@@ -273,8 +250,7 @@ def test_a_crowd_in_one_client_leaves_room_for_others(small_agent: str, kind: st
         ):
             hold = await AsyncLock(holder, "many/held").acquire(timeout=10)
             async with anyio.create_task_group() as group:
-                # A client without room looks for permits once a second, and gets about one each time.
-                for number in range(SMALL + 4 if kind == "permits" else 40):
+                for number in range(40):
                     if kind == "permits":
                         group.start_soon(take_a_permit, client)
                     else:

@@ -126,6 +126,8 @@ class PooledAttempt(Attempt):
         for pooled in self.mine:
             self.pool.put_back(pooled)
             self.client.holds.register.remove(pooled)
+        if self.own is not None:
+            self.client.watches.changed_here(self.own.key)
 
     def _abandon(self) -> None:
         self._drop_session()

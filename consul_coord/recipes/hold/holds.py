@@ -115,13 +115,21 @@ class Latest(dict[str, V]):
 class Holds:
     """See the module."""
 
-    def __init__(self, host: Host, register: Register, watch: Callable[[Grant], object]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        register: Register,
+        watch: Callable[[Grant], object],
+        changed: Callable[[str], object],
+    ) -> None:
         self._host = host
         self.register = register
         self.fences: Latest[int] = Latest()
         """The latest fence that this client got for each key: the next one must be above it."""
         self.limits = Limits(host)
         self._watch = watch
+        self.changed = changed
+        """Called with the key of a hold that was granted or given back."""
         self._closing = False
         self._given_up: dict[Grant, None] = {}
 
@@ -158,6 +166,7 @@ class Holds:
         for each in hold.all_kept:
             each.dependents[hold] = None
         self._watch(hold)
+        self.changed(hold.key)
         return handle
 
     def all(self) -> Iterator[Grant]:
@@ -329,5 +338,6 @@ async def give_back(io: IO, holds: Holds, hold: Grant, *, budget: float) -> Rele
             hold.kind.abandon(hold)
         hold.finish_release(ending.outcome, ending.loss)
         holds.forget(hold)
+        holds.changed(hold.key)
         io.emit(Released(hold.key, hold.session, hold.fence, ending.outcome))
     return ending.outcome

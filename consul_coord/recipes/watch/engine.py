@@ -23,6 +23,8 @@ Rules
   wait may end for nothing, and readings need not be consistent.
 - A hold is watched for as long as it lasts, a failing query included: after a failure its present state is
   read consistently. A shared reading of a hold is a suspicion only.
+- A change that the client itself has made ends the waits for it at once: its waiters hand over to each other
+  without a pause, however seldom readings are shared.
 - A reading that is refused ends the waits for its keys: the caller asks by itself then, and learns why.
 """
 
@@ -95,6 +97,10 @@ class _Wait(ABC, Generic[T]):
     def ask(self, seconds: float) -> Call[Result[T]]:
         """Return the blocking query, to last so long at most."""
 
+    @abstractmethod
+    def is_for(self, key: str) -> bool:
+        """Return whether it is for this key, among others."""
+
     def end(self, seen: Result[T] | None) -> None:
         self.seen = seen
         self.over.set()
@@ -114,6 +120,9 @@ class _KeyWait(_Wait["KVPair | None"]):
         watch = kv.watch_to_the_end if self.to_the_end else kv.watch
         return watch(self.key, index=self.index, wait=seconds)
 
+    def is_for(self, key: str) -> bool:
+        return key == self.key
+
     def read(self, pair: KVPair | None) -> None:
         """Take note of a reading."""
         if pair is None or pair.modify_index != self.index:
@@ -131,6 +140,9 @@ class _TreeWait(_Wait["tuple[KVPair, ...]"]):
 
     def ask(self, seconds: float) -> Call[Result[tuple[KVPair, ...]]]:
         return kv.watch_tree(self.prefix, index=max(self.index, 1), wait=seconds)
+
+    def is_for(self, key: str) -> bool:
+        return key.startswith(self.prefix)
 
     async def read(self, io: IO, *, deadline: float) -> None:
         """Take a reading. Raises what that raises."""
@@ -209,6 +221,11 @@ class Watches:
             if seen is not None or io.now() >= deadline:
                 return seen
         return None
+
+    def changed_here(self, key: str) -> None:
+        """End the waits for a key that share readings: this client has changed it itself. From any thread."""
+        for wait in [one for one in list(self._waits) if one.is_for(key)]:
+            wait.end(None)
 
     # -- groups
 
