@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
 from consul_coord.errors import ConfigError
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,8 +60,8 @@ _PREFIX_SAFE = "/%:@!$&'()*+,;=~"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TLSConfig:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class TLSConfig(Value):
     """How TLS is spoken.
 
     Paths name PEM files (``ca_path`` a directory of them). Authorities given here replace the system's.
@@ -163,8 +164,8 @@ class Credentials:
         return "X-Consul-Token" in self.latest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Settings(Value):
     """Where the agent is, how to speak to it, and what is added to each request. ``resolve`` makes one."""
 
     address: str
@@ -266,8 +267,8 @@ class _Environment:
 # --- address
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Place(Value):
     scheme: str
     host: str
     port: int

@@ -7,8 +7,6 @@ Rules
 - The log has a loss or a failing agent as a warning, a bug as an error, and everything else for debugging.
 - An outage is two lines for each client: ``OutageBegan`` as a warning, ``OutageEnded`` as information. The
   events of each session, ``Jeopardy`` and ``Renewed``, are for debugging.
-- All kinds share one ``repr`` and one comparison: to have them generated for each would cost every start of a
-  process a tenth of a millisecond a kind.
 """
 
 from __future__ import annotations
@@ -17,6 +15,8 @@ import logging
 import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from consul_coord.models import Blocker, LossReason, ReleaseOutcome
@@ -27,21 +27,11 @@ MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Event:
+class Event(Value):
     """Base of all events."""
 
     level: ClassVar[int] = logging.DEBUG
     """How the log ranks events of this kind, at the most."""
-
-    def __repr__(self) -> str:
-        parts = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self))
-        return f"{type(self).__name__}({', '.join(parts)})"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and _values(self) == _values(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), *_values(self)))
 
     @property
     def rank(self) -> int:
@@ -52,10 +42,6 @@ class Event:
         """Return one sentence for people: the log and the command line show it."""
         parts = (f"{f.name}={getattr(self, f.name)}" for f in fields(self))
         return f"{type(self).__name__} " + " ".join(parts)
-
-
-def _values(event: Event) -> tuple[object, ...]:
-    return tuple(getattr(event, f.name) for f in fields(event))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

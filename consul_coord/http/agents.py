@@ -42,6 +42,7 @@ from consul_coord.errors import (
     TransportError,
 )
 from consul_coord.http.endpoints import catalog, session, status
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -117,8 +118,8 @@ class Agent:
         self.heard_at, self.asked_at = now, math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Servers(Value):
     """The servers of a cluster, as far as that tells it from another one."""
 
     ids: frozenset[str]

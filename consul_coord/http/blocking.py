@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from consul_coord.value import Value
+
 if TYPE_CHECKING:
     from consul_coord.models import Result
 
@@ -39,8 +41,8 @@ def read_timeout(wait: float, *, slack: float = READ_SLACK) -> float:
     return wait * (1 + JITTER) + slack
 
 
-@dataclass(frozen=True, slots=True)
-class IndexTracker(Generic[T]):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class IndexTracker(Value, Generic[T]):
     """The knowledge of a watch: nothing at first, then the last answer's value and the index to wait from."""
 
     index: int = 0
@@ -58,8 +60,8 @@ class IndexTracker(Generic[T]):
         return replace(self, index=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Pace(Value):
     """How fast requests may follow each other: a stock of turns that fills up steadily. Times in seconds."""
 
     interval: float = 0.1

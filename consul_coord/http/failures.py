@@ -41,6 +41,7 @@ from consul_coord.errors import (
     TxnFailed,
 )
 from consul_coord.http.messages import Retry
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -70,8 +71,8 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text).strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Refusal(Value):
     """A reply that is not an answer, with the request that it refuses."""
 
     request: Request

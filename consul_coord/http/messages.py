@@ -14,6 +14,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from consul_coord.value import Value
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -34,8 +36,8 @@ class Retry(enum.Enum):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Request(Value):
     """One HTTP request to an agent."""
 
     method: str
@@ -57,8 +59,8 @@ class Request:
     """Returns whether its client has nothing to lose yet: where there is no room, others may go first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Response(Value):
     """One whole HTTP reply. Header names are in lower case."""
 
     status: int
@@ -66,8 +68,8 @@ class Response:
     body: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(Value, Generic[T]):
     """A request and how its reply is read: ``decode`` returns the answer or raises a typed error."""
 
     request: Request

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from consul_coord.errors import InvalidArgument
 from consul_coord.models import _validate
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ CheckStatus: TypeAlias = Literal["passing", "warning", "critical"]
 HealthState: TypeAlias = Literal["any", "passing", "warning", "critical"]
 
 
-@dataclass(frozen=True, slots=True)
-class AgentInfo:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AgentInfo(Value):
     """The agent that answers."""
 
     node: str
@@ -33,8 +34,8 @@ class AgentInfo:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HealthCheck(Value):
     """A health check with its present state."""
 
     id: str
@@ -49,8 +50,8 @@ class HealthCheck:
     modify_index: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckSpec:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class CheckSpec(Value):
     """A health check for the agent to keep: exactly one of ``ttl``, ``http`` or ``tcp`` says how.
 
     Raises InvalidArgument otherwise. Durations in seconds.
@@ -92,8 +93,8 @@ class CheckSpec:
             _validate.choice("status", self.status, get_args(CheckStatus))
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Node(Value):
     """A node of the catalog."""
 
     name: str
@@ -105,8 +106,8 @@ class Node:
     modify_index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Service(Value):
     """A service of a node."""
 
     name: str
@@ -120,16 +121,16 @@ class Service:
         object.__setattr__(self, "tags", _validate.texts("tags", self.tags))
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogNode:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CatalogNode(Value):
     """A node with its services, by service id."""
 
     node: Node
     services: tuple[Service, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceInstance:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ServiceInstance(Value):
     """One instance of a service, with its node; ``checks`` are those of both, where they are asked for."""
 
     node: Node
@@ -137,8 +138,8 @@ class ServiceInstance:
     checks: tuple[HealthCheck, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class QueryResult:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QueryResult(Value):
     """The result of an executed query: the instances of its service that are not critical."""
 
     service: str
@@ -149,8 +150,8 @@ class QueryResult:
     """How many datacenters were asked in vain before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Registration(Value):
     """An entry for the catalog: a node, and perhaps a service and checks on it.
 
     For what no agent looks after; an agent overwrites entries about its own node.
@@ -173,8 +174,8 @@ class Registration:
         object.__setattr__(self, "checks", tuple(self.checks))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedQuery:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class PreparedQuery(Value):
     """A stored query for a service; one that names a session is deleted with it."""
 
     service: str

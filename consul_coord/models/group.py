@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from consul_coord.value import Value
+
 GROUP_FLAGS: Final = 0x67726F7570636B31
 """The flags of a member's key, which tell it from other keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Member(Value):
     """One member of a group."""
 
     id: str
@@ -28,8 +30,8 @@ class Member:
         return self.value.decode()
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Members(Value):
     """The members of a group at one moment, and what has changed since the state seen before."""
 
     all: tuple[Member, ...]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from consul_coord.models._validate import UINT64_MAX, as_bytes, text, uint64
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +55,8 @@ FailureKind: TypeAlias = Literal[
 """
 
 
-@dataclass(frozen=True, slots=True)
-class KVPair:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KVPair(Value):
     """One key as Consul keeps it."""
 
     key: str
@@ -74,8 +75,8 @@ def _as_bytes(value: bytes | str) -> bytes:
     return value if type(value) is bytes else as_bytes(value)
 
 
-@dataclass(frozen=True, slots=True)
-class TxnOp:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TxnOp(Value):
     """One operation of a transaction; made by the class methods, one for each verb."""
 
     verb: Verb
@@ -162,8 +163,8 @@ class TxnOp:
         return cls("delete-cas", key, index=index)
 
 
-@dataclass(frozen=True, slots=True)
-class TxnResult:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TxnResult(Value):
     """The result of a transaction: ``result[i]`` holds the entries of the i-th operation.
 
     Entries of writes and checks carry no value (Consul leaves it out); deletes and ``check_not_exists`` have
@@ -192,8 +193,8 @@ class TxnResult:
         return len(self.entries)
 
 
-@dataclass(frozen=True, slots=True)
-class TxnFailure:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TxnFailure(Value):
     """One operation that made a transaction fail."""
 
     op_index: int

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from consul_coord.errors import InvalidArgument
 from consul_coord.models import _validate
+from consul_coord.value import Value
 
 T = TypeVar("T")
 
@@ -22,8 +23,8 @@ LONGEST_SLOT = 256
 _DIGITS = re.compile(r"([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class OnceResult(Generic[T]):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OnceResult(Value, Generic[T]):
     """The result of a call that runs something once."""
 
     ran: bool

@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 
 from consul_coord.errors import InvalidArgument
 from consul_coord.models import _validate
+from consul_coord.value import Value
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -21,8 +22,8 @@ SHORTEST_WAIT = 0.001
 LONGEST_WAIT = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Result(Generic[T_co]):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Result(Value, Generic[T_co]):
     """The answer to a read."""
 
     value: T_co
@@ -34,8 +35,8 @@ class Result(Generic[T_co]):
     """Seconds since the answering server heard from the leader; None when the reply did not say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class ReadOptions(Value):
     """How to read. Raises InvalidArgument for what Consul would refuse or silently change."""
 
     index: int = 0
@@ -67,8 +68,8 @@ CONSISTENT = ReadOptions(consistency="consistent")
 """The leader answers, after asking the others whether it still leads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class WriteOptions(Value):
     """Where to write. None leaves it to the client's settings and the agent."""
 
     datacenter: str | None = None

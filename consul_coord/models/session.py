@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
 from consul_coord.errors import InvalidArgument, UnsafeSession
 from consul_coord.models import _validate
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +46,8 @@ COORDINATION_NODE = "consul-coord"
 _FAILOVER_SLACK = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Session(Value):
     """A session as Consul keeps it."""
 
     id: str
@@ -80,8 +81,8 @@ class SessionSettings(_AnyNode, total=False):
     register_node: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSpec:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class SessionSpec(Value):
     """The settings of a session.
 
     A hold lasts for ``1 - drift`` times ``lease_horizon`` after the last renewal was sent. So give ``ttl``

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 from consul_coord.errors import InvalidArgument
 from consul_coord.models.reply import CONSISTENT, ReadOptions
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from consul_coord.models.kv import KVPair
@@ -68,8 +69,8 @@ LONGEST_NAME = 60
 BlockerKind: TypeAlias = Literal["held", "queued", "lock_delay", "unreachable"]
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Holder(Value):
     """The holder of a lock or a slot."""
 
     session: str
@@ -93,8 +94,8 @@ class Holder:
         return f"{shown or 'an unnamed client'} ({where}session {self.session})"
 
 
-@dataclass(frozen=True, slots=True)
-class Blocker:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Blocker(Value):
     """The reason why an acquisition had to wait, or failed."""
 
     kind: BlockerKind
@@ -126,8 +127,8 @@ class Blocker:
         return f"Consul could not be reached, or could not serve{said}{seen}"
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Contender(Value):
     """A waiter for a lock or a slot."""
 
     session: str
@@ -139,8 +140,8 @@ class Contender:
     modify_index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderInfo:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LeaderInfo(Value):
     """The leader of an election."""
 
     value: bytes
@@ -163,8 +164,8 @@ class LeaderInfo:
         return json.loads(self.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Stats(Value):
     """Counters of one client since it was made."""
 
     requests: int = 0
@@ -204,8 +205,8 @@ class _AsyncClient(Protocol):
 _TEXT_FORM = re.compile(r"([0-9]{1,20}):([!-9;-~]*):([!-9;-~]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Sequencer:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Sequencer(Value):
     """A hold in three values, for a server that wants to know whether the sender still holds the lock.
 
     ``str(sequencer)`` is printable ASCII without spaces, so that it fits a header; ``parse`` reads it back

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = "consul_coord"
 
-_BASE: Final = frozenset({"errors", "models", "clock", "events", "config", "periods", "weak", "_version"})
+_BASE: Final = frozenset(
+    {"errors", "models", "clock", "events", "config", "periods", "value", "weak", "_version"}
+)
 _PROGRAMS: Final = _BASE | {"io", "http", "recipes"}
 _WORLDS: Final = _PROGRAMS | {"threads", "host", "base_client", "sync", "aio"}
 _TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "extras", "lazy", "(facade)"}
@@ -28,13 +30,14 @@ _TOP: Final = _WORLDS | {"server", "cli", "testing", "protocols", "extras", "laz
 MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "_version": frozenset(),
     "lazy": frozenset(),
+    "value": frozenset(),
     "weak": frozenset(),
     "errors": frozenset(),
-    "models": frozenset({"errors", "lazy"}),
+    "models": frozenset({"errors", "lazy", "value"}),
     "clock": frozenset(),
-    "config": frozenset({"errors"}),
+    "config": frozenset({"errors", "value"}),
     "extras": frozenset(),
-    "events": frozenset({"models"}),
+    "events": frozenset({"models", "value"}),
     "periods": frozenset({"errors", "models"}),
     "protocols": frozenset({"models"}),
     "io": frozenset({"errors", "models"}),

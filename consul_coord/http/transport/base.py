@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from consul_coord.value import Value
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -12,8 +14,8 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Limits(Value):
     """How large a reply may be, in bytes. Beyond a limit the connection is closed."""
 
     max_body: int = 64 * 1024 * 1024

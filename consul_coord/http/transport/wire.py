@@ -30,6 +30,7 @@ import h11
 from consul_coord._version import __version__
 from consul_coord.errors import InvalidArgument
 from consul_coord.http.messages import Response
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,8 +135,8 @@ def refuse_compression(headers: Mapping[str, str]) -> None:
         raise Garbled("the reply is compressed, which was not asked for")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Head(Value):
     """The content of a head."""
 
     status: int

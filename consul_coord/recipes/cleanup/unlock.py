@@ -21,6 +21,7 @@ from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import TxnOp
 from consul_coord.models.reply import CONSISTENT
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from consul_coord.models import KVPair
 
 
-@dataclass(frozen=True, slots=True)
-class Locked:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Locked(Value):
     """A key as a hold last wrote it."""
 
     key: str
@@ -53,8 +54,8 @@ class Locked:
         return Locked(pair.key, pair.modify_index, pair.value, remove=self.remove and same)
 
 
-@dataclass(frozen=True, slots=True)
-class Unlocked:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Unlocked(Value):
     """The state that unlocking a key found."""
 
     ours: bool

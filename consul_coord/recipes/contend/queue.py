@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.recipes.hold.holds import Latest
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,8 +53,8 @@ def session_of(contender: KVPair) -> str:
     return contender.key.rpartition("/")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Look(Value):
     """One reading of a lock and its queue."""
 
     key: str
@@ -102,8 +103,8 @@ def _place(pair: KVPair) -> tuple[int, str]:
     return pair.create_index, pair.key
 
 
-@dataclass(frozen=True, slots=True)
-class Rejoin:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Rejoin(Value):
     """The verdict of a reading without our contender: join again, at the end."""
 
 

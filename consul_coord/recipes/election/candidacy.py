@@ -55,6 +55,7 @@ from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.watch.follow import Follower
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -71,8 +72,8 @@ LOW_PRIORITY_ATTEMPT = 1.0
 """Seconds that a candidate of low priority stays in the queue."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionPlan:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class ElectionPlan(Value):
     """The target of a candidate, and its options."""
 
     key: str

@@ -14,12 +14,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consul_coord.value import Value
+
 if TYPE_CHECKING:
     from consul_coord.models import LeaderInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Sight(Value):
     """One look at the leadership."""
 
     leader: LeaderInfo | None = None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from consul_coord.errors import InvalidArgument
 from consul_coord.http.endpoints._keys import check_name, check_parent
 from consul_coord.models.group import GROUP_FLAGS, Member, Members
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,8 +37,8 @@ def bucket_of(member: str) -> str:
     return hashlib.blake2b(member.encode(), digest_size=1).hexdigest()[0]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlan:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GroupPlan(Value):
     """Which group."""
 
     prefix: str

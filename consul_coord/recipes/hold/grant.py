@@ -33,6 +33,7 @@ from consul_coord.errors import LockLost
 from consul_coord.io import Once, Signal
 from consul_coord.models import HoldState, LossReason, Sequencer, TxnOp
 from consul_coord.recipes.session.lease import AllOf
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session.lease import LeaseView
 
 
-@dataclass(frozen=True, slots=True)
-class KeyWatch:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KeyWatch(Value):
     """One key whose changes may mean that a hold is lost."""
 
     key: str
@@ -60,8 +61,8 @@ class KeyWatch:
     """The prefix of all keys that the hold depends on, where it has such keys besides this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Ending(Value):
     """The outcome of giving back a hold. ``loss`` is why it was not ours any more, where that was found."""
 
     outcome: ReleaseOutcome

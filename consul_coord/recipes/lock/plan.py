@@ -10,14 +10,15 @@ from consul_coord.models import LOCK_FLAGS, TxnOp
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.contend.limits import ANY_SESSION, LONGEST
 from consul_coord.recipes.contend.queue import contender_key
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair, SessionSpec
     from consul_coord.recipes.contend.limits import Carrier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockPlan:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class LockPlan(Value):
     """The keys to be locked, and the options."""
 
     keys: tuple[str, ...]

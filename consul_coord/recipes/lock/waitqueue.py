@@ -18,19 +18,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.recipes.contend.queue import Rejoin
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair
     from consul_coord.recipes.contend.queue import Look
 
 
-@dataclass(frozen=True, slots=True)
-class Adopt:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Adopt(Value):
     """The key is ours already: the reply to the request that took it was lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Follow(Value):
     """Somebody is before us: watch the nearest."""
 
     own: KVPair
@@ -38,8 +39,8 @@ class Follow:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Lead(Value):
     """We are the head: take the key, or watch it while ``held`` is there."""
 
     own: KVPair
@@ -49,8 +50,8 @@ class Lead:
 Verdict = Adopt | Rejoin | Follow | Lead
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Gone(Value):
     """The contender right before ours, which has been deleted."""
 
     session: str

@@ -38,6 +38,7 @@ from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.once.record import ONCE_FLAGS, Record, judge, key_of, read, seconds_ahead
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -64,8 +65,8 @@ class OnceObject(Cancellable):
         return self.lock.plan.key
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Turn(Value):
     """The right to run a slot now."""
 
     handle: Handle

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from consul_coord.errors import DecodeError, InvalidArgument, KeyConflict
 from consul_coord.models.once import OnceResult, check_slot, rank
 from consul_coord.periods import beginning_of, check_period, period_slot, time_slot
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair
@@ -39,8 +40,8 @@ def key_of(job: str) -> str:
     return f"{job}/.once"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Record(Value):
     """How the last recorded run of a job ended."""
 
     slot: str
@@ -104,8 +105,8 @@ def _decode(value: bytes) -> Record | None:
     return Record(slot, outcome == _FAILED, by, float(at), fence) if right else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Ask(Value):
     """The wish of a caller to run something now."""
 
     slot: str | None

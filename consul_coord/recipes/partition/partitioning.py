@@ -30,6 +30,7 @@ from consul_coord.recipes.group.follow import MembersFollower
 from consul_coord.recipes.group.members import is_name
 from consul_coord.recipes.partition.part import Part
 from consul_coord.recipes.partition.rendezvous import Rendezvous
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +50,8 @@ AT_ONCE = 8
 """Locks that are being taken at the same time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlan:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class PartitionPlan(Value):
     """The partitions to be shared, and the options."""
 
     group: GroupPlan

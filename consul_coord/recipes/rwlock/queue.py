@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal
 
 from consul_coord.models import TxnOp
 from consul_coord.recipes.contend.queue import Rejoin, contender_key, directory
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair
@@ -65,15 +66,15 @@ def value_of(contender: KVPair) -> bytes:
     return contender.value[1:]
 
 
-@dataclass(frozen=True, slots=True)
-class Enter:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Enter(Value):
     """Nobody is in the way."""
 
     own: KVPair
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Behind(Value):
     """Somebody is in the way: watch it, or remove it if it is dead."""
 
     own: KVPair

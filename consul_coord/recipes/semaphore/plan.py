@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import KeyConflict
 from consul_coord.recipes.semaphore import slots
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from consul_coord.models import SessionSpec
     from consul_coord.recipes.semaphore.slots import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SemaphorePlan:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class SemaphorePlan(Value):
     """The slots of a semaphore, and the options of their holds."""
 
     prefix: str

@@ -45,6 +45,7 @@ from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
 from consul_coord.http.endpoints import _json
 from consul_coord.http.endpoints._call import BODY_LIMIT
 from consul_coord.models import SEMAPHORE_FLAGS, TxnOp
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -143,8 +144,8 @@ def value_of(contender: KVPair) -> bytes:
 # ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Record(Value):
     """The content of a semaphore's record, and how it was written."""
 
     limit: int
@@ -262,8 +263,8 @@ def _as_base64(size: int) -> int:
 # ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Listing(Value):
     """One reading of a semaphore."""
 
     record: Record
@@ -319,27 +320,27 @@ def read(prefix: str, pairs: Iterable[KVPair], *, limit: int, flags: int, index:
 # -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Held(Value):
     """We hold our slots already: the reply to the request that took it was lost."""
 
     own: KVPair
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Gone(Value):
     """Our contender is not there, or is not the one that we made: start over, with another session."""
 
 
-@dataclass(frozen=True, slots=True)
-class TooSmall:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TooSmall(Value):
     """We want more slots than there are: leave the queue."""
 
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Take(Value):
     """There is room for us: write this record, at its index, with ``removal`` of the dead it leaves out."""
 
     own: KVPair
@@ -347,8 +348,8 @@ class Take:
     removed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Prune:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Prune(Value):
     """So many are dead that one take can't remove enough: write this record first, which takes nothing."""
 
     own: KVPair
@@ -356,15 +357,15 @@ class Prune:
     removed: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Front(Value):
     """We are the first in the queue, and there is not enough for us: watch the prefix."""
 
     own: KVPair
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Follow(Value):
     """Somebody waits before us: watch the nearest."""
 
     own: KVPair
