@@ -190,7 +190,7 @@ def late(node: ast.AST) -> Iterator[str]:
 
 def inconsistent(node: ast.AST) -> Iterator[str]:
     """Read what an old leader may answer."""
-    if isinstance(node, ast.keyword) and node.arg == "options" and "_CONSISTENT" in ast.unparse(node.value):
+    if isinstance(node, ast.keyword) and node.arg == "options" and "CONSISTENT" in ast.unparse(node.value):
         yield "options=None"
 
 

@@ -367,7 +367,7 @@ MUTATIONS = (
         "a refused take is repeated at the record's new index",
         PermitAttempt,
         "_write",
-        "self._options = _CONSISTENT  # an old leader would show the same again\n        return None",
+        "self._options = CONSISTENT  # an old leader would show the same again\n        return None",
         """again = record.at((await self._list()).record.index)
         try:
             result = await self._ask(check, *self._take_ops(again))
