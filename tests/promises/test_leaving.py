@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import pytest
 
-from consul_coord import AcquireCancelled, AcquireTimeout, AsyncClient, AsyncLock, Lock
+from consul_coord import AcquireCancelled, AcquireTimeout, AsyncClient, AsyncLock, Group, Lock, ReleaseOutcome
 from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError
 from consul_coord.http.endpoints import kv
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.scheduler import Event
     from tests.promises.conftest import MakeClient
     from tests.support.proxy import FaultProxy
+    from tests.support.sites import Operator
 
 PATIENCE: Final = 10.0
 
@@ -305,3 +306,32 @@ def test_closing_takes_no_longer_than_its_time_when_nothing_answers(
         client.close(timeout=0.6)
         took = time.monotonic() - began
     assert took < 0.6 + 0.3 + measured.slack
+
+
+def test_leaving_a_group_takes_no_longer_than_its_time(
+    proxy: FaultProxy, client: Client, operator: Operator, key: str
+) -> None:
+    group = Group(client, key)
+    group.join(timeout=PATIENCE)
+    proxy.add(Fault(lose=Lose.TIME, times=1_000))
+    with stalls() as measured:
+        began = time.monotonic()
+        assert group.leave(timeout=0.6) is ReleaseOutcome.UNKNOWN
+        took = time.monotonic() - began
+    assert 0.6 <= took < 0.6 + 0.3 + measured.slack
+    proxy.clear()
+    eventually(lambda: not operator.under(f"{key}/members/"))
+
+
+def test_leaving_a_group_waits_until_a_member_that_joins_again_has_given_up(
+    proxy: FaultProxy, client: Client, operator: Operator, key: str
+) -> None:
+    group = Group(client, key, id="one")
+    group.join(timeout=PATIENCE)
+    (member,) = operator.under(f"{key}/members/")
+    joining = proxy.add(Fault(lose=Lose.TIME, method="PUT", path="/v1/txn", containing=b'"lock"'))
+    operator.delete(member)
+    assert joining.hit.wait(PATIENCE)
+    before = len(proxy.requests)
+    assert group.leave(timeout=PATIENCE) is ReleaseOutcome.ALREADY_LOST
+    assert [each for each in proxy.requests[before:] if member in each.path], "it has not given up yet"

@@ -260,9 +260,11 @@ async def join(io: IO, membership: Membership, *, timeout: float | None) -> None
 
 async def leave(io: IO, membership: Membership, *, timeout: float) -> ReleaseOutcome:
     """Be no member any more; waits up to ``timeout`` seconds for that."""
-    await membership.end(io, timeout=_validate.span("timeout", timeout))
-    hold = membership.hold
-    return NOT_JOINED if hold is None else await release(io, membership.client.holds, hold)
+    ends = io.now() + _validate.span("timeout", timeout)
+    await membership.end(io, timeout=timeout)
+    if (hold := membership.hold) is None:
+        return NOT_JOINED
+    return await release(io, membership.client.holds, hold, budget=max(0.0, ends - io.now()))
 
 
 async def update(io: IO, membership: Membership | None, key: str, value: bytes) -> None:

@@ -299,8 +299,8 @@ class Holds:
         self.limits = Limits(host)
 
 
-async def release(io: IO, holds: Holds, hold: Grant) -> ReleaseOutcome:
-    """Give up a hold, or the latest of several acquires that it stands for.
+async def release(io: IO, holds: Holds, hold: Grant, *, budget: float = BUDGET) -> ReleaseOutcome:
+    """Give up a hold, or the latest of several acquires that it stands for, within ``budget`` seconds.
 
     Idempotent: later calls return the first outcome. Raises nothing of the server's or the network's.
     """
@@ -315,12 +315,12 @@ async def release(io: IO, holds: Holds, hold: Grant) -> ReleaseOutcome:
         this_call = Signal()
         holds.register.enter(hold, this_call)
         if hold.begin_release(owner):
-            return await give_back(io, holds, hold, budget=BUDGET)
+            return await give_back(io, holds, hold, budget=budget)
     if not hold.released:
         hold.depth, hold.refused_again = max(0, hold.depth - 1), False
         holds.limits.holder_left(hold)
         return hold.finish_release(ReleaseOutcome.ALREADY_LOST)
-    async with io.shield(BUDGET) as deadline:
+    async with io.shield(budget) as deadline:
         await io.wait(hold.settled, deadline=deadline)
     return hold.outcome.value or ReleaseOutcome.UNKNOWN
 
