@@ -196,8 +196,8 @@ class Attempt(ABC):
             raise
         finally:
             # Also after a KeyboardInterrupt or a cancellation, wherever it struck.
-            # What is registered as a hold already is the register's to give back.
-            if handle is None and not self.client.holds.has(self.kind):
+            # What is about to be a hold is the register's to give back.
+            if handle is None and self.kind is None:
                 await self._give_up()
 
     def _note(self, error: ConsulCoordError) -> None:

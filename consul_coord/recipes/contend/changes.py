@@ -36,9 +36,5 @@ class Changes:
 
     def tell(self) -> None:
         """Raise the signal of everybody who watches."""
-        while self._watchers:
-            try:
-                signal, _ = self._watchers.popitem()
-            except KeyError:
-                return
+        for signal in list(self._watchers):
             signal.set()

@@ -173,10 +173,6 @@ class Holds:
         """Iterate over the holds that have not ended."""
         return (hold for hold in self.register.all(Grant) if not hold.ended)
 
-    def has(self, kind: HoldKind | None) -> bool:
-        """Return whether a hold of this kind, which is its own, is registered."""
-        return kind is not None and any(hold.kind is kind for hold in self.register.all(Grant))
-
     # -- the end
 
     def ended(self, hold: Grant) -> None:
@@ -291,7 +287,7 @@ class Holds:
 
     def releasing(self) -> list[Grant]:
         """Return the holds whose release is under way: a session is not destroyed before it is through."""
-        return [hold for hold in self.register.all(Grant) if hold.released and not hold.settled.is_set()]
+        return [hold for hold in self.register.all(Grant) if hold.released]
 
     def forked(self, host: Host) -> None:
         """Tell of what ends from now on through a forked child's host; the parent gives back what is owed."""
