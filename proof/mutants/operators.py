@@ -182,6 +182,8 @@ def unshielded(node: ast.AST) -> Iterator[str]:
 
 def late(node: ast.AST) -> Iterator[str]:
     """Wait without an end."""
+    if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant) and node.value.value is None:
+        return  # it does
     if isinstance(node, ast.keyword) and node.arg in {"deadline", "timeout"}:
         yield f"{node.arg}={_FAR}"
     if isinstance(node, ast.keyword) and node.arg == "until":
