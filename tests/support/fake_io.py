@@ -5,6 +5,7 @@ Rules
   AssertionError, and so is waiting for what can never come.
 - Each request has an end, and so has each wait: a deadline beyond ``LONGEST`` is an AssertionError. A program
   that waits without an end says so, with None, and then something else has to end it.
+- A query whose ``until`` is raised before its reply comes has ended then, without one.
 - Time passes only while the program waits or a reply takes its time. What else happens meanwhile is set with
   ``at``, and happens in order.
 - Programs that are spawned do not run until the test runs them, but for those that somebody waits for: a
@@ -176,6 +177,12 @@ class FakeIO:
         self.spawn(program, name=name)
 
     async def send(self, request: Request, *, deadline: float) -> Response:
+        answer = self._exchange(request, deadline)
+        assert answer is not None
+        return answer
+
+    def _exchange(self, request: Request, deadline: float, until: Signal | None = None) -> Response | None:
+        """Return the reply; None when ``until`` was raised before it came."""
         assert deadline <= self.time + LONGEST, f"{request.method} {request.path} may take for ever"
         if deadline <= self.time:
             message = f"{request.method} {request.path} was not sent: its time was over before"
@@ -185,10 +192,11 @@ class FakeIO:
         assert (request.method, request.path[: len(step.path)]) == (step.method, step.path)
         self.requests.append(request)
         self.sent_at.append(self.time)
-        if self.time + step.takes > deadline:
-            self._advance(deadline)
+        self._advance(min(self.time + step.takes, deadline), until)
+        if until is not None and until.is_set():
+            return None
+        if self.sent_at[-1] + step.takes > deadline:
             raise RequestTimeout("no reply", method=request.method, path=request.path, outcome_unknown=True)
-        self._advance(self.time + step.takes)
         answer = step.answer(request) if callable(step.answer) else step.answer
         if isinstance(answer, Exception):
             raise answer
@@ -201,7 +209,7 @@ class FakeIO:
             return None
         end = math.inf if deadline is None else deadline
         try:
-            return await self.send(request, deadline=min(end, self.time + LONGEST))
+            return self._exchange(request, min(end, self.time + LONGEST), until)
         except RequestTimeout:
             if self.time >= end:
                 return None
@@ -225,9 +233,11 @@ class FakeIO:
     def shield(self, seconds: float) -> AbstractAsyncContextManager[float]:
         return nullcontext(self.time + seconds)
 
-    def _advance(self, target: float) -> None:
+    def _advance(self, target: float, until: Signal | None = None) -> None:
         while self._agenda and self._agenda[0][0] <= target:
             when, _, happens = heapq.heappop(self._agenda)
             self.time = max(self.time, when)
             happens()
+            if until is not None and until.is_set():
+                return
         self.time = max(self.time, target)

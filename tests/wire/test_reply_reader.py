@@ -169,3 +169,9 @@ def test_a_reply_to_head_has_no_body() -> None:
     assert reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
     assert reader.reusable
     assert reader.response.body == b""
+
+
+@pytest.mark.parametrize(("interim", "is_read"), [(0, True), (8, True), (9, False)])
+def test_some_interim_replies_are_passed_over_and_no_more(interim: int, *, is_read: bool) -> None:
+    reply = b"HTTP/1.1 100 Continue\r\n\r\n" * interim + b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na"
+    assert (read(reply) is not None) is is_read

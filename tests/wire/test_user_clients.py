@@ -76,6 +76,39 @@ def test_a_mock_transport_gets_the_whole_request(send: Send) -> None:
     assert request.read() == b"v"
 
 
+class Signs:
+    """Adds a header of its own to whatever its client builds."""
+
+    def build_request(self, *arguments: Any, **options: Any) -> httpx.Request:
+        built: httpx.Request = super().build_request(*arguments, **options)  # type: ignore[misc]
+        built.headers["X-Signed"] = "1"
+        return built
+
+
+class Signing(Signs, httpx.Client):
+    """A client of a user's own."""
+
+
+class AsyncSigning(Signs, httpx.AsyncClient):
+    """The same."""
+
+
+@pytest.mark.parametrize("kind", [Signing, AsyncSigning])
+def test_a_client_that_builds_requests_in_its_own_way_does_so(kind: type[Any]) -> None:
+    seen: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json=[1])
+
+    client = kind(transport=httpx.MockTransport(handle))
+    if kind is Signing:
+        sync_transport(HERE, http_client=client).send(CAS, timeout=5.0)
+    else:
+        anyio.run(lambda: async_transport(HERE, http_client=client).send(CAS, timeout=5.0))
+    assert [request.headers.get("x-signed") for request in seen] == ["1"]
+
+
 @SENDERS
 def test_redirects_are_not_followed_though_the_client_would(send: Send) -> None:
     asked: list[str] = []

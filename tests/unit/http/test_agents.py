@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-A, B, C = "http://a:8500", "http://b:8500", "http://c:8500"
+A, B, C, D = "http://a:8500", "http://b:8500", "http://c:8500", "http://d:8500"
 READ = Request("GET", "/v1/kv/k")
 QUERY = Request("GET", "/v1/kv/k", hold_open=10.0)
 PEERS, SERVICE, RENEW, LEADER = (
@@ -420,6 +420,15 @@ def test_a_new_client_whose_first_agent_is_away_uses_another_if_none_contradicts
         with pytest.raises(ConnectFailed, match="nothing says which one is meant"):
             world.send()
         assert world.current is None
+
+
+def test_one_that_is_silent_keeps_no_other_from_contradicting() -> None:
+    world = World(A, B, C, D)
+    world.agents[A].fails = world.agents[C].fails = ConnectFailed
+    world.agents[D] = Behaviour(("10.9.0.1:8300",), None)
+    with pytest.raises(ConnectFailed, match="nothing says which one is meant"):
+        world.send()
+    assert world.current is None
 
 
 def test_a_new_client_that_has_a_session_asks_for_it() -> None:

@@ -18,7 +18,7 @@ from consul_coord.models import (
     SessionSpec,
 )
 from consul_coord.recipes.cleanup.unlock import Locked
-from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.client import ClientState, close_session
 from consul_coord.recipes.election import asking
 from consul_coord.recipes.hold.asking import verify
 from consul_coord.recipes.hold.evidence import make_sure
@@ -207,6 +207,21 @@ def test_making_sure_of_several_keys_takes_the_time_of_one_call() -> None:
     with pytest.raises(RequestTimeout):
         bench.io.run(make_sure(bench.io, bench.core.sessions, bench.hold))
     assert bench.io.time == 1000.0 + bench.core.timeout
+
+
+@pytest.mark.parametrize(("takes", "pending"), [(BUDGET - 0.5, 0), (100.0, 1)])
+def test_closing_a_session_waits_for_its_end_and_leaves_the_rest_to_the_background(
+    takes: float, pending: int
+) -> None:
+    bench = Bench()
+    bench.hold.begin_release("another call")
+    bench.io.expect("PUT", "/v1/session/destroy/", ok(value=True), takes=takes)
+    if pending:
+        bench.io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
+    bench.io.run(close_session(bench.io, bench.core, bench.hold.kept))
+    assert bench.io.time == 1000.0 + min(takes, BUDGET)
+    assert bench.core.reaper.pending == pending
+    assert not bench.io.steps
 
 
 class Standing:

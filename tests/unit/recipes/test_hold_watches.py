@@ -32,7 +32,7 @@ from tests.support.replies import (
 )
 
 if TYPE_CHECKING:
-    from consul_coord.http.messages import Response
+    from consul_coord.http.messages import Request, Response
     from consul_coord.recipes.session.keeping import KeptSession
 
 RENEW, INFO, KEY = "/v1/session/renew/", "/v1/session/info/", "/v1/kv/k"
@@ -415,6 +415,53 @@ def test_trouble_while_making_sure_of_one_of_many_is_no_bug() -> None:
     bench.read_together()
     assert bench.holds["k3"].look(bench.io.time) == (HoldState.LOST, LossReason.KEY_DELETED)
     assert not bench.holds["k2"].lost.is_set()
+
+
+# -- how long a query for a hold lasts
+
+
+def test_a_query_lasts_no_longer_than_the_hold_was_watched_and_longer_each_time(bench: Bench) -> None:
+    began, lasted = bench.io.time, list[tuple[float, float]]()
+
+    def answer(request: Request) -> Response:
+        lasted.append((bench.io.time - began, request.hold_open))
+        bench.io.time += request.hold_open
+        if bench.io.time < began + 2.0:
+            bench.io.expect("GET", KEY, answer)
+            return pairs(entry("k"))
+        return bench.released_by_reply(pairs(entry("k")))
+
+    bench.io.expect("GET", KEY, answer)
+    bench.watch_key()
+    longest = [(max(engine.SHORTEST_HELD, watched), seconds) for watched, seconds in lasted]
+    assert all(0.8 * most <= seconds <= most for most, seconds in longest), lasted
+    assert lasted[-1][1] > 2 * lasted[0][1]
+
+
+def test_the_watch_of_a_hold_ends_with_it_while_a_query_is_not_answered(bench: Bench) -> None:
+    bench.io.expect("GET", KEY, pairs(entry("k")), takes=50.0)
+    bench.io.at(1002.0, bench.hold.begin_release)
+    bench.watch_key()
+    assert bench.io.time == 1002.0
+
+
+def test_the_watch_of_a_hold_ends_with_it_in_the_pause_after_a_failure(bench: Bench) -> None:
+    bench.io.expect("GET", KEY, refusal(500))
+    ends = bench.io.time + 0.01
+    bench.io.at(ends, bench.hold.begin_release)
+    bench.watch_key()
+    assert bench.io.time == ends
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_watch_of_a_session_ends_with_it(*, fails: bool) -> None:
+    bench = Bench()
+    bench.io.expect("GET", INFO, refusal(500) if fails else ok([session()]), takes=0.0 if fails else 50.0)
+    ends = bench.io.time + 0.01
+    bench.io.at(ends, lambda: bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE))
+    bench.watch_session()
+    assert bench.io.time == ends
 
 
 # -- writes by the holder

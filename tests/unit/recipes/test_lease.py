@@ -7,7 +7,7 @@ import math
 import pytest
 
 from consul_coord.models import LossReason
-from consul_coord.recipes.session.lease import Lease
+from consul_coord.recipes.session.lease import AllOf, Lease
 
 
 @pytest.fixture
@@ -73,3 +73,21 @@ def test_contact_is_back_with_a_confirmation(lease: Lease) -> None:
     lease.in_contact = False
     lease.confirm(sent_at=1.0, horizon=10.0)
     assert lease.in_contact
+
+
+@pytest.mark.parametrize("first_is_shorter", [True, False])
+def test_several_leases_are_as_short_as_the_shortest(first_is_shorter: bool) -> None:
+    short, long = Lease(drift=0.0), Lease(drift=0.0)
+    short.confirm(sent_at=100.0, horizon=10.0)
+    long.confirm(sent_at=103.0, horizon=20.0)
+    both = AllOf([short, long] if first_is_shorter else [long, short])
+    assert (both.valid_until, both.longest, both.remaining(104.0)) == (110.0, 10.0, 6.0)
+    assert (both.is_valid(109.9), both.is_valid(110.0)) == (True, False)
+    assert both.ended_by is None
+    assert both.in_contact
+    long.in_contact = False
+    assert not both.in_contact
+    long.end(LossReason.SESSION_GONE)
+    assert both.ended_by is LossReason.SESSION_GONE
+    assert not both.is_valid(104.0)
+    assert both.remaining(104.0) == 0.0

@@ -8,6 +8,7 @@ from consul_coord.errors import AcquireTimeout
 from consul_coord.models import LOCK_FLAGS, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
+from consul_coord.recipes.contend.attempt import NODES_BUDGET
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from tests.support.fake_io import FakeIO
@@ -45,3 +46,43 @@ def test_one_try_passes_waiters_only_if_it_may(*, fair: bool, crowded: bool, fou
     io, came_of_it = tried_once(fair=fair, crowded=crowded)
     assert came_of_it == found
     assert io.steps == type(io.steps)()
+
+
+TIMEOUT = 5.0
+
+
+OWN = entry(queue.directory("k") + SESSION, index=8)
+
+
+def waiting(io: FakeIO) -> tuple[ClientState, LockObject]:
+    """Return a lock that another session holds, and whose waiter watches it until its last look."""
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    held = entry("k", session=OTHER)
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    io.expect("PUT", TXN, txn_done(OWN, held, OWN))
+    io.expect("GET", "/v1/kv/k", pairs(held), takes=100.0)
+    io.expect("PUT", TXN, txn_done(held, OWN))
+    return core, LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+
+
+def test_a_holder_whose_node_is_not_told_takes_no_time_from_the_last_look() -> None:
+    io = FakeIO()
+    core, lock = waiting(io)
+    io.expect("GET", "/v1/session/info/", ok([]), takes=100.0)
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=None, index=9)))
+    io.expect("PUT", TXN, txn_done(OWN, entry("k", index=12)))
+    handle = io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    assert handle.grant.is_held(io.now())
+    assert io.time < 1000.0 + TIMEOUT - NODES_BUDGET / 2
+
+
+def test_nothing_is_waited_for_beyond_the_timeout_when_nothing_is_answered() -> None:
+    io = FakeIO()
+    core, lock = waiting(io)
+    io.expect("GET", "/v1/session/info/", ok([]), takes=100.0)
+    io.expect("GET", "/v1/kv/k", pairs(), takes=100.0)
+    io.expect("PUT", TXN, txn_done())
+    with pytest.raises(AcquireTimeout):
+        io.run(recipe.acquire(io, core, lock, timeout=0.5))
+    assert io.sent_at[-1] == 1000.0 + 0.5

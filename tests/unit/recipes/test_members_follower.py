@@ -6,20 +6,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consul_coord.io import Signal
 from consul_coord.models.group import GROUP_FLAGS
-from consul_coord.recipes.group.follow import MembersFollower
-from consul_coord.recipes.group.members import GroupPlan
+from consul_coord.recipes.group.follow import LARGE, SPREAD_PER_MEMBER, MembersFollower
+from consul_coord.recipes.group.members import BUCKETS, GroupPlan
 from tests.support.fake_io import FakeIO
 from tests.support.replies import entry, ok, pairs
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
+    from consul_coord.io import IO
     from consul_coord.models.group import Members
     from consul_coord.recipes.watch.places import Folder
 
 PLAN = GroupPlan("service/web")
 PLACE = f"/v1/kv/{PLAN.directory}"
 MEMBER = {**entry(PLAN.key("a"), index=9), "Flags": GROUP_FLAGS}
+CROWD = [{**entry(PLAN.key(f"m{number}"), index=9), "Flags": GROUP_FLAGS} for number in range(LARGE)]
+NAMES = ok([f"{PLAN.directory}/"], index=9)
+
+
+BUCKET = f"/v1/kv/{PLAN.bucket(BUCKETS[0])}"
 
 
 class Sharing:
@@ -30,23 +37,26 @@ class Sharing:
         """Of the folder, as the servers will tell it; 0 while it is empty."""
         self.folder: Folder
 
-    async def change(self, _io: object, folder: Folder, *, until: object) -> bool:
+    async def change(self, io: IO, folder: Folder, *, until: Signal) -> bool:
         self.folder = folder
         while not folder.is_new:
+            if not self.indexes:
+                await io.wait(until)
+                return False
             folder.hear(self.indexes.pop(0), 1000.0)
         return True
 
 
 class Bench:
-    """A follower that knows of one member, since index 9."""
+    """A follower that knows of some members, since index 9."""
 
-    def __init__(self) -> None:
+    def __init__(self, *members: dict[str, object]) -> None:
         self.io = FakeIO()
         self.sharing = Sharing()
         self.follower = MembersFollower(PLAN)
         self.follower.bound = self  # type: ignore[assignment]
-        self.io.expect("GET", PLACE, ok([f"{PLAN.directory}/"], index=9), pairs(MEMBER, index=9))
-        assert [member.id for member in self.seen().joined] == ["a"]
+        self.io.expect("GET", PLACE, NAMES, pairs(*members, index=9))
+        assert len(self.seen().joined) == len(members)
 
     @property
     def together(self) -> Sharing:
@@ -61,7 +71,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Bench:
-    return Bench()
+    return Bench(MEMBER)
 
 
 def test_what_a_former_leader_takes_for_empty_is_read_once(bench: Bench) -> None:
@@ -87,3 +97,60 @@ def test_members_that_leave_while_they_are_read_are_noticed(bench: Bench) -> Non
     assert not bench.seen().left
     bench.io.expect("GET", PLACE, pairs(index=12), pairs(index=12))
     assert [member.id for member in bench.seen().left] == ["a"]
+
+
+HANGS = 50.0
+"""Seconds that a reply takes."""
+ENDS = 1.0
+"""Seconds after which the watch is to end."""
+
+
+@pytest.mark.parametrize(
+    ("members", "answered", "hangs"),
+    [
+        pytest.param([MEMBER], [], pairs(MEMBER, index=12), id="all members"),
+        pytest.param([MEMBER], [pairs(index=5)], pairs(MEMBER, index=12), id="again, consistently"),
+        pytest.param(CROWD, [], NAMES, id="the folder of a crowd"),
+        pytest.param(CROWD, [NAMES], ok([BUCKET], index=12), id="a bucket"),
+        pytest.param(CROWD, [NAMES, ok([BUCKET], index=12)], pairs(index=12), id="its members"),
+        pytest.param(
+            CROWD, [NAMES, ok([BUCKET], index=12), pairs(index=5)], pairs(index=12), id="again, of a bucket"
+        ),
+    ],
+)
+def test_a_watch_ends_at_once_whatever_it_asks(
+    members: list[dict[str, object]], answered: list[Response], hangs: Response
+) -> None:
+    bench, until = Bench(*members), Signal()
+    bench.sharing.indexes = [12]
+    bench.io.expect("GET", PLACE, *answered)
+    bench.io.expect("GET", PLACE, hangs, takes=HANGS)
+    ends = bench.io.time + ENDS
+    bench.io.at(ends, until.set)
+    assert bench.io.run(bench.follower.next(bench.io, until=until)) is None
+    assert bench.io.time == ends
+    assert not bench.io.steps
+
+
+def test_a_watch_without_a_change_ends_at_once(bench: Bench) -> None:
+    until = Signal()
+    bench.io.at(1000.0 + ENDS, until.set)
+    assert bench.io.run(bench.follower.next(bench.io, until=until)) is None
+    assert bench.io.time == 1000.0 + ENDS
+
+
+def test_a_watch_of_a_crowd_ends_at_once_before_it_asks() -> None:
+    bench, until = Bench(*CROWD), Signal()
+    bench.sharing.indexes = [12]
+    ends = bench.io.time + SPREAD_PER_MEMBER * LARGE / 4
+    bench.io.at(ends, until.set)
+    assert bench.io.run(bench.follower.next(bench.io, until=until)) is None
+    assert bench.io.time == ends
+
+
+def test_a_watch_that_has_just_begun_ends_at_once() -> None:
+    io, until = FakeIO(), Signal()
+    io.expect("GET", PLACE, NAMES, takes=HANGS)
+    io.at(io.time + ENDS, until.set)
+    assert io.run(MembersFollower(PLAN).next(io, until=until)) is None
+    assert io.time == 1000.0 + ENDS

@@ -909,3 +909,24 @@ class TestTakingAtOnce:
         bench.takes(session=NEXT, at=51, born=50)
         assert bench.acquire().session == NEXT
         assert bench.destroyed() == [US]
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["at the front", "behind another"])
+def test_a_waiter_whose_session_has_ended_begins_anew_at_once(*, behind: bool) -> None:
+    bench = Bench()
+    ahead = [contender(AHEAD, at=8)] if behind else []
+    own = contender(US, at=10)
+    bench.makes(US)
+    bench.joins(record(THEM, at=9), contender(THEM, at=5, held=True), *ahead, own)
+    bench.io.expect("GET", f"/v1/kv/{P}", pairs(), takes=50.0)
+    bench.io.expect("PUT", "/v1/session/create", refusal(403, "Permission denied"))
+
+    def end() -> None:
+        for kept in bench.core.sessions:
+            bench.core.sessions.end(kept, LossReason.EXPIRED)
+
+    bench.io.at(1001.0, end)
+    with pytest.raises(PermissionDenied):
+        bench.acquire()
+    assert bench.io.sent_at[-1] == 1001.0
+    assert not bench.io.steps

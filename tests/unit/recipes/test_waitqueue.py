@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from consul_coord.models import KVPair
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.queue import Look, Rejoin
-from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Lead, judge
+from consul_coord.recipes.lock.waitqueue import Adopt, Follow, Gone, Lead, is_head, judge
 
 KEY = "jobs/nightly"
 NOBODY = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -202,3 +202,29 @@ def test_the_head_takes_a_free_key_and_watches_a_held_one(held_by: str | None) -
     verdict = judge(read([own], pair), own.session or "")
     assert verdict == Lead(own, pair if held_by else None)
     assert judge(read([own], None), own.session or "") == Lead(own, None)
+
+
+# -- moving up without a listing
+
+BEFORE = "00000000-0000-0000-0000-000000000001"
+OWN = contender("00000000-0000-0000-0000-000000000002", 8)
+MADE_AGAIN = replace(OWN, create_index=30, modify_index=30)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "moved_up"),
+    [
+        pytest.param([lock(BEFORE, 20), OWN], True, id="the one before took it in its turn"),
+        pytest.param([lock(BEFORE, 21), OWN], False, id="it left, and took the key in another way"),
+        pytest.param([lock(NOBODY, 20), OWN], False, id="another one has it"),
+        pytest.param([lock(None, 20), OWN], False, id="the key is free"),
+        pytest.param([OWN], False, id="the key is absent"),
+        pytest.param([lock(BEFORE, 20)], False, id="our contender has gone"),
+        pytest.param([lock(BEFORE, 20), replace(OWN, session=None)], False, id="our session has ended"),
+        pytest.param([lock(BEFORE, 20), MADE_AGAIN], False, id="ours was made again at the end of the queue"),
+    ],
+)
+def test_a_waiter_moves_up_only_when_the_one_before_took_the_key_in_its_turn(
+    pairs: list[KVPair], moved_up: bool
+) -> None:
+    assert is_head(waitqueue.read(KEY, pairs), OWN, Gone(BEFORE, 20)) is moved_up

@@ -1,0 +1,171 @@
+"""What fails again and again is tried again with pauses that grow: it costs the servers a few requests."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from consul_coord import (
+    Client,
+    ConsulCoordError,
+    Group,
+    LeaderElection,
+    Lock,
+    MultiLock,
+    Partitioner,
+    ReadWriteLock,
+    Semaphore,
+    observe,
+)
+from tests.promises.conftest import SPEC
+from tests.support.proxy import Fault, Lose
+from tests.support.sites import eventually, never
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.promises.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
+    from tests.support.sites import Operator
+
+WITHIN: Final = 1.0
+"""Seconds for which it goes on failing."""
+MOST: Final = 20
+"""So many tries there are by then, at most: the first pauses are fractions of a second."""
+FOREVER: Final = 1_000_000
+
+
+@pytest.fixture
+def stack(proxy: FaultProxy) -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+        proxy.clear()
+
+
+@pytest.fixture
+def own(make_client: MakeClient, stack: ExitStack) -> Client:
+    """Return a client, which is closed after all that is entered into the stack."""
+    return make_client()
+
+
+def some_tries(count: Callable[[], int]) -> None:
+    """Look on for a while: it is tried again, but not again and again."""
+    eventually(lambda: count() >= 2)
+    never(lambda: count() > MOST, within=WITHIN)
+
+
+def waiting(stack: ExitStack, lock: Lock | MultiLock | Semaphore, *, timeout: float | None = None) -> None:
+    """Have another thread acquire something, until the test ends."""
+
+    def wait() -> None:
+        with suppress(ConsulCoordError):
+            lock.acquire(timeout=timeout)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(lock.cancel)
+
+
+ACQUIRES: dict[str, Callable[[Client, str], Lock | MultiLock | Semaphore]] = {
+    "lock": Lock,
+    "fair lock": lambda client, key: Lock(client, key, fair=True),
+    "multi": lambda client, key: MultiLock(client, [f"{key}/a", f"{key}/b"]),
+    "read": lambda client, key: ReadWriteLock(client, key, session=SPEC).read,  # type: ignore[dict-item]
+    "write": lambda client, key: ReadWriteLock(client, key, session=SPEC).write,  # type: ignore[dict-item]
+    "permit": lambda client, key: Semaphore(client, key, 1),
+}
+
+
+@pytest.mark.parametrize("asked", ["/v1/txn", "/v1/session/create"])
+@pytest.mark.parametrize("kind", ACQUIRES)
+def test_an_acquire_that_is_not_served(  # noqa: PLR0917 - fixtures and a table
+    proxy: FaultProxy, own: Client, stack: ExitStack, key: str, kind: str, asked: str
+) -> None:
+    fault = proxy.add(Fault(lose=Lose.AGENT, method="PUT", path=asked, times=FOREVER))
+    waiting(stack, ACQUIRES[kind](own, key))
+    some_tries(lambda: fault.hits)
+
+
+def refuse(proxy: FaultProxy, about: str) -> Fault:
+    """Have transactions about a key refused, for want of permission."""
+    return proxy.add(
+        Fault(
+            lose=Lose.AGENT,
+            method="PUT",
+            path="/v1/txn",
+            containing=about.encode(),
+            times=FOREVER,
+            status=403,
+            body=b"Permission denied",
+        )
+    )
+
+
+def test_a_candidate_that_is_refused(proxy: FaultProxy, own: Client, stack: ExitStack, key: str) -> None:
+    fault = refuse(proxy, key)
+    stack.enter_context(LeaderElection(own, key, retry_wait=(0.0, 0.0)))
+    some_tries(lambda: fault.hits)
+
+
+def test_a_partition_that_may_not_be_taken(
+    proxy: FaultProxy, own: Client, stack: ExitStack, key: str
+) -> None:
+    group = stack.enter_context(Group(own, key))
+    fault = refuse(proxy, f"{key}/partitions/")
+    stack.enter_context(Partitioner(group, ["a"], settle=0.0))
+    some_tries(lambda: fault.hits)
+
+
+def test_an_owner_that_can_not_begin(own: Client, stack: ExitStack, key: str) -> None:
+    begun: list[str] = []
+
+    def begin(partition: str, _: object) -> None:
+        begun.append(partition)
+        raise ValueError("it can't")
+
+    group = stack.enter_context(Group(own, key))
+    stack.enter_context(Partitioner(group, ["a"], settle=0.0, on_acquired=begin))
+    some_tries(lambda: len(begun))
+
+
+def test_a_member_that_may_not_join_again(
+    proxy: FaultProxy, own: Client, operator: Operator, stack: ExitStack, key: str
+) -> None:
+    stack.enter_context(Group(own, key))
+    (member,) = operator.under(f"{key}/members/")
+    fault = refuse(proxy, f"{key}/members/")
+    operator.delete(member)
+    some_tries(lambda: fault.hits)
+
+
+def test_what_can_not_be_cleaned_up(proxy: FaultProxy, own: Client, key: str) -> None:
+    hold = Lock(own, key).acquire(timeout=5)
+    fault = proxy.add(Fault(lose=Lose.AGENT, method="PUT", path="/v1/txn", times=FOREVER))
+    del hold
+    some_tries(lambda: fault.hits)
+    proxy.clear()
+
+
+@pytest.mark.parametrize("what", ["leader", "members"])
+def test_a_watch_that_is_not_served(
+    proxy: FaultProxy, own: Client, stack: ExitStack, key: str, what: str
+) -> None:
+    watch = observe(own, key) if what == "leader" else Group(own, key).watch()
+    stack.callback(watch.close)
+    next(watch)
+    fault = proxy.add(Fault(lose=Lose.AGENT, method="GET", path=f"/v1/kv/{key}", times=FOREVER))
+
+    def see() -> None:
+        with suppress(ConsulCoordError, StopIteration):
+            next(watch)
+
+    thread = threading.Thread(target=see)
+    proxy.cut()
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(watch.close)
+    some_tries(lambda: fault.hits)

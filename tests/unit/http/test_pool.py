@@ -1,0 +1,126 @@
+"""A pool of connections while other threads use it, and connections that end while a reply is due."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.http.transport.base import DEFAULT_LIMITS
+from consul_coord.http.transport.pool import KEEP, Link, Pool
+from consul_coord.http.transport.wire import ReplyReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Pair:
+    """A connection over loopback: the agent's end, and a link."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.link = Link(socket.create_connection(listener.getsockname()))
+            self.agent, _ = listener.accept()
+        self.link.kept_until = KEEP
+
+    def wait_for_input(self) -> None:
+        """Wait until something, or an end, has come."""
+        assert self.link.has_input(10_000)
+
+    def reset(self) -> None:
+        """End the connection as a host does that has forgotten it."""
+        self.agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.agent.close()
+
+    def close(self) -> None:
+        self.agent.close()
+        self.link.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool(now=lambda: 0.0)
+
+
+def parked(pool: Pool, pair: Pair) -> None:
+    pool.park(pair.link, ReplyReader("GET", DEFAULT_LIMITS), 0.0)
+
+
+def test_a_parked_connection_is_used_again_once_its_reply_is_whole(pool: Pool, pair: Pair) -> None:
+    parked(pool, pair)
+    assert pool.take(0.0) is None
+    pair.agent.sendall(REPLY[:-1])
+    pair.wait_for_input()
+    assert pool.take(0.0) is None
+    pair.agent.sendall(REPLY[-1:])
+    pair.wait_for_input()
+    assert pool.take(0.0) is pair.link
+
+
+ENDS: dict[str, Callable[[Pair], object]] = {
+    "reset": Pair.reset,
+    "closed": lambda pair: pair.agent.close(),
+    "mad": lambda pair: pair.agent.sendall(b"HELLO\r\n\r\n"),
+    "not to be used again": lambda pair: pair.agent.sendall(
+        REPLY.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_parked_connection_that_is_of_no_more_use_is_closed(pool: Pool, pair: Pair, end: str) -> None:
+    parked(pool, pair)
+    ENDS[end](pair)
+    pair.wait_for_input()
+    assert pool.take(0.0) is None
+    assert not pool.parked
+    assert pair.link.sock.fileno() < 0
+
+
+class Raced(deque[Link]):
+    """Its last connection is taken by another thread, right after somebody has seen it here."""
+
+    def _race(self) -> Link:
+        self.clear()
+        raise IndexError
+
+    def pop(self) -> Link:  # type: ignore[override]
+        return self._race()
+
+    def popleft(self) -> Link:
+        return self._race()
+
+
+@pytest.mark.parametrize("where", ["idle", "parked"])
+def test_a_connection_that_another_thread_takes_just_then_is_left_to_it(
+    pool: Pool, pair: Pair, where: str
+) -> None:
+    for act in (pool.take, pool.sweep, pool.step_aside):
+        setattr(pool, where, Raced([pair.link]))
+        setattr(pool, "parked" if where == "idle" else "idle", deque[Link]())
+        act(2 * KEEP)
+        assert pair.link.sock.fileno() >= 0
+
+
+def test_what_is_kept_too_long_is_closed_though_other_connections_are_taken_just_then(
+    pool: Pool, pair: Pair
+) -> None:
+    other = Pair()
+    pool.idle = Raced([other.link])
+    parked(pool, pair)
+    assert pool.sweep(2 * KEEP) > 0
+    assert pair.link.sock.fileno() < 0
+    assert other.link.sock.fileno() >= 0
+    other.close()
