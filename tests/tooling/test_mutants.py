@@ -43,7 +43,7 @@ CASES = {
     "widened": ("x = pair.modify_index", "pair.create_index"),
     "unshielded": ("x = io.shield(BUDGET)", "io.shield(60.0)"),
     "late": ("x = ask(deadline=deadline)", "deadline=1000000000.0"),
-    "inconsistent": ("x = read(options=_CONSISTENT)", "options=None"),
+    "inconsistent": ("x = read(options=CONSISTENT)", "options=None"),
     "silenced": ("try:\n    go()\nexcept Error:\n    wait()", "return"),
 }
 
