@@ -21,10 +21,11 @@ from consul_coord import (
     TxnOp,
     ValueTooLarge,
 )
-from consul_coord.events import Joined, Lost
+from consul_coord.events import Joined, Lost, Waiting
 from consul_coord.recipes.group.members import GroupPlan
 from tests.election.waiting import Told, until
 from tests.group.seeing import Seen
+from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
     from consul_coord import Client
@@ -88,6 +89,24 @@ def test_an_id_that_somebody_has_is_waited_for(make_client: MakeClient, prefix: 
     joined.join(timeout=30)
     assert second.joined
     assert [member.text for member in second.members()] == ["second"]
+
+
+def test_who_waits_for_another_call_that_joins_waits_for_its_own_timeout(
+    make_client: MakeClient, prefix: str
+) -> None:
+    told = Told()
+    first = Group(make_client(), prefix, id="one")
+    second = Group(make_client(observer=told), prefix, id="one")
+    with first:
+        joined = threading.Thread(target=second.join)
+        joined.start()
+        until(lambda: any(isinstance(event, Waiting) for event in told.events), "it waits")
+        with lasting(least=0.3, most=0.6), pytest.raises(AcquireTimeout) as caught:
+            second.join(timeout=0.3)
+        assert caught.value.key.endswith("/one")
+        assert caught.value.waited >= 0.3
+    joined.join(timeout=30)
+    assert second.joined
 
 
 def test_two_members_of_one_client_never_have_one_id(client: Client, prefix: str) -> None:

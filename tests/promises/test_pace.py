@@ -27,6 +27,8 @@ from tests.support.sites import eventually, never
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from consul_coord.clock import SystemClock
+    from consul_coord.server import ReferenceServer
     from tests.promises.conftest import MakeClient
     from tests.support.proxy import FaultProxy
     from tests.support.sites import Operator
@@ -88,6 +90,27 @@ def test_an_acquire_that_is_not_served(  # noqa: PLR0917 - fixtures and a table
     fault = proxy.add(Fault(lose=Lose.AGENT, method="PUT", path=asked, times=FOREVER))
     waiting(stack, ACQUIRES[kind](own, key))
     some_tries(lambda: fault.hits)
+
+
+@pytest.mark.parametrize("kind", ["lock", "fair lock", "write", "permit"])
+def test_a_waiter_behind_a_holder_that_writes_is_no_failure_and_asks_as_seldom(  # noqa: PLR0917 - fixtures
+    proxy: FaultProxy,
+    own: Client,
+    server: ReferenceServer[SystemClock],
+    stack: ExitStack,
+    key: str,
+    kind: str,
+) -> None:
+    holder = stack.enter_context(Client(server.address, session=SPEC))
+    hold = ACQUIRES[kind](holder, key).acquire(timeout=5)
+    hold.put(b"written")
+    waiting(stack, ACQUIRES[kind](own, key))
+    eventually(lambda: any("index=" in each.path for each in list(proxy.requests)))
+    before = len(proxy.requests)
+    never(lambda: len(proxy.requests) - before > MOST, within=WITHIN)
+    hold.put(b"once more")
+    before = len(proxy.requests)
+    never(lambda: len(proxy.requests) - before > MOST, within=WITHIN)
 
 
 def refuse(proxy: FaultProxy, about: str) -> Fault:

@@ -337,6 +337,18 @@ def test_a_slow_reply_over_a_kept_connection_ends_at_the_limit(
     assert len(helped) == 1
 
 
+def broken_off(peer: Peer) -> None:
+    peer.request()
+    peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf of it")
+
+
+def test_a_reply_that_breaks_off_over_a_kept_connection_is_no_timeout(warm: Callable[..., Transport]) -> None:
+    transport = warm(broken_off)
+    with pytest.raises(BrokenReply) as raised:
+        transport.send(CAS, timeout=PATIENCE)
+    assert raised.value.outcome_unknown is True
+
+
 @SLOW
 def test_a_request_over_a_kept_connection_can_be_cancelled(
     helped: list[float], warm: Callable[..., Transport], answer: Callable[[Peer], object]

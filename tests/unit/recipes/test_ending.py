@@ -39,14 +39,31 @@ KEY, SESSION_INFO, TXN = "/v1/kv/k", "/v1/session/info/", "/v1/txn"
 GROUP = GroupPlan("workers")
 
 
+class Counted(Signal):
+    """One that counts those that listen to it."""
+
+    def __init__(self) -> None:
+        self.listening = 0
+
+    def subscribe(self, callback: Callable[[], object]) -> Callable[[], object]:
+        self.listening += 1
+        unsubscribe = super().subscribe(callback)
+
+        def stop() -> None:
+            self.listening -= 1
+            unsubscribe()
+
+        return stop
+
+
 class Begun:
     """A client, and one watch of it that has not run yet."""
 
     def __init__(self) -> None:
         self.io = FakeIO()
         self.core = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
-        self.until = Signal()
-        self.end: Callable[[], object] = self.until.set
+        self.until = Counted()
+        self.signals = [self.until]
         self.program: Coroutine[Any, Any, object]
         self.ends = 0.0
         """When it is told to end."""
@@ -56,6 +73,15 @@ class Begun:
         self.io.expect("PUT", "/v1/session/create", ok({"ID": OTHER}))
         kept = self.io.run(self.core.sessions.shared.live(self.io, deadline=1010.0))
         self.io.time = kept.due
+        kept.renewed = Counted()
+        self.signals.append(kept.renewed)
+
+    def ends_in_time(self) -> None:
+        """Run the watch to its end, which comes as it is told to, and leaves nothing."""
+        self.io.run(self.program)
+        assert self.io.time == self.ends
+        assert not self.io.steps, "a request was not made"
+        assert [signal.listening for signal in self.signals] == [0] * len(self.signals)
 
 
 def following(begun: Begun, follower: Follower[Any], *, bound: bool = True) -> None:
@@ -105,7 +131,7 @@ def of_a_partitioner(begun: Begun) -> None:
         on_released=None,
     )
     sharing = Partitioning(begun.core, plan, lambda: "me", None, keeps=None)  # type: ignore[arg-type]
-    begun.end = sharing.stop
+    sharing.stopping = begun.until
     begun.program = sharing._follow(begun.io)
 
 
@@ -171,7 +197,7 @@ def begun(name: str, number: int, *, renewal_due: bool = False) -> Begun:
     made.io.steps.extend(watch.asks[:number])
     watch.begin(made)
     made.ends = made.io.time + SOON
-    made.io.at(made.ends, made.end)
+    made.io.at(made.ends, made.until.set)
     return made
 
 
@@ -179,9 +205,7 @@ def begun(name: str, number: int, *, renewal_due: bool = False) -> Begun:
 def test_it_ends_at_once_while_a_request_is_not_answered(name: str, number: int) -> None:
     watch = begun(name, number)
     watch.io.steps.append(replace(WATCHES[name].asks[number], takes=HANGS))
-    watch.io.run(watch.program)
-    assert watch.io.time == watch.ends
-    assert not watch.io.steps, "the request was not made"
+    watch.ends_in_time()
 
 
 @pytest.mark.parametrize(
@@ -196,9 +220,7 @@ def test_it_ends_at_once_while_a_request_is_not_answered(name: str, number: int)
 def test_it_ends_at_once_in_the_pause_after_a_failure(name: str, number: int, status: int) -> None:
     watch = begun(name, number)
     watch.io.steps.append(replace(WATCHES[name].asks[number], answer=refusal(status)))
-    watch.io.run(watch.program)
-    assert watch.io.time == watch.ends
-    assert not watch.io.steps
+    watch.ends_in_time()
 
 
 @pytest.mark.parametrize(
@@ -213,6 +235,4 @@ def test_it_ends_at_once_in_the_pause_after_a_failure(name: str, number: int, st
 )
 def test_it_ends_at_once_while_a_renewal_goes_first(name: str, answered: int) -> None:
     watch = begun(name, answered, renewal_due=True)
-    watch.io.run(watch.program)
-    assert watch.io.time == watch.ends
-    assert not watch.io.steps
+    watch.ends_in_time()

@@ -12,8 +12,10 @@ from consul_coord.errors import NoLeader
 from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Response
 from consul_coord.io import Signal
+from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.watch.follow import POLL, SHORTEST_WAIT, WAIT, WAY_BACK, Follower, wait_of
 from tests.support.fake_io import FakeIO
+from tests.support.replies import entry, ok, pairs, session, txn_done
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request
@@ -164,3 +166,16 @@ def test_an_answer_ends_the_growing_of_its_rests() -> None:
         io.expect("GET", PATH, absent(index))
         assert io.run(watched.next(io)) is not None
     assert rests == pytest.approx([rests[0]] * 3)
+
+
+def test_a_leader_is_confirmed_three_times_within_the_ttl_of_its_session() -> None:
+    io = FakeIO()
+    watched = LeaderFollower("k", confirming=True)
+    held = pairs(entry("k", index=7), index=7)
+    io.expect("GET", PATH, held)
+    io.expect("PUT", "/v1/txn", txn_done(entry("k", index=7)))
+    io.expect("GET", "/v1/session/info/", ok([session(ttl="6s")]))
+    io.expect("GET", PATH, held)
+    io.run(watched.next(io))
+    io.run(watched.next(io))
+    assert io.requests[-1].hold_open == pytest.approx(2.0)

@@ -288,6 +288,7 @@ def test_a_session_that_is_gone_ends_its_holds() -> None:
     bench.io.expect("GET", INFO, ok([], index=21))
     bench.io.expect("PUT", RENEW, refusal(404, "not found"))
     bench.watch_session()
+    assert ("consistent", "") in bench.io.requests[-2].params, "a former leader may not know of the end"
     for hold in bench.holds.values():
         assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.SESSION_GONE)
 
