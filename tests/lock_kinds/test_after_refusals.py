@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
 from consul_coord import (
+    AcquireTimeout,
     AsyncClient,
     AsyncReadWriteLock,
     AsyncSemaphore,
@@ -67,14 +69,16 @@ def key() -> str:
 
 
 @pytest.fixture
-def all_queue(small: str, key: str) -> Callable[[], bool]:
-    """Return whether the holder and all waiters have their places."""
-    return lambda: len([each for each in Operator(small).under(key) if not each.endswith("/.lock")]) > CROWD
+def queued(small: str, key: str) -> Callable[[int], bool]:
+    """Return whether so many have their places in the queue, with the holder."""
+    return lambda many: (
+        len([each for each in Operator(small).under(key) if not each.endswith("/.lock")]) == many
+    )
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "write"])
 def test_threads_are_woken_by_a_release_of_their_own_client(
-    small: str, kind: str, all_queue: Callable[[], bool], key: str
+    small: str, kind: str, queued: Callable[[int], bool], key: str
 ) -> None:
     refusals = Refusals()
 
@@ -90,7 +94,7 @@ def test_threads_are_woken_by_a_release_of_their_own_client(
             for thread in threads:
                 thread.start()
             assert refusals.seen.wait(30)
-        assert eventually(all_queue)
+        assert eventually(partial(queued, CROWD + 1))
         with lasting(most=3.0, calls=CROWD):
             hold.release()
             for thread in threads:
@@ -99,7 +103,7 @@ def test_threads_are_woken_by_a_release_of_their_own_client(
 
 @pytest.mark.parametrize("kind", ["semaphore", "write"])
 def test_tasks_are_woken_by_a_release_of_their_own_client(
-    small: str, kind: str, all_queue: Callable[[], bool], key: str
+    small: str, kind: str, queued: Callable[[int], bool], key: str
 ) -> None:
     refusals = Refusals()
 
@@ -119,8 +123,57 @@ def test_tasks_are_woken_by_a_release_of_their_own_client(
                         for _ in range(CROWD):
                             group.start_soon(take_and_release)
                         assert await anyio.to_thread.run_sync(refusals.seen.wait, 30)
-                    assert await anyio.to_thread.run_sync(eventually, all_queue)
+                    assert await anyio.to_thread.run_sync(eventually, partial(queued, CROWD + 1))
                     stack.enter_context(lasting(most=3.0, calls=CROWD))
                     await hold.release()
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "write"])
+def test_a_waiter_is_woken_by_one_of_its_own_client_that_gives_up(
+    small: str, kind: str, queued: Callable[[int], bool], key: str
+) -> None:
+    refusals = Refusals()
+
+    async def main() -> None:
+        async with AsyncClient(address=small, session=QUICK, observer=refusals) as client:
+            slots, both = AsyncSemaphore(client, key, 1), AsyncReadWriteLock(client, key)
+            wanted = slots if kind == "semaphore" else both.write
+            hold = await wanted.acquire(timeout=10)
+
+            async def refused() -> None:
+                with suppress(AcquireTimeout):
+                    await wanted.acquire(timeout=2)
+
+            async def wait_in_vain(scope: anyio.CancelScope) -> None:
+                with scope:
+                    await wanted.acquire()
+
+            async def succeed() -> None:
+                nonlocal hold
+                hold = await wanted.acquire(timeout=30)
+
+            async def places(many: int) -> None:
+                await anyio.to_thread.run_sync(eventually, partial(queued, many))
+
+            with full(small):
+                async with anyio.create_task_group() as group:
+                    for _ in range(CROWD):
+                        group.start_soon(refused)
+                assert refusals.seen.is_set()
+            await places(1)
+            with lasting(most=2.0, calls=CROWD * 4):
+                for _ in range(CROWD):
+                    scope = anyio.CancelScope()
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(wait_in_vain, scope)
+                        await places(2)
+                        group.start_soon(succeed)
+                        await places(3)
+                        scope.cancel()
+                        await places(2)
+                        await hold.release()
+            await hold.release()
 
     anyio.run(main)
