@@ -336,28 +336,54 @@ def test_a_session_that_is_known_there_is_proof_as_well(
         hold.release()
 
 
-def test_a_name_with_several_addresses_stands_for_as_many_agents(
-    server: ReferenceServer[Any], monkeypatch: pytest.MonkeyPatch, make: MakeClient, events: Events
-) -> None:
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a name with two addresses, of which the second one is that of the server, and one without any."""
     looked_up = socket.getaddrinfo
 
     def look_up(host: str, port: int, *rest: Any, **more: Any) -> Any:
-        if host != "consul.test":
+        if host in {"nowhere.test", b"nowhere.test"}:
+            raise socket.gaierror("unknown name")
+        if host not in {"consul.test", b"consul.test"}:
             return looked_up(host, port, *rest, **more)
         return [looked_up(each, port, *rest, **more)[0] for each in ("127.0.0.8", "127.0.0.1")]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
+def in_use(client: Client | AsyncClient) -> str:
+    """Return the address of the agent that serves."""
+    agents = client._runner._agents
+    assert agents is not None
+    assert agents.current is not None
+    return agents.current.address
+
+
+@pytest.mark.usefixtures("names")
+@pytest.mark.parametrize("unknown", [[], ["http://nowhere.test:1"]], ids=["alone", "beside an unknown name"])
+def test_a_name_with_several_addresses_stands_for_as_many_agents(
+    server: ReferenceServer[Any], make: MakeClient, events: Events, unknown: list[str]
+) -> None:
     port = server.address.rpartition(":")[2]
-    client = make(f"http://consul.test:{port}")
+    client = make(*unknown, f"http://consul.test:{port}")
     client.kv.put("some/key", "1")
     assert client.kv.get_raw("some/key").value == b"1"
     with Lock(client, "jobs/nightly").hold(timeout=PATIENCE) as hold:
         assert hold.verify()
-    agents = client._runner._agents
-    assert agents is not None
-    assert agents.current is not None
-    assert agents.current.address == f"http://consul.test:{port} (127.0.0.1)"
+    assert in_use(client) == f"http://consul.test:{port} (127.0.0.1)"
     assert events.of(FailedOver) == []
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("names")
+@pytest.mark.parametrize("unknown", [[], ["http://nowhere.test:1"]], ids=["alone", "beside an unknown name"])
+async def test_a_name_stands_for_as_many_agents_of_an_async_client(
+    server: ReferenceServer[Any], unknown: list[str]
+) -> None:
+    port = server.address.rpartition(":")[2]
+    async with AsyncClient([*unknown, f"http://consul.test:{port}"]) as client:
+        await client.kv.put("some/key", "1")
+        assert in_use(client) == f"http://consul.test:{port} (127.0.0.1)"
 
 
 def test_a_unix_socket_may_be_among_them(tmp_path: Path, make: MakeClient, nobody: str) -> None:
