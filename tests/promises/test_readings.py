@@ -24,6 +24,7 @@ from consul_coord import (
     SessionSpec,
     leader,
 )
+from consul_coord.recipes.watch import engine
 from tests.promises.conftest import SPEC, TTL
 from tests.promises.test_time import TAKES
 from tests.support.sites import eventually
@@ -227,3 +228,17 @@ def test_what_a_hold_depends_on_is_watched_at_the_present_leader(
     overwritten(operator, hold)
     eventually(lambda: len(watches()) > seen)
     assert [each.path for each in watches() if "consistent" not in each.path] == []
+
+
+def test_where_all_is_quiet_the_keys_beside_a_permit_are_watched_at_the_present_leader(
+    proxy: FaultProxy, client: Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "LONGEST_HELD", 0.1)  # of a query for one key
+    hold = Semaphore(client, key, 1).acquire(timeout=5)
+
+    def watches() -> list[Passed]:
+        return [each for each in of(key, proxy.requests) if "recurse" in each.path and "index=" in each.path]
+
+    eventually(watches)
+    assert [each.path for each in watches() if "consistent" not in each.path] == []
+    assert hold.is_held
