@@ -104,6 +104,22 @@ def test_own_writes_are_no_event(site: Site, make_client: MakeClient) -> None:
     assert notes.of(Overwritten) == []
 
 
+def test_a_strangers_value_that_no_unlock_can_carry_keeps_nothing_locked(
+    site: Site, make_client: MakeClient
+) -> None:
+    hold = Lock(make_client(), site.key).acquire(timeout=5)
+    site.operator.put(site.key, b"v" * 512 * 1024, flags=LOCK_FLAGS)
+    assert hold.release() is ReleaseOutcome.RELEASED
+    Lock(make_client(), site.key).acquire(timeout=5).release()
+
+
+def test_a_strangers_value_that_no_unlock_can_carry_keeps_no_holder_in(site: Site, client: Client) -> None:
+    hold = Lock(client, site.key).acquire(timeout=5)
+    site.operator.put(site.key, b"v" * 512 * 1024, flags=LOCK_FLAGS)
+    assert Lock(client, site.key).break_lock(hold.session)
+    assert site.operator.holder(site.key) is None
+
+
 def test_a_loser_passes_no_guard_not_even_with_the_same_session(site: Site, client: Client) -> None:
     lock = Lock(client, site.key)
     old = lock.acquire()

@@ -241,12 +241,29 @@ class TestWaiting:
         large = waiting(pool, semaphore, place, permits=3)
         small = waiting(pool, semaphore, place)
         Semaphore(make_client(), place.prefix, 3).resize(2)
-        with pytest.raises(SemaphoreLimitConflict, match="3 permits") as caught:
+        with pytest.raises(SemaphoreLimitConflict, match="permits=3") as caught:
             large.result(10)
         assert (caught.value.local, caught.value.remote) == (3, 2)
         small.result(10).release()
         held.release()
         assert place.contenders() == []
+
+    def test_a_limit_that_lets_nobody_in_ends_every_wait(
+        self, semaphore: Semaphore, place: Place, pool: ThreadPoolExecutor
+    ) -> None:
+        held = semaphore.acquire(timeout=5, permits=3)
+        waiters = [waiting(pool, semaphore, place) for _ in range(2)]
+        place.write(place.read() | {"Limit": 0})
+        for call in waiters:
+            with pytest.raises(SemaphoreLimitConflict, match=r"permits=1\. Raise the limit with resize\(1\)"):
+                call.result(10)
+        held.release()
+        with pytest.raises(
+            SemaphoreLimitConflict, match=r"not 3: change it for all clients with resize\(3\)"
+        ):
+            semaphore.try_acquire()
+        semaphore.resize(3)
+        semaphore.acquire(timeout=5).release()
 
     def test_a_session_that_ends_in_the_queue_is_replaced_with_the_others(
         self, make_client: MakeClient, place: Place, pool: ThreadPoolExecutor

@@ -4,7 +4,8 @@ Rules
 - An unlock is bound to the index of the hold's own last write: a late copy of it can then never free a later
   hold of the same session. If somebody else wrote the value meanwhile, the key is read and unlocked at the
   index found.
-- The value and the flags are carried along: an unlock replaces both.
+- The value and the flags are carried along: an unlock replaces both. A value that somebody else wrote, and
+  that no transaction can carry, is left out: the next holder would overwrite it anyway.
 - A key that is not to be kept is deleted at that same index, instead of unlocked. If somebody else wrote to
   it, it is unlocked and stays.
 - Unanswered unlocks are repeated until answered.
@@ -12,10 +13,10 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, TxnFailed
+from consul_coord.errors import ConsulCoordError, TxnFailed, ValueTooLarge
 from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
@@ -89,6 +90,10 @@ async def unlock(
                 return Unlocked(uncertain or failures.doubt, pair)
             locked = locked.found(pair, flags)
             await failures.moved()
+        except ValueTooLarge:
+            if not locked.value:
+                raise
+            locked = replace(locked, value=b"")
         except ConsulCoordError as error:
             await failures.pause(error)
         else:

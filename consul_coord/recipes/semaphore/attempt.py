@@ -161,10 +161,10 @@ class PermitAttempt(PooledAttempt):
         record = listing.record
         plan.check_flags(record)
         if self._limit_seen is None and record.limit != limit:
+            use = f"use {record.limit}, or " if record.limit > 0 else ""
             message = (
                 f"the semaphore {plan.prefix!r} has the limit {record.limit}, not {limit}: "
-                f"use {record.limit}, or change it for all clients with resize({limit}) "
-                "or `consul-coord resize`"
+                f"{use}change it for all clients with resize({limit}) or `consul-coord resize`"
             )
             raise SemaphoreLimitConflict(message, key=plan.prefix, local=limit, remote=record.limit)
         self._limit_seen = record.limit
@@ -210,8 +210,8 @@ class PermitAttempt(PooledAttempt):
 
     def _too_small(self, limit: int) -> SemaphoreLimitConflict:
         message = (
-            f"the limit of the semaphore {self.plan.prefix!r} is {limit} by now: {self.permits} permits were "
-            f"asked for. Ask for fewer, or raise the limit with resize({self.permits})"
+            f"the limit of the semaphore {self.plan.prefix!r} is {limit} by now, and this call wants "
+            f"permits={self.permits}. Raise the limit with resize({self.permits}), or ask for fewer"
         )
         return SemaphoreLimitConflict(message, key=self.plan.prefix, local=self._own_limit, remote=limit)
 

@@ -397,7 +397,7 @@ def judge(
     if session in listing.record.holders:
         # A part of what we want is what is left of a take that was given up for lost.
         return Held(own) if listing.live.keys() >= set(ours) <= set(listing.record.holders) else Gone()
-    if others and len(ours) > listing.record.limit:
+    if len(ours) > listing.record.limit:
         return TooSmall(listing.record.limit)
     return _judge_place(listing, own, ours, refused)
 
