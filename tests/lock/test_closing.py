@@ -69,6 +69,14 @@ def test_close_releases_destroys_and_is_idempotent(site: Site) -> None:
         assert Lock(other, f"{site.key}/0").try_acquire() is not None
 
 
+def test_a_client_may_close_without_a_limit(site: Site) -> None:
+    client = Client(address=site.address, session=spec(site))
+    hold = Lock(client, site.key).acquire(timeout=5)
+    client.close(timeout=float("inf"))
+    assert hold.release() is ReleaseOutcome.RELEASED
+    assert site.left_behind() == []
+
+
 def test_what_a_closing_client_gives_back_is_released_not_lost(site: Site) -> None:
     notes = Notes()
     client = Client(address=site.address, session=spec(site), observer=notes)
