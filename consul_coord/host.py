@@ -81,7 +81,9 @@ class BaseHost(ABC):
         try:
             if self._observer is not None:
                 self._observer.on_event(event)
-        except Exception as error:  # noqa: BLE001 - told to the log only: the observer itself is the cause
+        except BaseException as error:  # told to the log only: the observer itself is the cause
+            if not self.contains(error):
+                raise
             self.count(events.Failed.__name__)
             self._log(events.Failed("the observer", f"{type(error).__name__}: {error}"))
             events.logger.debug("the observer failed", exc_info=error)
@@ -112,6 +114,10 @@ class BaseHost(ABC):
     @abstractmethod
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
         """Run a program in the background."""
+
+    def contains(self, error: BaseException) -> bool:
+        """Return whether what a user's function has raised is to end nothing else."""
+        return isinstance(error, Exception)
 
     @abstractmethod
     def call_back(self, function: Callable[[], object]) -> None:

@@ -49,6 +49,19 @@ def has_ended(task: object) -> bool:
     return getattr(getattr(task, "coro", None), "cr_frame", None) is None
 
 
+def is_own(error: BaseException) -> bool:
+    """Return whether code of this task made an error by itself; not so if somebody cancels the task.
+
+    On asyncio, code that awaits something cancelled raises what a cancellation of its own task raises.
+    """
+    if isinstance(error, Exception) or not _on_asyncio():
+        return isinstance(error, Exception)
+    import asyncio
+
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and not (task and task.cancelling())
+
+
 def current_waker() -> Callable[[Callable[[], object]], None]:
     """Return how to have the running loop call a function soon, from any thread.
 

@@ -28,15 +28,15 @@ class AsyncCallbacks:
 
     def __init__(self, core: ClientState) -> None:
         self._core = core
-        self._waiting: deque[tuple[Callable[[], object], Callable[[Exception], object], Signal | None]] = (
-            deque()
-        )
+        self._waiting: deque[
+            tuple[Callable[[], object], Callable[[BaseException], object], Signal | None]
+        ] = deque()
         self._awaiting = False
 
     def in_order(
         self,
         function: Callable[[], object],
-        failed: Callable[[Exception], object],
+        failed: Callable[[BaseException], object],
         *,
         until: Signal | None = None,
     ) -> None:
@@ -50,7 +50,9 @@ class AsyncCallbacks:
             function, failed, until = self._waiting.popleft()
             try:
                 answer = function()
-            except Exception as error:  # noqa: BLE001 - a user's bug, for its owner to report
+            except BaseException as error:
+                if not backend.is_own(error):
+                    raise
                 failed(error)
                 continue
             if isawaitable(answer):
@@ -59,11 +61,13 @@ class AsyncCallbacks:
         return None
 
     async def _finish(
-        self, answer: Awaitable[object], failed: Callable[[Exception], object], until: Signal | None
+        self, answer: Awaitable[object], failed: Callable[[BaseException], object], until: Signal | None
     ) -> None:
         try:
             await _answer_of(answer, until)
-        except Exception as error:  # noqa: BLE001 - as above
+        except BaseException as error:
+            if not backend.is_own(error):
+                raise
             failed(error)
         finally:
             self._awaiting = False
@@ -73,7 +77,7 @@ class AsyncCallbacks:
         self,
         function: Callable[[], object],
         answered: Callable[[object], object],
-        failed: Callable[[Exception], object],
+        failed: Callable[[BaseException], object],
         *,
         until: Signal,
     ) -> None:
@@ -84,7 +88,9 @@ class AsyncCallbacks:
                 answer = function()
                 if isawaitable(answer):
                     answer = await _answer_of(answer, until)
-            except Exception as error:  # noqa: BLE001 - as above
+            except BaseException as error:
+                if not backend.is_own(error):
+                    raise
                 failed(error)
             else:
                 answered(answer)

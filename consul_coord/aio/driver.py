@@ -190,7 +190,9 @@ class BackgroundTask:
                 if self._cancelled:
                     self._scope.cancel()
                 await program()
-        except Exception as error:  # noqa: BLE001 - reported; must not end the other programs
+        except BaseException as error:  # reported; must not end the other programs
+            if not backend.is_own(error):
+                raise
             on_error(error)
         finally:
             self.done.set()

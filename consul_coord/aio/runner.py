@@ -80,6 +80,10 @@ class AsyncHost(BaseHost):
         """Run a program as a child of the supervisor."""
         return self.running().spawn(program, name=name)
 
+    def contains(self, error: BaseException) -> bool:
+        """Return whether it is an error, or a cancellation of the function's own making."""
+        return backend.is_own(error)
+
     def call_back(self, function: Callable[[], object]) -> None:
         """Run a user's callback in the loop, soon; one that returns an awaitable becomes a task."""
         ended = Signal()
@@ -93,7 +97,9 @@ class AsyncHost(BaseHost):
     def _run(self, function: Callable[[], object], ended: Signal) -> None:
         try:
             result = function()
-        except Exception as error:  # noqa: BLE001 - a user's bug must not end the loop's other work
+        except BaseException as error:
+            if not self.contains(error):
+                raise
             self.report_failure("a callback", error)
             result = None
         if isawaitable(result):

@@ -20,7 +20,7 @@ class Callbacks:
     def in_order(
         self,
         function: Callable[[], object],
-        failed: Callable[[Exception], object],
+        failed: Callable[[BaseException], object],
         *,
         until: Signal | None = None,
     ) -> None:
@@ -31,7 +31,7 @@ class Callbacks:
         self,
         function: Callable[[], object],
         answered: Callable[[object], object],
-        failed: Callable[[Exception], object],
+        failed: Callable[[BaseException], object],
         *,
         until: Signal | None,  # noqa: ARG002 - nothing interrupts blocking code
     ) -> None:
@@ -40,7 +40,7 @@ class Callbacks:
         def call() -> None:
             try:
                 answer = function()
-            except Exception as error:  # noqa: BLE001 - a user's bug, for its owner to report
+            except BaseException as error:  # noqa: BLE001 - a user's bug, for its owner to report
                 failed(error)
             else:
                 answered(answer)

@@ -259,6 +259,10 @@ class ThreadHost(BaseHost):
         if loop is not None:
             loop.hurry()
 
+    def contains(self, error: BaseException) -> bool:  # noqa: ARG002 - callbacks have a thread of their own
+        """Return True: not even an exit ends the others' callbacks."""
+        return True
+
     def call_back(self, function: Callable[[], object]) -> None:
         """Run a user's callback on the callback thread."""
         callbacks = self._callbacks
@@ -464,7 +468,7 @@ def end(runs: Once[threading.Thread], over: Signal, timeout: float) -> None:
         thread = runs.value
         if over.is_set() and thread is not None:
             with suppress(AssertionError, RuntimeError):  # one that ``threads`` could only get bare
-                thread.join(timeout)
+                thread.join(min(timeout, threading.TIMEOUT_MAX))
 
 
 class _CallbackThread:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -232,6 +233,28 @@ async def test_a_coroutine_of_on_elected_that_raises_resigns(address: str, key: 
         await here.stand(client=await here.client(observer=told), on_elected=elected)
         await until(lambda: len(told.news) == 2)
         await until(lambda: told.seen(Failed))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # on trio no function is cancelled without its task
+async def test_callbacks_that_await_what_was_cancelled_end_no_candidacy(address: str, key: str) -> None:
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    terms, looks = [], []
+
+    async def elected(me: AsyncLeadership) -> None:
+        terms.append(me.term)
+        if len(terms) == 1:
+            await cancelled
+
+    async def health() -> bool:
+        looks.append(1)
+        if len(looks) == 1:
+            await cancelled
+        return True
+
+    async with world(address, key) as here:
+        await here.stand(on_elected=elected, health=health, health_interval=0.02)
+        await until(lambda: len(terms) == 2)
 
 
 async def test_health_may_be_a_coroutine_function(address: str, key: str) -> None:

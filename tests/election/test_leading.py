@@ -381,8 +381,9 @@ def test_changes_of_the_leader_are_told_to_followers(stand: Stand) -> None:
     told.wait_for("one", "uno", None)
 
 
+@pytest.mark.parametrize("error", [ValueError("cannot start"), SystemExit("cannot start")])
 def test_an_error_of_on_elected_is_reported_and_resigns_and_the_candidacy_goes_on(
-    stand: Stand, make_client: MakeClient
+    stand: Stand, make_client: MakeClient, error: BaseException
 ) -> None:
     told = Told()
     terms = []
@@ -390,7 +391,7 @@ def test_an_error_of_on_elected_is_reported_and_resigns_and_the_candidacy_goes_o
     def elected(me: Leadership) -> None:
         terms.append(me.term)
         if len(terms) == 1:
-            raise ValueError("cannot start")
+            raise error
 
     election = stand(client=make_client(observer=told), on_elected=elected, on_lost=told.say)
     until(lambda: len(terms) == 2, "elected again")
@@ -398,7 +399,7 @@ def test_an_error_of_on_elected_is_reported_and_resigns_and_the_candidacy_goes_o
     until(lambda: told.seen(Failed), "the report")
     (failed,) = told.seen(Failed)
     assert isinstance(failed, Failed)
-    assert "ValueError: cannot start" in failed.error
+    assert f"{type(error).__name__}: cannot start" in failed.error
     assert election.key in failed.where
 
 
@@ -431,8 +432,9 @@ def test_only_the_healthy_are_candidates(stand: Stand) -> None:
     other.wait_for_leadership(timeout=PATIENCE)
 
 
+@pytest.mark.parametrize("error", [ValueError("no idea"), SystemExit("no idea")])
 def test_a_health_predicate_that_raises_counts_as_false_and_is_reported_once(
-    stand: Stand, make_client: MakeClient
+    stand: Stand, make_client: MakeClient, error: BaseException
 ) -> None:
     told = Told()
     state = {"fine": True}
@@ -441,7 +443,7 @@ def test_a_health_predicate_that_raises_counts_as_false_and_is_reported_once(
         told.say("asked")
         if state["fine"]:
             return True
-        raise ValueError("no idea")
+        raise error
 
     election = stand(client=make_client(observer=told), health=health, health_interval=0.02)
     me = election.wait_for_leadership(timeout=PATIENCE)

@@ -344,11 +344,39 @@ async def test_a_callback_that_fails_is_reported_only(
     assert "ValueError: made up" in caplog.text
 
 
-# -- misuse
-
-
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""trio ends a task with an error of its own when it leaves a scope open; so it can't go on to be tested."""
+"""trio ends a task with an error of its own when it leaves a scope open; so it can't go on to be tested.
+
+And there a function can't be cancelled without its task.
+"""
+
+
+@ON_ASYNCIO
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_callback_that_was_cancelled_by_itself_is_reported_and_ends_nothing(
+    site: Site, make_client: MakeClient, caplog: pytest.LogCaptureFixture, at_once: bool
+) -> None:
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    told = []
+
+    async def await_it() -> None:
+        await cancelled
+
+    def fail(_: LossReason) -> object:
+        return cancelled.result() if at_once else await_it()
+
+    async with make_client() as client:
+        for number in range(2):  # what ended the background would be noticed by the second one
+            hold = await AsyncLock(client, f"{site.key}/{number}").acquire(timeout=5)
+            hold.on_lost(fail)
+            hold.on_lost(told.append)
+            await lose(site, hold)
+            await eventually(lambda expected=number + 1: len(told) == expected)
+        await eventually(lambda: caplog.text.count("a callback raised CancelledError") == 2)
+
+
+# -- misuse
 
 
 @ON_ASYNCIO

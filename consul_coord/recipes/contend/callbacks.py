@@ -19,7 +19,7 @@ class Callbacks(Protocol):
     def in_order(
         self,
         function: Callable[[], object],
-        failed: Callable[[Exception], object],
+        failed: Callable[[BaseException], object],
         *,
         until: Signal | None = None,
     ) -> None:
@@ -30,7 +30,7 @@ class Callbacks(Protocol):
         self,
         function: Callable[[], object],
         answered: Callable[[object], object],
-        failed: Callable[[Exception], object],
+        failed: Callable[[BaseException], object],
         *,
         until: Signal,
     ) -> None:

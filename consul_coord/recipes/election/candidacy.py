@@ -402,12 +402,12 @@ class _Answer:
     def __init__(self) -> None:
         self.given = Signal()
         self.healthy = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def give(self, healthy: object) -> None:
         self.healthy = bool(healthy)
         self.given.set()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         self.error = error
         self.given.set()

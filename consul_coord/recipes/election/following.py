@@ -44,7 +44,7 @@ class Following:
         changes: Changes,
         stopping: Signal,
         tell: Callable[[LeaderInfo | None], object],
-        failed: Callable[[Exception], object],
+        failed: Callable[[BaseException], object],
     ) -> None:
         self._client = client
         self._key = key

@@ -167,7 +167,7 @@ class Part:
         self.owned = None
         return not owned.failed
 
-    def _failed(self, owned: Ownership, error: Exception) -> None:
+    def _failed(self, owned: Ownership, error: BaseException) -> None:
         self._told.report(f"on_acquired of the partition {self.partition!r}", error)
         owned.failed = True
         owned.ending.set()

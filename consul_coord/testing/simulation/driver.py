@@ -93,12 +93,12 @@ class SimCalls:
 
     def __init__(self, host: SimHost) -> None:
         self._host = host
-        self._waiting: deque[tuple[Callable[[], object], Callable[[Exception], object]]] = deque()
+        self._waiting: deque[tuple[Callable[[], object], Callable[[BaseException], object]]] = deque()
 
     def in_order(
         self,
         function: Callable[[], object],
-        failed: Callable[[Exception], object],
+        failed: Callable[[BaseException], object],
         *,
         until: Signal | None = None,  # noqa: ARG002 - nothing is awaited here
     ) -> None:
@@ -117,7 +117,7 @@ class SimCalls:
         self,
         function: Callable[[], object],
         answered: Callable[[object], object],
-        failed: Callable[[Exception], object],
+        failed: Callable[[BaseException], object],
         *,
         until: Signal,  # noqa: ARG002 - as above
     ) -> None:

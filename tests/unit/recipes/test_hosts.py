@@ -196,20 +196,24 @@ def test_an_observer_hears_of_every_event_and_of_others_failures() -> None:
     assert notes.events == [EVENT, Failed("a callback", "ValueError: oops")]
 
 
-def test_an_observer_does_not_hear_of_its_own_failure(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("oops"), SystemExit("oops"), KeyboardInterrupt("oops")])
+def test_an_observer_does_not_hear_of_its_own_failure(
+    caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     class Broken:
         calls = 0
 
         def on_event(self, event: Event) -> None:
             self.calls += 1
-            raise ValueError("oops")
+            if self.calls == 1:
+                raise error
 
     broken = Broken()
     host = ThreadHost(clock=SystemClock(), observer=broken, background=lambda: cast("Any", NoTransport()))
     host.emit(EVENT)
     host.stop(timeout=PATIENCE)
     assert broken.calls == 1
-    assert "the observer raised ValueError: oops" in caplog.text
+    assert f"the observer raised {type(error).__name__}: oops" in caplog.text
 
 
 def test_a_program_that_suspends_is_a_bug_that_is_told(host: ThreadHost) -> None:
