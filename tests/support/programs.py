@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -135,7 +136,8 @@ class Program:
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to a program that has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended by now, and the report is on its way
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
