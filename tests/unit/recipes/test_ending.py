@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord.http.endpoints import kv
-from consul_coord.io import Signal
 from consul_coord.models import SessionSpec
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.client import ClientState
@@ -23,6 +22,7 @@ from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.partition.partitioning import Partitioning, PartitionPlan
 from consul_coord.recipes.watch.follow import Follower
+from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO, Step
 from tests.support.replies import OTHER, entry, ok, pairs, refusal, session, txn_done
 
@@ -37,23 +37,6 @@ SOON = 0.01
 """Seconds after which the watch is told to end: in the shortest pause, or while a reply is due."""
 KEY, SESSION_INFO, TXN = "/v1/kv/k", "/v1/session/info/", "/v1/txn"
 GROUP = GroupPlan("workers")
-
-
-class Counted(Signal):
-    """One that counts those that listen to it."""
-
-    def __init__(self) -> None:
-        self.listening = 0
-
-    def subscribe(self, callback: Callable[[], object]) -> Callable[[], object]:
-        self.listening += 1
-        unsubscribe = super().subscribe(callback)
-
-        def stop() -> None:
-            self.listening -= 1
-            unsubscribe()
-
-        return stop
 
 
 class Begun:

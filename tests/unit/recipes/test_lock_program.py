@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consul_coord.errors import AcquireTimeout
+from consul_coord.events import TimedOut, Waiting
 from consul_coord.models import LOCK_FLAGS, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
@@ -81,8 +82,21 @@ def test_nothing_is_waited_for_beyond_the_timeout_when_nothing_is_answered() -> 
     io = FakeIO()
     core, lock = waiting(io)
     io.expect("GET", "/v1/session/info/", ok([]), takes=100.0)
-    io.expect("GET", "/v1/kv/k", pairs(), takes=100.0)
-    io.expect("PUT", TXN, txn_done())
+    io.expect("GET", "/v1/kv/k/.wait/", pairs(), takes=100.0)
     with pytest.raises(AcquireTimeout):
         io.run(recipe.acquire(io, core, lock, timeout=0.5))
     assert io.sent_at[-1] == 1000.0 + 0.5
+
+
+def test_what_is_in_the_way_is_reported_once_and_how_it_ended() -> None:
+    io = FakeIO()
+    core, lock = waiting(io)
+    io.expect("GET", "/v1/session/info/", ok([]))
+    io.expect("GET", "/v1/kv/k", pairs(), takes=100.0)
+    io.expect("GET", "/v1/kv/k/.wait/", pairs(), takes=100.0)
+    with pytest.raises(AcquireTimeout) as raised:
+        io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    waits = [(each.key, each.blocker.kind, each.blocker.session) for each in io.seen(Waiting)]
+    assert waits == [("k", "held", OTHER)]
+    ends = [(each.key, each.blocker.kind, each.waited) for each in io.seen(TimedOut)]
+    assert ends == [("k", "held", raised.value.waited)]

@@ -1,0 +1,44 @@
+"""A member that is lost joins again, as often as that happens, and keeps nothing of each time."""
+
+from __future__ import annotations
+
+from consul_coord.models import LossReason, SessionSpec
+from consul_coord.models.group import GROUP_FLAGS
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.group.members import GroupPlan
+from consul_coord.recipes.group.membership import Membership
+from tests.support.counted import Counted
+from tests.support.fake_io import FakeIO
+from tests.support.replies import SESSION, entry, ok, pairs, txn_done
+
+TIMES = 3
+
+
+def test_a_member_that_joins_again_keeps_nothing_of_each_time() -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
+    stopping = member.stopping = Counted()
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    for number in range(1 + TIMES):
+        joined = entry(member.key, index=10 * (number + 1)) | {"Flags": GROUP_FLAGS}
+        io.expect("GET", f"/v1/kv/{member.key}", pairs())
+        io.expect("PUT", "/v1/txn", txn_done(joined))
+    io.run(member.join(io, timeout=5.0))
+
+    def lose() -> None:
+        assert member.hold is not None
+        member.hold.lose(LossReason.KEY_DELETED)
+
+    def leave() -> None:
+        assert member.hold is not None
+        stopping.set()
+        member.hold.begin_release()
+
+    for number in range(TIMES):
+        io.at(io.time + number + 0.1, lose)
+        io.at(io.time + number + 0.2, lambda: io.run_spawned("join again"))
+    io.at(io.time + TIMES, leave)
+    io.run_spawned("stay a member")
+    assert not io.steps
+    assert stopping.listening == 0
