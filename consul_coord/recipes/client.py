@@ -88,7 +88,8 @@ class ClientState:
         self.register = Register()
         self._fresh: deque[Grant] = deque()
         """Holds that are not watched yet."""
-        self.holds = Holds(host, self.register, self._fresh.append, self.watches.changed_here)
+        watches = self.watches
+        self.holds = Holds(host, self.register, self._fresh.append, watches.waits, watches.changed_here)
         self.tickets = Tickets(host.mutex())
         self.queue_memory = QueueMemory()
         self.readable: Latest[float] = Latest()

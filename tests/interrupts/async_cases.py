@@ -26,7 +26,7 @@ async def stand_in_the_way(scene: Scene) -> None:
 
 async def release_soon(scene: Scene, hold: AsyncHold) -> None:
     watches = scene.client._runner.core.watches
-    await gone(lambda: not (scene.over or watches._queries or watches._waits))
+    await gone(lambda: not (scene.over or watches._queries or watches.waits))
     await hold.release()
 
 

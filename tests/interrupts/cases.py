@@ -25,7 +25,7 @@ def stand_in_the_way(scene: Scene) -> None:
     watches = scene.client._runner.core.watches
 
     def release_soon() -> None:
-        while not (scene.over or watches._queries or watches._waits):
+        while not (scene.over or watches._queries or watches.waits):
             time.sleep(0.001)
         hold.release()
 

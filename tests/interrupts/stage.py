@@ -229,7 +229,7 @@ def claimed(core: ClientState) -> list[str]:
         "claims": len(claims),
         "tickets": len(core.tickets),
         "calls": len(core.calls),
-        "waits": len(core.watches._waits),
+        "waits": len(core.watches.waits),
         "queries": len(core.watches._queries),
     }
     return [f"{number} {what}" for what, number in counted.items() if number]

@@ -358,7 +358,7 @@ async def test_a_callback_that_was_cancelled_by_itself_is_reported_and_ends_noth
 ) -> None:
     cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     cancelled.cancel()
-    told = []
+    told: list[LossReason] = []
 
     async def await_it() -> None:
         await cancelled
@@ -366,13 +366,16 @@ async def test_a_callback_that_was_cancelled_by_itself_is_reported_and_ends_noth
     def fail(_: LossReason) -> object:
         return cancelled.result() if at_once else await_it()
 
+    def heard(times: int) -> bool:
+        return len(told) == times
+
     async with make_client() as client:
         for number in range(2):  # what ended the background would be noticed by the second one
             hold = await AsyncLock(client, f"{site.key}/{number}").acquire(timeout=5)
             hold.on_lost(fail)
             hold.on_lost(told.append)
             await lose(site, hold)
-            await eventually(lambda expected=number + 1: len(told) == expected)
+            await eventually(partial(heard, number + 1))
         await eventually(lambda: caplog.text.count("a callback raised CancelledError") == 2)
 
 

@@ -76,8 +76,8 @@ ACQUIRES: dict[str, Callable[[Client, str], Lock | MultiLock | Semaphore]] = {
     "lock": Lock,
     "fair lock": lambda client, key: Lock(client, key, fair=True),
     "multi": lambda client, key: MultiLock(client, [f"{key}/a", f"{key}/b"]),
-    "read": lambda client, key: ReadWriteLock(client, key, session=SPEC).read,  # type: ignore[dict-item]
-    "write": lambda client, key: ReadWriteLock(client, key, session=SPEC).write,  # type: ignore[dict-item]
+    "read": lambda client, key: ReadWriteLock(client, key, session=SPEC).read,
+    "write": lambda client, key: ReadWriteLock(client, key, session=SPEC).write,
     "permit": lambda client, key: Semaphore(client, key, 1),
 }
 

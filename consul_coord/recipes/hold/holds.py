@@ -40,7 +40,7 @@ from consul_coord.recipes.hold.grant import OVERDUE, Ending, Grant, Handle
 from consul_coord.recipes.hold.limits import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from consul_coord.io import IO, Host
     from consul_coord.models import KVPair
@@ -120,7 +120,8 @@ class Holds:
         host: Host,
         register: Register,
         watch: Callable[[Grant], object],
-        changed: Callable[[str], object],
+        waits: Collection[object],
+        end_waits: Callable[[str], object],
     ) -> None:
         self._host = host
         self.register = register
@@ -128,8 +129,9 @@ class Holds:
         """The latest fence that this client got for each key: the next one must be above it."""
         self.limits = Limits(host)
         self._watch = watch
-        self.changed = changed
-        """Called with the key of a hold that was granted or given back."""
+        self._waits = waits
+        """Those of this client for changes, which ``end_waits`` ends for a key."""
+        self._end_waits = end_waits
         self._closing = False
         self._given_up: dict[Grant, None] = {}
 
@@ -168,6 +170,11 @@ class Holds:
         self._watch(hold)
         self.changed(hold.key)
         return handle
+
+    def changed(self, key: str) -> None:
+        """End the waits of this client for a key that it has taken or given back itself."""
+        if self._waits:
+            self._end_waits(key)
 
     def all(self) -> Iterator[Grant]:
         """Iterate over the holds that have not ended."""

@@ -161,7 +161,8 @@ class Watches:
         self._mutex = host.mutex()
         self._queries: dict[Signal, bool] = {}
         """The signal that ends each blocking query, and whether it may go on when there are many."""
-        self._waits: dict[_Wait[Any], None] = {}
+        self.waits: dict[_Wait[Any], None] = {}
+        """Those that share readings."""
         self._held: dict[Watched, None] = {}
         """The keys of holds that share readings."""
         self._watched_sessions: set[str] = set()
@@ -205,7 +206,7 @@ class Watches:
             unsubscribe = None if until is None else until.subscribe(over.set)
             try:
                 if not self._begin_query(over, first=first):
-                    self._waits[wait] = None
+                    self.waits[wait] = None
                     self._reader.start()
                     await io.wait(over, deadline=deadline)
                     return wait.seen
@@ -215,7 +216,7 @@ class Watches:
                 seen = await wait_once(io, wait.ask(seconds), until=over, deadline=deadline)
             finally:
                 self._queries.pop(over, None)
-                self._waits.pop(wait, None)
+                self.waits.pop(wait, None)
                 if unsubscribe is not None:
                     unsubscribe()
             if seen is not None or io.now() >= deadline:
@@ -224,7 +225,7 @@ class Watches:
 
     def changed_here(self, key: str) -> None:
         """End the waits for a key that share readings: this client has changed it itself. From any thread."""
-        for wait in [one for one in list(self._waits) if one.is_for(key)]:
+        for wait in [one for one in list(self.waits) if one.is_for(key)]:
             wait.end(None)
 
     # -- groups
@@ -268,7 +269,7 @@ class Watches:
         """Count a query that ``stop`` ends; returns False when there are too many."""
         most, few = self._bounds
         with self._mutex:
-            shared = len(self._waits) + len(self._held)
+            shared = len(self.waits) + len(self._held)
             if len(self._queries) >= most or (shared and not first):
                 self._make_few()
                 return False
@@ -305,7 +306,7 @@ class Watches:
             stop.set()
 
     def _has_readings(self) -> bool:
-        return bool(self._waits or self._held)
+        return bool(self.waits or self._held)
 
     # -- holds
 
@@ -413,12 +414,12 @@ class Watches:
     async def _read(self, io: IO) -> None:
         while self._has_readings():
             shortest = SHORTEST_WHEN_CROWDED if self._is_crowded else SHORTEST
-            await io.sleep(max(shortest, (len(self._waits) + len(self._held)) / KEYS_PER_SECOND))
-            for wait in [one for one in list(self._waits) if one.over.is_set()]:
-                self._waits.pop(wait, None)
+            await io.sleep(max(shortest, (len(self.waits) + len(self._held)) / KEYS_PER_SECOND))
+            for wait in [one for one in list(self.waits) if one.over.is_set()]:
+                self.waits.pop(wait, None)
             for watched in [one for one in self._held if one.over.is_set()]:
                 del self._held[watched]
-            if len(self._waits) + len(self._held) + len(self._queries) <= self._few_enough:
+            if len(self.waits) + len(self._held) + len(self._queries) <= self._few_enough:
                 self._part(io)
                 return
             await self._read_all(io)
@@ -426,14 +427,14 @@ class Watches:
     def _part(self, io: IO) -> None:
         """Give everything its own query again."""
         held, self._held = self._held, {}
-        for wait in list(self._waits):
+        for wait in list(self.waits):
             wait.end(None)
         for watched in held:
             self.watch(io, watched)
 
     async def _read_all(self, io: IO) -> None:
         by_key: dict[str, list[_KeyWait | Watched]] = {}
-        for wait in list(self._waits):
+        for wait in list(self.waits):
             if isinstance(wait, _KeyWait):
                 by_key.setdefault(wait.key, []).append(wait)
             elif isinstance(wait, _TreeWait):

@@ -165,7 +165,7 @@ def test_a_wait_that_begins_while_few_are_left_is_not_overlooked(shared: Waits) 
             shared.waits._part(shared.io)
             super().__setitem__(wait, value)
 
-    shared.waits._waits = Late()
+    shared.waits.waits = Late()
     shared.io.expect("PUT", TXN, txn_done(entry("k", index=9)))
     shared.read_at(1000.2)
     assert shared.change(deadline=1005.0) is not None
