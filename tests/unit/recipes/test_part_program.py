@@ -1,0 +1,67 @@
+"""A partition that is lost is owned again, as often as that happens, and nothing is kept of each time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.models import LossReason, SessionSpec
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.partition.part import Part
+from tests.support.counted import Counted
+from tests.support.fake_io import FakeIO
+from tests.support.replies import SESSION, entry, ok, pairs, txn_done
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.recipes.hold.grant import Grant
+
+KEY = "g/partitions/a"
+TIMES = 3
+
+
+class Owner:
+    """Is told, and called, at once."""
+
+    handover = 1.0
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+
+    def acquired(self, _: str, hold: Grant) -> None:
+        self.told.append(("acquired", hold.fence))
+
+    def released(self, _: str, hold: Grant) -> None:
+        self.told.append(("released", hold.fence))
+
+    def report(self, where: str, error: BaseException) -> None:
+        raise AssertionError(where) from error
+
+    def in_order(self, function: Callable[[], object], _failed: object, *, until: object = None) -> None:
+        function()
+
+
+def test_a_part_that_is_owned_again_keeps_nothing_of_each_time() -> None:
+    io, owner = FakeIO(), Owner()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    part = Part(core, "a", key=KEY, value=b"", told=owner, calls=owner)  # type: ignore[arg-type]
+    leaving = part.leaving = Counted()
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{KEY}", pairs())
+    fences = [10 * (number + 1) for number in range(1 + TIMES)]
+    for fence in fences:
+        io.expect("PUT", "/v1/txn", txn_done(entry(KEY, index=fence)))
+    io.expect("PUT", "/v1/txn", txn_done(entry(KEY, session=None, index=99)))
+
+    def lose() -> None:
+        assert part.hold is not None
+        part.hold.lose(LossReason.KEY_DELETED)
+
+    for number in range(1 + TIMES):
+        io.at(io.time + number + 0.1, lambda: io.run_spawned("take"))
+    for number in range(TIMES):
+        io.at(io.time + number + 0.2, lose)
+    io.at(io.time + TIMES + 0.5, part.leave)
+    io.run(part.run(io))
+    assert owner.told == [(what, fence) for fence in fences for what in ("acquired", "released")]
+    assert leaving.listening == 0
