@@ -80,6 +80,9 @@ def app() -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller has closed it
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - for good
     try:
         result = app.main(args=arguments, prog_name="consul-coord", standalone_mode=False)
     except click.ClickException as error:

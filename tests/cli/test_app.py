@@ -11,8 +11,11 @@ import click
 import pytest
 
 import consul_coord
+from consul_coord import LOCK_FLAGS, Client
 from consul_coord.cli import main, options
 from consul_coord.cli.app import VERBS, verb
+from consul_coord.cli.codes import ExitCode
+from consul_coord.server import ReferenceServer
 from tests.cli.processes import PATIENCE, PROGRAM, environ
 
 
@@ -145,6 +148,25 @@ def test_an_answer_that_cannot_be_written_is_no_bug(unbuffered: str) -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (78, "consul-coord: can't write: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["holders", ""], ["doctor"], ["break", "k"], ["lock", "j", "--", "true"]]
+)
+def test_a_caller_may_close_all_streams(arguments: list[str]) -> None:
+    codes = []
+    with ReferenceServer() as server:
+        operator = Client(server.address)
+        operator.kv.acquire("k", operator.session.create(), flags=LOCK_FLAGS)
+        for redirection in ("</dev/null >/dev/null 2>&1", "<&- >&- 2>&-"):
+            done = subprocess.run(
+                ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh", *PROGRAM, *arguments],
+                env=environ(CONSUL_HTTP_ADDR=server.address),
+                timeout=PATIENCE,
+                check=False,
+            )
+            codes.append(done.returncode)
+    assert codes[0] == codes[1] != ExitCode.BUG
 
 
 @pytest.mark.parametrize(
