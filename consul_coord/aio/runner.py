@@ -164,8 +164,16 @@ class AsyncRunner(BaseRunner):
         self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]:
         """Run a program that ``interrupt`` may end, in this task; so may closing."""
-        self._host.running()
+        self._require_background()
         return self._run(interrupt, program, *args, **kwargs)
+
+    def _require_background(self) -> None:
+        if self._host.running().is_stopping and not self.core.closing.is_set():
+            message = (
+                "the background of this AsyncClient has ended, with the event loop that it was entered in or "
+                "by a cancellation of all tasks: make an AsyncClient in the loop that uses it"
+            )
+            raise RuntimeError(message)
 
     async def _run(
         self, interrupt: Interrupt, program: Program[P, T], *args: P.args, **kwargs: P.kwargs
@@ -185,7 +193,7 @@ class AsyncRunner(BaseRunner):
 
     async def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program, in this task."""
-        self._host.running()
+        self._require_background()
         try:
             return await self._run(Interrupt(), program, *args, **kwargs)
         except OUTAGES as error:

@@ -569,6 +569,27 @@ async def test_no_task_and_no_descriptor_is_left(site: Site, anyio_backend_name:
     assert site.left_behind() == []
 
 
+@ON_ASYNCIO
+async def test_a_client_whose_loop_has_ended_acquires_nothing(site: Site) -> None:
+    client = AsyncClient(address=site.address, session=spec(site))
+
+    async def enter() -> None:
+        await client.__aenter__()
+
+    def elsewhere() -> None:
+        asyncio.run(enter())
+
+    await anyio.to_thread.run_sync(elsewhere)
+    lock = AsyncLock(client, site.key)
+    for acquire in (partial(lock.acquire, timeout=1), lock.try_acquire):
+        with pytest.raises(RuntimeError, match="make an AsyncClient in the loop that uses it"):
+            await acquire()
+    assert await client.kv.get(site.key) is not None
+    await client.close()
+    with pytest.raises(ClientClosed):
+        await lock.acquire()
+
+
 async def test_two_loops_use_two_clients(site: Site) -> None:
     operator = Operator(site.address)
 
