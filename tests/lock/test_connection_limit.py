@@ -129,7 +129,7 @@ def test_error_and_event_name_the_limit(small_agent: str) -> None:
 def test_a_call_gets_through_when_there_is_room_again(small_agent: str) -> None:
     with Client(address=small_agent) as client:
         with full(small_agent), pytest.raises(AcquireTimeout) as caught:
-            Lock(client, "full/room").acquire(timeout=1.0)
+            Lock(client, "full/room").acquire(timeout=3.0)
         assert "limits.http_max_conns_per_client" in str(caught.value)
         with Lock(client, "full/room").hold(timeout=10):
             pass
