@@ -665,9 +665,9 @@ MUTATIONS = (
     Mutation(
         "an heir is honoured for ever",
         Candidate,
-        "_follow_up",
-        "self.io.now() < self._heir_until",
-        "True",
+        "_read",
+        "self.io.now() + notes.HONOURED",
+        "self.io.now() + 3600.0",
         breaks="progress",
     ),
     Mutation(
