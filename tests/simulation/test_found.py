@@ -308,6 +308,32 @@ def test_a_candidate_of_low_priority_rides_out_what_passes(scene: Scene) -> None
     scene.play(program, seconds=40.0)
 
 
+def test_a_candidate_of_low_priority_does_not_queue_behind_who_leads_by_then(scene: Scene) -> None:
+    cluster, other = scene.world.cluster, scene.world.new_process("p")
+
+    async def hold(io: SimIO) -> None:
+        handle = await recipe.acquire(io, other.core, a_lock(), timeout=None)
+        await io.sleep(2.0)
+        await release(io, other.core.holds, handle.grant)
+
+    async def program(io: SimIO) -> None:
+        candidacy = a_candidacy(scene.process, priority_delay=0.5)
+        scene.world.network.delay_next("create", 0.6)  # after the vacancy, before the queue
+        await asking.start(io, candidacy)
+        await io.sleep(0.8)
+        other.spawn(hold, name="holder")
+        await io.sleep(0.1)
+        began = io.now()
+        while cluster.holder(KEY):
+            assert cluster.under(waitqueue.directory(KEY)) == []
+            await io.sleep(0.05)
+        assert io.now() > began + 1.5
+        await asking.wait_for_leadership(io, candidacy, timeout=5.0)
+        await asking.stop(io, candidacy, timeout=1.0)
+
+    scene.play(program, seconds=12.0)
+
+
 def test_a_candidate_of_low_priority_sees_a_vacancy_that_is_like_an_earlier_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,15 +258,16 @@ class Candidacy:
 
     async def _attempt(self, io: IO) -> Handle:
         while True:
-            if self.plan.priority_delay:
+            modest = self.plan.priority_delay > 0
+            if modest:
                 await self._wait_for_vacancy(io)
-            timeout = LOW_PRIORITY_ATTEMPT if self.plan.priority_delay else None
             self.attempt = Candidate(
                 io,
                 self.client,
                 self.lock.plan,
                 self.lock.with_client(self.client),
-                timeout=timeout,
+                timeout=LOW_PRIORITY_ATTEMPT if modest else None,
+                modest=modest,
                 saw=self.following.saw_in_queue,
             )
             try:

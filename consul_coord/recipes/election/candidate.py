@@ -4,6 +4,7 @@ Rules
 - The head lets an heir go first while the heir's note counts, and no longer than ``HONOURED`` seconds after
   it saw the note. The take itself names the note it knows of, or none: so a note written in between is never
   passed over unseen, and is deleted by the very transaction that elects.
+- A candidate of low priority, which waited for a vacancy, gives up where it would queue behind a leader.
 - A blocking query that ends without a change is asked again, without a look at the queue: waiting costs one
   request between two renewals.
 """
@@ -63,9 +64,12 @@ class Candidate(UnattendedAttempt):
         source: SessionSource,
         *,
         timeout: float | None,
+        modest: bool,
         saw: Callable[[LeaderInfo | None], object],
     ) -> None:
         super().__init__(io, client, plan, source, timeout=timeout)
+        self._modest = modest
+        """Whether it queues for a vacant leadership only."""
         self._saw = saw
         """Called with whom each look at the queue shows to be the leader."""
         self._heir: KVPair | None = None
@@ -99,6 +103,12 @@ class Candidate(UnattendedAttempt):
             self.contender = verdict.own
             return self._let_go_first(next(pair for pair in look.live if pair.session == notes.heir_of(heir)))
         return super()._follow_up(look)
+
+    async def _join(self) -> Look | None:
+        if self._modest and self.holders:  # it was vacant, and is no more
+            self._block("held", session=self.holders[0].session)
+            raise self._timeout()
+        return await super()._join()
 
     async def _let_go_first(self, heir: KVPair) -> None:
         """Wait until the heir is elected, does not queue any more, or has had its time."""
