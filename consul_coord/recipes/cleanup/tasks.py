@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from consul_coord.errors import ConsulCoordError, PermissionDenied
 from consul_coord.events import Cleaned, Released
+from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import send_once
@@ -200,6 +201,10 @@ class Listing:
     read_at: float = -math.inf
     by_name: Mapping[str, str] = field(default_factory=dict[str, str])
     """Their ids."""
+    failures: int = 0
+    """How often in a row it could not be read."""
+    rests_until: float = -math.inf
+    """When it is read again after a failure: once, however many tasks wait for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -216,9 +221,13 @@ class StraySession:
     fresh: float = LISTING_KEPT
     """For how many seconds a list that another task has read will do."""
     pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
+    hurries: bool = False
+    """Whether the client closes: this is the last chance."""
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Find it by its name. Where sessions may not be read there is none to be found: its TTL ends it."""
+        if not self.hurries and io.now() < self.listing.rests_until:
+            return self.listing.rests_until - io.now()
         session = await self._find(io, deadline)
         if session is None:
             return self.pauses.pop(0) if self.pauses else None
@@ -228,6 +237,7 @@ class StraySession:
 
     def hurry(self) -> None:
         """Have the next looks follow each other soon, if there was none yet."""
+        self.hurries = True
         if len(self.pauses) == len(SWEEPS) - 1:
             self.pauses = [*LAST_LOOKS, *self.pauses]
             self.fresh = LAST_LOOKS[0] / 2
@@ -237,7 +247,15 @@ class StraySession:
         if listing.read_at < self.given_up_at or now >= listing.read_at + self.fresh:
             call = session_endpoint.list_sessions(options=CONSISTENT)
             found: tuple[Session, ...] = ()
-            with suppress(PermissionDenied):
+            try:
                 found = (await send_once(io, call, deadline=deadline)).value
+            except PermissionDenied:
+                pass
+            except ConsulCoordError:
+                listing.failures += 1
+                pause = delay(listing.failures, io.random(), most=LONGEST_PAUSE)
+                listing.rests_until = io.now() + pause
+                raise
+            listing.failures = 0
             listing.read_at, listing.by_name = now, {session.name: session.id for session in found}
         return listing.by_name.get(self.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -596,6 +597,18 @@ def test_all_that_is_looked_for_is_looked_for_in_one_list(bench: Bench) -> None:
     bench.io.expect("PUT", DESTROY + OTHER, ok(value=True))
     bench.io.expect("GET", LIST, ok([]), ok([]), ok([]))
     bench.io.run_spawned("reaper")
+    assert bench.core.reaper.pending == 0
+
+
+def test_a_list_that_fails_is_asked_for_again_once_for_all_that_look_for_something(bench: Bench) -> None:
+    for _ in range(10):
+        unanswered_create(bench, lost(CREATE))
+    bench.io.expect("GET", LIST, *[lost(LIST)] * 6, *[ok([])] * 4)
+    began = bench.io.time
+    bench.io.run_spawned("reaper")
+    looks = [at - began for at in bench.io.sent_at[-10:]]
+    pauses = [later - at for at, later in pairwise(looks[:7])]
+    assert all(later > 1.5 * pause for pause, later in pairwise(pauses))
     assert bench.core.reaper.pending == 0
 
 
