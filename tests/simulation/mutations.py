@@ -689,7 +689,7 @@ MUTATIONS = (
     Mutation(
         "a short leadership within the delay is overlooked",
         Candidacy,
-        "_wait_for_vacancy",
+        "_next_vacancy",
         "if now.value == seen.value:",
         "if now.value is None or now.value.session is None:",
         breaks="order",

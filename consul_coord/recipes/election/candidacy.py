@@ -258,16 +258,14 @@ class Candidacy:
 
     async def _attempt(self, io: IO) -> Handle:
         while True:
-            modest = self.plan.priority_delay > 0
-            if modest:
-                await self._wait_for_vacancy(io)
+            vacancy = await self._next_vacancy(io) if self.plan.priority_delay else None
             self.attempt = Candidate(
                 io,
                 self.client,
                 self.lock.plan,
                 self.lock.with_client(self.client),
-                timeout=LOW_PRIORITY_ATTEMPT if modest else None,
-                modest=modest,
+                timeout=None if vacancy is None else LOW_PRIORITY_ATTEMPT,
+                vacancy=vacancy,
                 saw=self.following.saw_in_queue,
             )
             try:
@@ -275,8 +273,8 @@ class Candidacy:
             except AcquireTimeout:
                 continue
 
-    async def _wait_for_vacancy(self, io: IO) -> None:
-        """Wait until nobody has held the key for the whole delay."""
+    async def _next_vacancy(self, io: IO) -> int:
+        """Wait until nobody has held the key for the whole delay; returns its index, 0 without a key."""
         follower = self._key_follower()
         while True:
             seen = await follower.change(io)
@@ -294,7 +292,7 @@ class Candidacy:
                 await follower.pause(io)
                 continue
             if now.value == seen.value:
-                return
+                return 0 if now.value is None else now.value.modify_index
             # What was seen is out of date: a key that is as it was then by the next look would be no news.
             follower = self._key_follower()
 

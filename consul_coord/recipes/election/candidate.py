@@ -4,7 +4,8 @@ Rules
 - The head lets an heir go first while the heir's note counts, and no longer than ``HONOURED`` seconds after
   it saw the note. The take itself names the note it knows of, or none: so a note written in between is never
   passed over unseen, and is deleted by the very transaction that elects.
-- A candidate of low priority, which waited for a vacancy, gives up where it would queue behind a leader.
+- A candidate of low priority waited for a vacancy. It gives up if somebody has led since, and waits for the
+  next one.
 - A blocking query that ends without a change is asked again, without a look at the queue: waiting costs one
   request between two renewals.
 """
@@ -51,6 +52,10 @@ def electing(
     )
 
 
+def _index_of(pair: KVPair | None) -> int:
+    return 0 if pair is None else pair.modify_index
+
+
 class Candidate(UnattendedAttempt):
     """One attempt of one candidate."""
 
@@ -64,12 +69,14 @@ class Candidate(UnattendedAttempt):
         source: SessionSource,
         *,
         timeout: float | None,
-        modest: bool,
+        vacancy: int | None,
         saw: Callable[[LeaderInfo | None], object],
     ) -> None:
         super().__init__(io, client, plan, source, timeout=timeout)
-        self._modest = modest
-        """Whether it queues for a vacant leadership only."""
+        self._vacancy = vacancy
+        """The index of the vacant key, 0 without a key; None to queue also behind a leader."""
+        self._index = vacancy
+        """The same by the last look."""
         self._saw = saw
         """Called with whom each look at the queue shows to be the leader."""
         self._heir: KVPair | None = None
@@ -85,6 +92,7 @@ class Candidate(UnattendedAttempt):
         if self._heir is not None and self._heir != before:
             self._heir_until = self.io.now() + notes.HONOURED
         look = super()._read(found)
+        self._index = _index_of(look.pair)
         self._saw(leader_in(look.pair, notes.find(notes.term_key(self.key), pairs)))
         return look
 
@@ -105,8 +113,8 @@ class Candidate(UnattendedAttempt):
         return super()._follow_up(look)
 
     async def _join(self) -> Look | None:
-        if self._modest and self.holders:  # it was vacant, and is no more
-            self._block("held", session=self.holders[0].session)
+        if self._vacancy is not None and self._index != self._vacancy:  # there is a leader, or was one since
+            self._block("held" if self.holders else "queued")
             raise self._timeout()
         return await super()._join()
 
