@@ -399,7 +399,7 @@ BROKEN = (
             "who wants too much waits",
             slots,
             "judge",
-            "others and len(ours) > listing.record.limit",
+            "len(ours) > listing.record.limit",
             "False",
         ),
         lambda: pure.TestJudge().test_more_than_the_limit_is_not_waited_for(),
