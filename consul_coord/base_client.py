@@ -16,6 +16,7 @@ from consul_coord.errors import AcquireTimeout, InvalidArgument, TransportError
 from consul_coord.http.failures import next_step
 from consul_coord.models import SessionSpec, WriteOptions, _validate
 from consul_coord.models._validate import bytes_or_none
+from consul_coord.models.session import check_spec
 from consul_coord.recipes.client import ClientState
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class BaseRunner:
         name: str | None = None,
         agents: Agents | None = None,
     ) -> None:
+        check_spec(session)
+        _validate.has_method("clock", clock, "now")
+        _validate.has_method("observer", observer, "on_event")
         self._settings = settings
         self._agents = agents
         self._name = bytes_or_none(name, "client_name")
@@ -108,6 +112,7 @@ class BaseRunner:
     @session_spec.setter
     def session_spec(self, spec: SessionSpec) -> None:
         """Make the next shared session by these settings."""
+        check_spec(spec, name="session_spec", none=False)
         self._spec = spec
         self.core.sessions.use(spec)
 

@@ -21,6 +21,7 @@ import math
 import os
 import re
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,7 +31,7 @@ from consul_coord.errors import ConfigError
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from os import PathLike
 
 DEFAULT_ADDRESS = "127.0.0.1:8500"
@@ -97,7 +98,7 @@ class Credentials:
         if token and token_file is not None:
             raise ConfigError("token and token_file exclude each other")
         self._authorization = _basic_auth(http_auth, "http_auth") if http_auth is not None else None
-        self._file = os.fspath(token_file) if token_file is not None else None
+        self._file = _as_path(token_file, "token_file")
         self._stamp: tuple[int, int, int] | None = None
         self._looked_at = -math.inf
         self._trouble = False
@@ -301,9 +302,17 @@ def _places(explicit: str | Sequence[str] | None, tls: TLSConfig | None, env: _E
     """Return where the agents are, each named once."""
     if explicit is None or isinstance(explicit, str):
         return [_resolve_address(explicit, tls, env)]
-    if not explicit or not all(isinstance(cast("object", each), str) for each in explicit):
+    if not _is_words(explicit):
         raise ConfigError("address takes one address, or a list of at least one, each of them text")
     return list(dict.fromkeys(_resolve_address(each, tls, env) for each in explicit))
+
+
+def _is_words(value: object) -> bool:
+    """Return whether it is a list of texts, one at least."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return False
+    words = cast("Sequence[object]", value)
+    return bool(words) and all(isinstance(each, str) for each in words)
 
 
 def _resolve_address(explicit: str | None, tls: TLSConfig | None, env: _Environment) -> _Place:
@@ -390,6 +399,8 @@ def _bad_address(text: str, source: str) -> ConfigError:
 
 
 def _resolve_tls(given: TLSConfig | None, env: _Environment) -> TLSConfig:
+    if given is not None and not isinstance(cast("object", given), TLSConfig):
+        raise ConfigError(f"tls takes a TLSConfig, not {type(given).__name__}")
     verify = given.verify if given is not None else env.boolean("CONSUL_HTTP_SSL_VERIFY") is not False
     own = given if given is not None else TLSConfig()
     client_cert = _path(own.client_cert, "client_cert", env, "CONSUL_CLIENT_CERT")
@@ -417,7 +428,15 @@ def _checked_verify(verify: object) -> bool:
 
 
 def _path(explicit: str | PathLike[str] | None, name: str, env: _Environment, variable: str) -> str | None:
-    return _first_plain(os.fspath(explicit) if explicit is not None else None, name, env, variable)
+    return _first_plain(_as_path(explicit, name), name, env, variable)
+
+
+def _as_path(path: str | PathLike[str] | None, name: str) -> str | None:
+    try:
+        found = None if path is None else os.fspath(path)
+    except TypeError:
+        raise ConfigError(f"{name} takes a path, not {type(path).__name__}") from None
+    return found
 
 
 def _without_port(name: str) -> str:
@@ -445,12 +464,14 @@ def _resolve_credentials(
 
 
 def _checked_token(token: str, source: str) -> str:
-    if not _TOKEN.fullmatch(token):
+    if not isinstance(cast("object", token), str) or not _TOKEN.fullmatch(token):
         raise ConfigError(f"{source} takes {_WORD_FORM} (it is not shown here)")
     return token
 
 
 def _basic_auth(pair: tuple[str, str], source: str) -> str:
+    if not _is_words(pair) or len(pair) != len(("user", "password")):
+        raise ConfigError(f"{source} takes a pair of texts, (user, password) (they are not shown here)")
     user, password = pair
     if not user or ":" in user or _UNFIT.search(user + password):
         raise ConfigError(
@@ -486,6 +507,8 @@ def _read_token(path: str) -> str:
 
 
 def _plain(value: str | None, source: str) -> str | None:
+    if value is not None and not isinstance(cast("object", value), str):
+        raise ConfigError(f"{source} takes text, not {type(value).__name__}")
     if value and _UNFIT.search(value):
         raise ConfigError(f"{source} takes text in UTF-8 without control characters")
     return value or None

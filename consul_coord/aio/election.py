@@ -16,7 +16,7 @@ from consul_coord.aio.leadership import AsyncLeadership
 from consul_coord.aio.watch import AsyncWatch
 from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
-from consul_coord.models._validate import as_bytes, bytes_or_none
+from consul_coord.models._validate import as_bytes, bytes_or_none, functions
 from consul_coord.recipes.election import asking as recipe
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
 from consul_coord.recipes.election.leader import LeaderFollower
@@ -110,6 +110,7 @@ class AsyncLeaderElection:
             session=session,
             accept_flags=accept_flags,
         )
+        functions(on_elected=on_elected)
         self._plan = ElectionPlan(
             key=key,
             retry_wait=retry_wait,

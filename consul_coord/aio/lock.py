@@ -9,7 +9,7 @@ from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
-from consul_coord.models._validate import bytes_or_none
+from consul_coord.models._validate import bytes_or_none, flag_set
 from consul_coord.recipes.lock import lock as recipe
 from consul_coord.recipes.lock.plan import LockPlan
 
@@ -77,7 +77,7 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
                 keys=self._keys or (key,),
                 value=bytes_or_none(value),
                 flags=flags,
-                accept_flags=frozenset(accept_flags),
+                accept_flags=flag_set("accept_flags", accept_flags),
                 fair=fair,
                 reentrant=self._reentrant,
                 session=session,

@@ -10,7 +10,7 @@ from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
-from consul_coord.models._validate import bytes_or_none
+from consul_coord.models._validate import bytes_or_none, flag_set
 from consul_coord.recipes.contend.recipe import Waiting, acquire
 from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
@@ -105,7 +105,7 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
                 prefix=prefix,
                 value=bytes_or_none(value),
                 flags=flags,
-                accept_flags=frozenset(accept_flags),
+                accept_flags=flag_set("accept_flags", accept_flags),
                 fair=fair,
                 session=session,
             ),

@@ -7,12 +7,10 @@ they are.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import NoReturn, cast
 
 from consul_coord.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 UINT64_MAX = 2**64 - 1
 
@@ -97,12 +95,20 @@ def text(name: str, value: object) -> str:
     return value
 
 
-def texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
+def several(value: object) -> tuple[object, ...] | None:
+    """Return the items of a collection; None for another value, or a text, which is no list of letters."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        return None
+    return tuple(cast("Iterable[object]", value))
+
+
+def texts(name: str, values: object) -> tuple[str, ...]:
     """Return texts as a tuple; a single string is refused, as it would be taken letter by letter."""
-    if isinstance(values, str | bytes):
-        message = f"{name} must be a sequence of strings, not one string: did you mean ({values!r},)?"
+    if (found := several(values)) is None:
+        one = f"one string: did you mean ({values!r},)?" if isinstance(values, str | bytes) else repr(values)
+        message = f"{name} must be a sequence of strings, not {one}"
         raise InvalidArgument(message)
-    return tuple(text(name, each) for each in values)
+    return tuple(text(name, each) for each in found)
 
 
 def as_bytes(value: object, name: str = "value") -> bytes:
@@ -112,6 +118,33 @@ def as_bytes(value: object, name: str = "value") -> bytes:
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     message = f"{name} must be bytes or a string, not {type(value).__name__}"
+    raise InvalidArgument(message)
+
+
+def flag_set(name: str, values: object) -> frozenset[int]:
+    """Return several flags."""
+    if (found := several(values)) is None:
+        refuse_kind(name, values, "a collection of flags")
+    return frozenset(uint64(name, each) for each in found)
+
+
+def functions(**given: object) -> None:
+    """Refuse what can't be called; None stands for no function."""
+    for name, function in given.items():
+        if function is not None and not callable(function):
+            refuse_kind(name, function, "a function, or None")
+
+
+def has_method(name: str, value: object, method: str) -> None:
+    """Refuse an object without a method; None stands for no object."""
+    if value is not None and (isinstance(value, type) or not callable(getattr(value, method, None))):
+        refuse_kind(name, value, f"an object with a method {method}(), or None")
+
+
+def refuse_kind(name: str, value: object, what: str) -> NoReturn:
+    """Raise InvalidArgument for a value that is not ``what`` an argument takes."""
+    kind = f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__}"
+    message = f"{name} must be {what}, not {kind}"
     raise InvalidArgument(message)
 
 

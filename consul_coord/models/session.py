@@ -186,6 +186,16 @@ class SessionSpec(Value):
         return cls(node=node, register_node=True, **changes)
 
 
+def check_spec(session: object, *, name: str = "session", ids: bool = False, none: bool = True) -> None:
+    """Refuse what says nothing of a session: ``ids`` and ``none`` say what else it may be.
+
+    Raises InvalidArgument.
+    """
+    if isinstance(session, SessionSpec) or (ids and isinstance(session, str)) or (none and session is None):
+        return
+    _validate.refuse_kind(name, session, f"a SessionSpec{', the id of a session' * ids}{', or None' * none}")
+
+
 def effective_lock_delay(spec: SessionSpec) -> float:
     """Return the lock-delay in seconds that the servers will use."""
     return DEFAULT_LOCK_DELAY if spec.lock_delay is None else spec.lock_delay

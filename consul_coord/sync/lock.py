@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from consul_coord.base_client import require
 from consul_coord.models import LOCK_FLAGS
-from consul_coord.models._validate import bytes_or_none
+from consul_coord.models._validate import bytes_or_none, flag_set
 from consul_coord.recipes.lock import lock as recipe
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.sync.blocks import Holdable
@@ -78,7 +78,7 @@ class Lock(Holdable[Hold]):
                 keys=self._keys or (key,),
                 value=bytes_or_none(value),
                 flags=flags,
-                accept_flags=frozenset(accept_flags),
+                accept_flags=flag_set("accept_flags", accept_flags),
                 fair=fair,
                 reentrant=self._reentrant,
                 session=session,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from consul_coord.base_client import require
 from consul_coord.models import SEMAPHORE_FLAGS
-from consul_coord.models._validate import bytes_or_none
+from consul_coord.models._validate import bytes_or_none, flag_set
 from consul_coord.recipes.contend.recipe import Waiting, acquire
 from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
@@ -106,7 +106,7 @@ class Semaphore(Holdable[Permit]):
                 prefix=prefix,
                 value=bytes_or_none(value),
                 flags=flags,
-                accept_flags=frozenset(accept_flags),
+                accept_flags=flag_set("accept_flags", accept_flags),
                 fair=fair,
                 session=session,
             ),

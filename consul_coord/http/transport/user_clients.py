@@ -1,6 +1,6 @@
 """Transports over an ``httpx`` client that the user brings: proxies, instrumentation, ``MockTransport``.
 
-The only module that imports httpx, and that only while a request is sent.
+The only module that imports httpx, which whoever brings a client of it has imported already.
 
 Rules
 - The client stays the user's: it is never closed here, and its headers, proxies and hooks apply. The address,
@@ -23,7 +23,7 @@ from functools import lru_cache, partial
 from inspect import currentframe
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from consul_coord.errors import ClientClosed, TransportError
+from consul_coord.errors import ClientClosed, ConfigError, TransportError
 from consul_coord.http.messages import Response
 from consul_coord.http.transport import errors
 from consul_coord.http.transport.base import DEFAULT_LIMITS, Abandoned
@@ -69,7 +69,14 @@ class _Left(dict[str, float]):
 class _OverClient(Generic[C]):
     """The common part of both: our requests as httpx takes them, and its errors as ours."""
 
+    _kind: str
+    """The class of httpx that it takes."""
+
     def __init__(self, settings: Settings, client: C, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        import httpx
+
+        if not isinstance(client, getattr(httpx, self._kind)):
+            raise ConfigError(f"http_client takes an httpx.{self._kind}, not {type(client).__name__}")
         self._outgoing = Outgoing(settings)
         self._address, self._origin = settings.address, settings.origin
         self._root = f"{settings.scheme}://{settings.authority}"
@@ -151,6 +158,8 @@ def _url(text: str) -> httpx.URL:
 
 class UserClientTransport(_OverClient["httpx.Client"]):
     """Sends over a user's ``httpx.Client``, from any thread."""
+
+    _kind = "Client"
 
     def send(self, request: Request, *, timeout: float, cancel: Cancellation | None = None) -> Response:
         """Return the whole reply; see ``Transport.send``."""
@@ -236,6 +245,8 @@ class UserClientTransport(_OverClient["httpx.Client"]):
 
 class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
     """Sends over a user's ``httpx.AsyncClient``."""
+
+    _kind = "AsyncClient"
 
     async def send(self, request: Request, *, timeout: float) -> Response:
         """Return the whole reply; see ``AsyncTransport.send``."""

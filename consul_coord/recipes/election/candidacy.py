@@ -39,6 +39,7 @@ from consul_coord.errors import AcquireTimeout, ConsulCoordError, InvalidArgumen
 from consul_coord.events import Elected, Failed, Resigned
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
+from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import perform
 from consul_coord.io import Once, Signal
@@ -88,6 +89,7 @@ class ElectionPlan(Value):
 
     def __post_init__(self) -> None:
         check_max_hold(self.max_hold)
+        _validate.functions(on_lost=self.on_lost, on_change=self.on_change, health=self.health)
         try:
             shortest, longest = (_validate.span("", each, endless=False) for each in self.retry_wait)
         except (TypeError, ValueError):
@@ -104,9 +106,9 @@ def lock_of(
 ) -> LockObject:
     """Return the lock that an election is about. Raises InvalidKey."""
     plan = LockPlan(
-        keys=(key,),
+        keys=(check_parent(key),),
         value=value,
-        accept_flags=frozenset(accept_flags),
+        accept_flags=_validate.flag_set("accept_flags", accept_flags),
         fair=True,
         session=session,
     )

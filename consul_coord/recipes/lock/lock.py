@@ -15,7 +15,9 @@ from consul_coord.http.endpoints._keys import check_key, check_name, check_paren
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask, perform
 from consul_coord.models import Contender, Holder, KVPair, TxnOp
+from consul_coord.models._validate import uint64
 from consul_coord.models.reply import CONSISTENT
+from consul_coord.models.session import check_spec
 from consul_coord.recipes.cleanup.unlock import Locked, unlock
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.limits import check_value
@@ -38,6 +40,8 @@ class LockObject(Recipe["SessionSource"]):
 
     def __init__(self, plan: LockPlan) -> None:
         super().__init__(plan.key, one="hold", reentrant=plan.reentrant)
+        check_spec(plan.session, ids=True)
+        uint64("flags", plan.flags)
         queued = check_parent if len(plan.keys) == 1 else check_name
         for key in plan.keys:
             (check_key if plan.any_key else queued)(key)

@@ -14,12 +14,14 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from consul_coord.errors import InvalidArgument, TxnFailed
 from consul_coord.http.endpoints import kv
+from consul_coord.http.endpoints._keys import check_key
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
+from consul_coord.models import _validate
 from consul_coord.recipes.contend.attempt import SPREAD
 from consul_coord.recipes.contend.refusals import blocked_by
 from consul_coord.recipes.lock.attempt import LockAttempt
@@ -37,10 +39,11 @@ MOST_KEYS = 32
 
 def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
     """Return the keys in their order of locking. Raises InvalidArgument."""
-    if isinstance(keys, str) or not 1 <= len(set(keys)) <= MOST_KEYS:
+    found = _validate.several(keys) or ()
+    if not 1 <= len(set(found)) <= MOST_KEYS:
         message = f"keys must be a sequence of 1 to {MOST_KEYS} different keys, not {keys!r}"
         raise InvalidArgument(message)
-    return tuple(sorted(set(keys)))
+    return tuple(sorted({check_key(cast("str", each)) for each in found}))
 
 
 class MultiLockAttempt(LockAttempt):

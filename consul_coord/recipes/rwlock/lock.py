@@ -14,7 +14,9 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.retry import ask, perform
 from consul_coord.models import Contender, Holder, SessionSpec, TxnOp
+from consul_coord.models._validate import uint64
 from consul_coord.models.reply import CONSISTENT
+from consul_coord.models.session import check_spec
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.limits import ANY_SESSION, check_value
 from consul_coord.recipes.contend.recipe import Recipe
@@ -100,6 +102,8 @@ def sides(
     if isinstance(session, str):
         message = "a ReadWriteLock makes a session for each hold: give a SessionSpec, or none"
         raise InvalidArgument(message)
+    check_spec(session)
+    uint64("flags", flags)
     inside: dict[Mode, Owners] = {}
     read, write = (
         RwSide(key, mode, value=value, flags=flags, session=session, inside=inside) for mode in MODES

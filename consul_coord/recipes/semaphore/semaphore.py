@@ -22,7 +22,9 @@ from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import Contender, Holder, TxnOp
+from consul_coord.models._validate import uint64
 from consul_coord.models.reply import CONSISTENT
+from consul_coord.models.session import check_spec
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
@@ -42,6 +44,8 @@ class SemaphoreObject(Recipe[Memory]):
 
     def __init__(self, plan: SemaphorePlan, limit: int) -> None:
         super().__init__(plan.prefix, one="permit")
+        check_spec(plan.session)
+        uint64("flags", plan.flags)
         check_parent(plan.prefix)
         self.plan = plan
         self.limit = self.check_limit(limit)
