@@ -512,3 +512,24 @@ def test_an_outage_that_ends_open_connections_is_not_put_down_to_the_limit(
     assert ("proxy" in str(raised.value)) is was_served
     is_gone.clear()
     assert sender.send(GET).body == b"true"
+
+
+def test_a_time_that_ends_amid_a_new_try_is_put_down_to_the_limit(
+    own_engine: MakeEngine, serve: Serve
+) -> None:
+    refused = iter(range(2))
+
+    def handle(peer: Peer) -> None:
+        """Hang up twice, as at the limit; then take a request, and answer nothing."""
+        if next(refused, None) is None:
+            while peer.request() is not None:
+                pass
+
+    server = serve(handle)
+    sender = own_engine(server)
+    with pytest.raises(BrokenReply):
+        sender.send(CAS)
+    with pytest.raises(TooManyConnections) as raised:
+        sender.send(CAS, timeout=1.0)
+    assert not raised.value.outcome_unknown
+    assert server.connections == 3

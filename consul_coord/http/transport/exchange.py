@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.config import Settings
+    from consul_coord.errors import TransportError
     from consul_coord.http.messages import Response
-    from consul_coord.http.transport.base import Cancellation, Limits
+    from consul_coord.http.transport.base import Cancellation, Limits, SendCancelled
 
 TOO_MANY_REQUESTS = 429
 TOO_MANY_CONNECTIONS = b"concurrent connections"
@@ -335,6 +336,13 @@ class Engine(ABC):
             self.pool.limit.refused(self.pool.now())
         return refused
 
+    def _failed(self, attempt: Attempt, error: BaseException) -> TransportError | SendCancelled:
+        """Return the error for an exchange that this one ended; the limit's, if it had no room until then."""
+        limit, waited = self.pool.limit, isinstance(error, TimeoutError) and not attempt.sent
+        if waited and not attempt.cancelled and limit.has_refused_since(attempt.began):
+            return errors.too_many(attempt, limit=limit.is_blamed(self.pool.now()))
+        return errors.failed(attempt, error)
+
     def _tells_at_once(self, attempt: Attempt) -> bool:
         """Return whether a refusal ends the request: a renewal with no connection to wait for.
 
@@ -462,7 +470,7 @@ class DirectTransport(Engine):
         try:
             return run(self._exchange(attempt))
         except LOST as error:
-            raise errors.failed(attempt, error) from error
+            raise self._failed(attempt, error) from error
         finally:
             if unsubscribe is not None:
                 unsubscribe()

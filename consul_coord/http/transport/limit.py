@@ -85,6 +85,10 @@ class Limit:
         """Return whether a connection was refused lately."""
         return now < self._refused_at + REMEMBERED
 
+    def has_refused_since(self, then: float) -> bool:
+        """Return whether a connection was refused then or later."""
+        return self._refused_at >= then
+
     def refused(self, now: float) -> None:
         """Take note of a refusal."""
         self._refusals += 1

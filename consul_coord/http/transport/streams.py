@@ -19,7 +19,6 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from consul_coord.errors import ClientClosed
-from consul_coord.http.transport import errors
 from consul_coord.http.transport.dial import UNDER_WAY, Place, is_address, made, places_of, tls_name
 from consul_coord.http.transport.exchange import LOST, Engine
 from consul_coord.http.transport.pool import MAX_IDLE, READ_SIZE, would_block
@@ -66,8 +65,8 @@ class StreamTransport(Engine):
                         raise ClientClosed("the client was closed meanwhile")
                     return await self._exchange(attempt)
             except (*LOST, anyio.ClosedResourceError) as error:
-                raise errors.failed(attempt, error) from error
-        raise errors.failed(attempt, TimeoutError())
+                raise self._failed(attempt, error) from error
+        raise self._failed(attempt, TimeoutError())
 
     async def sweep(self) -> float:
         """Close what lies idle too long; see ``AsyncTransport.sweep``."""
