@@ -22,6 +22,7 @@ from consul_coord.testing.simulation.plan import (
     draw,
     draw_calm,
     draw_hiccups,
+    draw_strike,
     draw_with_agents,
     draw_with_limit,
     draw_with_members,
@@ -65,6 +66,7 @@ PROGRAMS: dict[str, Callable[[Stage], Awaitable[None]]] = {
 }
 WORLDS: dict[str, tuple[Callable[[int], Plan] | None, int]] = {
     "drawn": (draw, 600),
+    "strike": (draw_strike, 3_000),
     "calm": (draw_calm, 100),
     "hiccups": (draw_hiccups, 100),
     "agents": (draw_with_agents, 30),

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireCancelled, LeadershipLost, SessionNotFound
+from consul_coord.errors import AcquireCancelled, ClientClosed, LeadershipLost, SessionNotFound
 from consul_coord.http.backoff import LONGEST_PAUSE
+from consul_coord.http.endpoints import kv
+from consul_coord.http.retry import send_once
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
 from consul_coord.recipes import client as coordinator
@@ -399,6 +401,30 @@ def test_a_leadership_that_begins_and_ends_after_a_modest_candidates_last_look_i
 )
 def test_heirs_and_notes(seed: int) -> None:
     Simulation(seed=seed).run()
+
+
+def test_a_client_that_has_closed_sends_nothing() -> None:
+    # A release that still waited for its answer tried again, which connections that are closed refuse.
+    scene = Scene()
+
+    async def program(io: SimIO) -> None:
+        await scene.process.close_late(io)
+        with pytest.raises(ClientClosed):
+            await send_once(io, kv.get(KEY), deadline=io.now() + 1.0)
+
+    scene.play(program, seconds=10.0)
+    Simulation(seed=30332).run()
+
+
+def test_a_client_that_runs_something_long_after_it_has_closed_breaks_a_rule() -> None:
+    scene = Scene()
+    scene.process.spawn(lambda io: io.sleep(60.0), name="what stays")
+    scene.world.advance(1.0)
+    scene.world.judge.promises.is_gone(scene.process)
+    violation = scene.world.judge.violation
+    assert violation is not None
+    assert violation.rule == "nothing left"
+    assert "what stays" in violation.how
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """Worlds of the simulator with runs of their own: several agents, a limit on connections, shared partitions,
-read-write locks, worlds where all is well, and worlds where each request fails once.
+read-write locks, worlds where all is well, where each request fails once, and where one does.
 
 The rules of each have faults planted against them in ``mutations``.
 """
@@ -16,6 +16,7 @@ from consul_coord.testing import Simulation
 from consul_coord.testing.simulation.plan import (
     draw_calm,
     draw_hiccups,
+    draw_strike,
     draw_with_agents,
     draw_with_limit,
     draw_with_members,
@@ -54,6 +55,12 @@ WORLDS = {
         range(5, 7),
         300,
         ("adopted", "jeopardy survived", "timed out: unreachable", "chaos: old leader", "lost reply on take"),
+    ),
+    "strike": World(
+        draw_strike,
+        range(80),
+        1_000,
+        ("adopted", "chaos: pause", "chaos: close", "chaos: old leader", "lost reply on take", "job done"),
     ),
     "agents": World(
         draw_with_agents,

@@ -222,7 +222,7 @@ class Answers:
 
     def paid(self, process: Process, what: str, *, sent: int, most: float) -> None:
         """Judge the number of requests that a call took, where nothing goes wrong."""
-        if self._calm and sent > most:
+        if self._calm and not self._judge.promises.contact(process.name).failures and sent > most:
             text = f"{process.name} {what}: {sent} requests, where {most:.0f} are enough"
             self._judge.convict("cost", text)
 

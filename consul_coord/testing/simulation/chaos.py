@@ -16,7 +16,7 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation.network import FADED
-from consul_coord.testing.simulation.promises import UNANSWERED
+from consul_coord.testing.simulation.promises import RELEASED_WITHIN, UNANSWERED
 from consul_coord.testing.simulation.slot_rules import GARBAGE
 from consul_coord.testing.simulation.trace import short
 from consul_coord.testing.simulation.ways import SimAgent
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.world import World
 
 
-_GONE = 1.0
-"""Seconds for which a closed client is still watched: it must do nothing."""
+_GONE = RELEASED_WITHIN + 1.0
+"""Seconds after which nothing of a closed client runs: a release waits for its answer no longer."""
 _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""
 OLD_FOR = 2.5
@@ -92,6 +92,11 @@ class Chaos:
         for name, mean in self._world.plan.chaos.items():
             self._plan_next(name, mean)
 
+    def strike(self, name: str) -> None:
+        """Do what a kind does."""
+        self._kind = name
+        self._kinds[name]()
+
     def end(self) -> None:
         """Start nothing any more; what is going on, the world heals."""
         self._over = True
@@ -99,8 +104,7 @@ class Chaos:
     def _plan_next(self, name: str, mean: float) -> None:
         def strike() -> None:
             if not self._over:
-                self._kind = name
-                self._kinds[name]()
+                self.strike(name)
                 self._plan_next(name, mean)
 
         self._world.scheduler.after(self._rng.expovariate(1 / mean), strike)
@@ -174,7 +178,11 @@ class Chaos:
         await process.leave(io, timeout=timeout)
         self._world.judge.record(process.name, "died")
         self._later(0.0, 5.0, lambda: None if self._over else self._world.add_process())
-        self._world.scheduler.after(_GONE, process.end)
+        self._world.scheduler.after(_GONE, partial(self._be_gone, process))
+
+    def _be_gone(self, process: Process) -> None:
+        self._world.judge.promises.is_gone(process)
+        process.end()
 
     def _cut(self) -> None:
         process = self._victim()

@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
-from consul_coord.errors import RequestTimeout
+from consul_coord.errors import ClientClosed, RequestTimeout
 from consul_coord.host import BaseHost, HostedIO
 from consul_coord.http.blocking import read_timeout
 from consul_coord.io import Signal
@@ -164,7 +164,7 @@ class SimIO(HostedIO):
         if deadline <= self.now():
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
-        self.task.sent += 1
+        self._begin()
         if (agents := self._process.agents) is not None:
             return await agents.send(Way(self), request, timeout=deadline - self.now())
         if (engine := self._process.engine) is not None:
@@ -172,11 +172,17 @@ class SimIO(HostedIO):
             return await engine.send(Call(self), request, timeout=timeout)
         return await self.exchange(request, self.suspend(), deadline)
 
+    def _begin(self) -> None:
+        """Count a request. Raises as the clients' transports do once they are closed."""
+        if self._process.left:
+            raise ClientClosed
+        self.task.sent += 1
+
     async def changed(
         self, request: Request, *, until: Signal | None = None, deadline: float | None = None
     ) -> Response | None:
         """Exchange one blocking query for its reply; None when ``until`` or ``deadline`` came first."""
-        self.task.sent += 1
+        self._begin()
         timeout = read_timeout(request.hold_open)
         try:
             if (agents := self._process.agents) is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlencode
 
@@ -104,6 +105,9 @@ class Network:
         self.healed = False
         self._delays: dict[str, float] = {}
         self._failed: set[tuple[str, str, str]] = set()
+        self._number = 0
+        self.on_strike: Callable[[str], object] = _ignore
+        """The place of faults that are no fate of a request."""
         self.latest = plan.latest
         self._plan = plan
         self.rng = rng
@@ -143,6 +147,8 @@ class Network:
 
     def fate(self, who: str, shape: Shape) -> str:
         """Draw what becomes of a request."""
+        if self._plan.strike is not None:
+            return self._strike(*self._plan.strike)
         if self.healed or not self._plan.fates:
             return "served"
         if self._plan.once:
@@ -154,6 +160,16 @@ class Network:
             dice -= part
             if dice < 0:
                 return name
+        return "served"
+
+    def _strike(self, number: int, fault: str) -> str:
+        """Count a request, and do what is to be done at it."""
+        self._number += 1
+        if self.healed or self._number != number:
+            return "served"
+        if fault in COURSES:
+            return fault
+        self.scheduler.after(0.0, partial(self.on_strike, fault))
         return "served"
 
     def heal(self) -> None:
@@ -368,5 +384,5 @@ class Exchange:
         )
 
 
-def _ignore(reply: wire.Reply | None) -> None:
+def _ignore(what: object) -> None:
     """Take no notice."""

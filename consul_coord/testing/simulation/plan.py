@@ -137,6 +137,8 @@ class Plan:
     """Whether watches of absent keys answer early."""
     once: bool = False
     """Whether each thing asked for in a hot way fails once, at its first request, and nothing else does."""
+    strike: tuple[int, str] | None = None
+    """The number of the request that one fault is aimed at, and the fault: a fate, or one of the others."""
     several: bool = False
     """Whether some users of locks take all keys at once."""
     permits: bool = False
@@ -169,7 +171,8 @@ class Plan:
     @property
     def gentle(self) -> bool:
         """Whether so little goes wrong that who could be served must be, also while it does."""
-        return bool(self.office) or (self.once and self.lingering)
+        struck = self.strike is not None and self.strike[1] in _NOTICED_STRIKES
+        return bool(self.office) or struck or (self.once and self.lingering)
 
     @property
     def bounded(self) -> bool:
@@ -202,6 +205,7 @@ class Plan:
             f"aimed at: {', '.join(sorted(self.hot)) or 'nothing'} ({self.hot_probability:.0%})",
             f"and: {chaos or 'nothing else'}; stuck holders: {self.stuck:.0%}",
             *([f"the agent takes {self.connections} connections"] if self.connections else ()),
+            *([f"at request {self.strike[0]}: {self.strike[1]}"] if self.strike else ()),
         )
         return "\n".join(rows)
 
@@ -472,6 +476,47 @@ def draw_hiccups(seed: int) -> Plan:
     )
 
 
+def draw_strike(seed: int) -> Plan:
+    """Return a run with one recipe in which one thing goes wrong, at one request.
+
+    Of as many runs in a row as there are recipes, faults and requests, each meets another three of them.
+    """
+    rng = Dice(seed, "strike")
+    recipe, fault = RECIPES[seed % len(RECIPES)], STRIKES[seed % len(STRIKES)]
+    return replace(
+        _one_recipe(_mixed(seed, Dice(seed, "plan")), recipe),
+        calm=fault in _CALM_STRIKES,
+        strike=(1 + seed % STRUCK, fault),
+        processes=rng.choice((2, 2, 3)),
+        users=rng.choice((1, 2)),
+        fates={fault: 0.0} if fault in FATES else {},
+        hot=frozenset(),
+        chaos={},
+        chaos_seconds=rng.uniform(3.0, 6.0),
+        spec=SessionSpec(ttl=8.0, lock_delay=8.0),
+        timeout=10.0,
+        ttl_factor=1.0,
+        latest=8.0,
+        foreign=0,
+        spurious=False,
+        skew=0.0,
+    )
+
+
+def _one_recipe(plan: Plan, recipe: str) -> Plan:
+    return replace(
+        plan,
+        keys={"lock": _TWO_KEYS[:1], "several locks": _TWO_KEYS}.get(recipe, ()),
+        several=recipe == "several locks",
+        pools=(Pool("pool/a", 2),) if recipe in {"semaphore", "several slots"} else (),
+        permits=recipe == "several slots",
+        elections=("lead/a",) if recipe == "election" else (),
+        jobs=("job/a",) if recipe == "job" else (),
+        rwlocks=("jobs/rw",) if recipe == "read-write lock" else (),
+        sharing=Sharing("group/a", ("0", "1")) if recipe == "group" else None,
+    )
+
+
 def _several_recipes(seed: int, rng: Dice) -> Plan:
     """Return a plan with two kinds of recipes and few participants."""
     kinds = rng.sample(("locks", "semaphore", "election", "job", "read-write lock", "group"), 2)
@@ -580,6 +625,39 @@ PERMITS_SHARE = 0.25
 """The part of the runs with semaphores in which some take several slots at once."""
 SEVERAL_SHARE = 0.15
 """The part of the runs with locks in which some take several at once."""
+RECIPES = (
+    "lock",
+    "several locks",
+    "semaphore",
+    "several slots",
+    "election",
+    "read-write lock",
+    "group",
+    "job",
+)
+STRIKES = (
+    "request lost",
+    "reply lost",
+    "reply cut off",
+    "late and cut off",
+    "slow",
+    "no leader",
+    "index back",
+    "old leader",
+    "pause",
+    "crash",
+    "close",
+    "destroy session",
+    "release key",
+)
+_CALM_STRIKES = frozenset({*STRIKES[:3], "slow", "no leader", "index back"})
+"""Those after which the others need no more requests, and no more time."""
+_NOTICED_STRIKES = frozenset(
+    {"reply cut off", "no leader", "index back", "old leader", "release key", "destroy session"}
+)
+"""Those that nobody is held up by, as he hears of them, or can go on."""
+STRUCK = 61
+"""How many requests of a run are struck; no two of these three numbers have a common divisor."""
 _TWO_KEYS = ("jobs/a", "jobs/b")
 STUCK = 0.4
 STUCK_SHARE = 0.2

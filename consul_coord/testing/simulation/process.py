@@ -75,7 +75,7 @@ class Process:
         self.crashed = False
         self.closed = False
         self.left = False
-        """Whether its client was closed, and has nothing to do any more."""
+        """Whether its client was closed, with its connections: what it sends yet is refused."""
         self.awake_since = 0.0
         """True time since which it has not stood still."""
         self.cancelled: dict[str, float] = {}
@@ -138,9 +138,9 @@ class Process:
         return 0 if self.engine is None else len(self.engine.pool.open.all())
 
     @property
-    def tasks(self) -> int:
-        """How many are running or waiting."""
-        return len(self._tasks)
+    def tasks(self) -> list[str]:
+        """The names of those that are running or waiting."""
+        return [task.name for task in self._tasks]
 
     # -- events
 
@@ -253,6 +253,7 @@ class Process:
     async def close_late(self, io: SimIO, *, timeout: float = 5.0) -> None:
         """Do what closing does once the background has ended."""
         await coordinator.close_late(io, self.core, deadline=io.now() + timeout)
+        self.left = True
         if self.engine is not None:
             self.engine.close()
 
@@ -268,7 +269,6 @@ class Process:
                 if task is not io.task:
                     task.cancel()
             await io.sleep(STOPPING)
-        self.left = True
 
     def end(self) -> None:
         """Let all be gone that is left, the run being over."""

@@ -7,7 +7,7 @@ Rules
   pause for longer, and after one that was never answered it may not hear for as long as a query lasts.
 - A call that has a time limit, or was cancelled, ends a moment later at most.
 - ``on_change`` reports soon who leads, under the same conditions.
-- A client that has closed sends nothing and runs nothing.
+- A client that has closed runs nothing.
 - A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds,
   and less than ``MOST_ALIKE`` that are alike.
 - A call leaves nothing behind. A client at rest, whose users hold nothing and wait for nothing, has no
@@ -57,7 +57,7 @@ MOST_SENT = 300
 MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
 CALMLY_SENT = 120
-CALMLY_ALIKE = 25
+CALMLY_ALIKE = 35
 """The same, where nothing goes wrong but what operators do."""
 ENDED_WITHIN = 0.15
 """Seconds after its limit, or its cancellation, by which a call has ended."""
@@ -121,17 +121,13 @@ class Sighting:
     """The value that the leader advertises."""
 
 
-_LEADER = "/v1/status/leader"
-"""A call that is overtaken by closing may end by asking for it, which only the simulator lets through."""
-
-
 class Promises:
     """The judge of time and traffic."""
 
     def __init__(self, judge: Judge, plan: Plan) -> None:
         self._judge = judge
         self._ttl = plan.spec.ttl or 0.0
-        own = len(plan.keys) + plan.several + len(plan.elections)
+        own = len(plan.keys) + plan.several + len(plan.elections) + len(plan.jobs)
         self._most_sessions = math.inf if plan.pools or plan.rwlocks or plan.sharing else 1 + own
         self._confirmed: dict[tuple[str, str], float] = {}
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
@@ -150,8 +146,6 @@ class Promises:
 
     def sent(self, process: Process, shape: Shape) -> None:
         """Judge that a process sends something."""
-        if process.left and shape.about != _LEADER:
-            self._judge.convict("nothing left", f"{process.name} has closed, and sends {shape}")
         self._asked[process.name] += shape.name not in _KEEPING
         for alike, most in self._most_sent(str(shape)):
             self._count(process, alike, most, shape)
@@ -260,7 +254,8 @@ class Promises:
                 continue
             contact = self.contact(process.name)
             began = max(sighting.right_at, contact.troubled_until, process.awake_since)
-            within = NOTICED_CALMLY if judge.calm else SEEN_WITHIN + NOTICED_WITHIN + contact.patience()
+            calm = judge.calm and not contact.failures
+            within = NOTICED_CALMLY if calm else SEEN_WITHIN + NOTICED_WITHIN + contact.patience()
             if process.able and judge.now > began + within * judge.stretch:
                 seconds = judge.now - sighting.right_at
                 text = f"{process.name}'s report of {sighting.key}'s leader is wrong for {seconds:.2f} s"
@@ -298,14 +293,14 @@ class Promises:
         core = process.core
         places = 0 if core.reaper.pending else len(core.tickets)  # clean-up has places, too
         sessions, waits = len(list(core.sessions)), ", ".join(map(str, process.link.parked))
-        more = self.asked(process) - asked
+        tasks, more = len(process.tasks), self.asked(process) - asked
         findings = (
             (waits, f"still asks {waits}"),
             (
                 more > 0 and self._is_quiet and not core.reaper.pending,
                 f"has sent {more:.0f} requests in the last seconds",
             ),
-            (process.tasks > sessions + BACKGROUND, f"has {process.tasks} tasks for {sessions} sessions"),
+            (tasks > sessions + BACKGROUND, f"has {tasks} tasks for {sessions} sessions"),
             (sessions > self._most_sessions, f"has {sessions} sessions"),
             (places, f"has {places} places in queues of its own threads"),
             (core.calls, f"counts {len(core.calls)} calls"),
@@ -314,6 +309,12 @@ class Promises:
         for broken, how in findings:
             if broken:
                 self._judge.convict("rest", f"{process.name} has nothing to do, and {how}")
+
+    def is_gone(self, process: Process) -> None:
+        """Judge a process whose client has closed some time ago."""
+        if process.tasks and process.able:
+            tasks = ", ".join(process.tasks)
+            self._judge.convict("nothing left", f"{process.name} has closed, and runs {tasks}")
 
     def look(self) -> None:
         """Judge the calls that go on, and what candidates know."""

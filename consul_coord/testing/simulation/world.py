@@ -96,6 +96,7 @@ class World:
         self._nothing_comes_after = 0.0
         self._chaos = Chaos(self, self._dice("chaos"))
         self._names = 0
+        self.network.on_strike = self._chaos.strike
 
     def _dice(self, what: str) -> Dice:
         return Dice(self.plan.seed, what)
@@ -329,7 +330,7 @@ class World:
         self.judge.quiet_at = self.scheduler.now
         now = self.scheduler.now
         for user in self._users:
-            if not user.process.crashed:
+            if not (user.process.crashed or user.process.core.closing.is_set()):
                 self.start(user.process, user.calm_rounds, "calm user")
         # A crashed holder's lock-delay may still be in force.
         delay = max((pool.lock_delay for pool in self.plan.pools), default=0.0)
@@ -380,8 +381,6 @@ class World:
         for process in self._alive():
             self.start(process, process.close_late, "close")
         self.advance(self.scheduler.now + 5.0, unless=lambda: not self._running)
-        for process in self._alive():
-            process.left = True
         self.advance(self.scheduler.now + 1.0)
         for process in self._alive():
             if process.core.reaper.pending or process.connections:
