@@ -427,6 +427,12 @@ def test_a_client_that_runs_something_long_after_it_has_closed_breaks_a_rule() -
     assert "what stays" in violation.how
 
 
+@pytest.mark.parametrize("seed", [31431, 31514])
+def test_a_release_of_a_slot_that_was_not_permitted_is_no_loss(seed: int) -> None:
+    # It said that the hold had been lost before, as another had released it.
+    Simulation(seed=seed).run()
+
+
 @pytest.mark.parametrize(
     "seed",
     [

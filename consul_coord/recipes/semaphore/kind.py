@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 MOST_SKIPPED = 16
 """Chances that are left out at the most, after failures in a row."""
 _RELEASED = Ending(ReleaseOutcome.RELEASED)
+_LOST_BY = {"missing": LossReason.KEY_DELETED, "not_holder": LossReason.RELEASED_BY_OTHER}
+"""How a contender was lost that is not the session's any more; a missing permission shows nothing."""
 
 
 class AdaptiveBackoff:
@@ -252,7 +254,7 @@ class PermitKind(KeyOfSession):
             await renew(io, self._client.sessions, self._sessions[at].kept, deadline=deadline)
         except SessionNotFound:
             return LossReason.SESSION_GONE
-        return LossReason.KEY_DELETED if refused[at] == "missing" else LossReason.RELEASED_BY_OTHER
+        return _LOST_BY.get(refused[at])
 
     async def _destroy(self, io: IO, hold: Grant, deadline: float) -> None:
         await delete_once(io, hold.key, *(pair.key for pair in self._further), deadline=deadline)
