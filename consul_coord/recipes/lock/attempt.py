@@ -511,6 +511,7 @@ class LockAttempt(Attempt):
     def _sweep_unanswered(self) -> None:
         for session in sorted(self.unanswered):
             self.keys.sweep_later(session)
+        self.unanswered.clear()
 
 
 def _denied_at(error: TxnFailed, op_index: int) -> bool:

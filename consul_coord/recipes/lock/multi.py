@@ -87,6 +87,8 @@ class MultiLockAttempt(LockAttempt):
 
     def _give_up_tickets(self) -> None:
         if self.asked:
+            # Not when the call ends: it may wait for whoever in this client waits for what it has locked.
+            self._sweep_unanswered()
             self.keys.give_back(self.session)
         else:
             self.keys.leave()
