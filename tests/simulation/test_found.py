@@ -30,7 +30,7 @@ from consul_coord.server.acl import Rule
 from consul_coord.testing import Simulation
 from consul_coord.testing.simulation import draw
 from consul_coord.testing.simulation.driver import SimCalls
-from consul_coord.testing.simulation.plan import draw_with_limit
+from consul_coord.testing.simulation.plan import draw_calm, draw_with_limit
 from consul_coord.testing.simulation.world import World
 from tests.simulation.mutations import Mutation
 
@@ -425,6 +425,25 @@ def test_a_client_that_runs_something_long_after_it_has_closed_breaks_a_rule() -
     assert violation is not None
     assert violation.rule == "nothing left"
     assert "what stays" in violation.how
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(31080, id="the judge forgot an outage that had begun before a process did"),
+        pytest.param(
+            31239, id="nobody looked after an unanswered take of several keys that waited for its own client"
+        ),
+        pytest.param(31433, id="the judge counted the requests of foreign clients"),
+    ],
+)
+def test_other_runs(seed: int) -> None:
+    Simulation(seed=seed).run()
+
+
+def test_leaders_that_follow_each_other_quickly_are_seen_in_time() -> None:
+    # The judge allowed half a second.
+    Simulation(seed=142, plan=draw_calm(142)).run()
 
 
 @pytest.mark.parametrize("seed", [31431, 31514])

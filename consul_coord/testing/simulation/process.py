@@ -85,6 +85,8 @@ class Process:
         self.slept = 0.0
         """Seconds, in all, for which its timers stood still as well."""
         self.fair = rng.chance(0.4)
+        self.foreign = False
+        """Whether its users are no clients of this package."""
         self.lingering = plan.lingering
         self.stuck = plan.stuck
         """Of so many of its holds the end is given in advance."""

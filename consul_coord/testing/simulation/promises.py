@@ -42,6 +42,8 @@ NOTICED_WITHIN = 1.5
 """Seconds within which a loss is noticed by who can ask, when nothing has gone wrong lately."""
 NOTICED_CALMLY = 0.5
 """The same where nothing goes wrong but what operators do."""
+SEEN_CALMLY = 1.0
+"""Likewise, within which a candidate learns who leads, though leaders follow each other quickly."""
 SEEN_WITHIN = 2.0
 """Seconds more within which a candidate learns who leads."""
 PAUSE = 0.3
@@ -132,6 +134,7 @@ class Promises:
         self._confirmed: dict[tuple[str, str], float] = {}
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
         self._contacts: dict[str, Contact] = {}
+        self._all_troubled_until = 0.0
         self._sent: dict[tuple[str, str], deque[float]] = {}
         """The times of each process's latest requests, of all and of those alike."""
         self._asked: Counter[str] = Counter()
@@ -147,7 +150,7 @@ class Promises:
     def sent(self, process: Process, shape: Shape) -> None:
         """Judge that a process sends something."""
         self._asked[process.name] += shape.name not in _KEEPING
-        for alike, most in self._most_sent(str(shape)):
+        for alike, most in () if process.foreign else self._most_sent(str(shape)):
             self._count(process, alike, most, shape)
         if self._judge.room is not None:
             self._judge.room.sent(process, shape)
@@ -184,7 +187,7 @@ class Promises:
 
     def contact(self, who: str) -> Contact:
         """Return what went wrong for a process."""
-        return self._contacts.setdefault(who, Contact())
+        return self._contacts.setdefault(who, Contact(self._all_troubled_until))
 
     def troubled(self, who: str) -> float:
         """Return the time until which a process may have been held up by what went wrong."""
@@ -198,6 +201,8 @@ class Promises:
 
     def trouble(self, who: str | None, *, lasts: float) -> None:
         """Take note of trouble of one process or, without a name, of all, which goes on for some seconds."""
+        if who is None:
+            self._all_troubled_until = max(self._all_troubled_until, self._judge.now + lasts)
         for name in [who] if who is not None else self._judge.names():
             self.contact(name).fail(self._judge.now, lasts=lasts)
 
@@ -255,7 +260,7 @@ class Promises:
             contact = self.contact(process.name)
             began = max(sighting.right_at, contact.troubled_until, process.awake_since)
             calm = judge.calm and not contact.failures
-            within = NOTICED_CALMLY if calm else SEEN_WITHIN + NOTICED_WITHIN + contact.patience()
+            within = SEEN_CALMLY if calm else SEEN_WITHIN + NOTICED_WITHIN + contact.patience()
             if process.able and judge.now > began + within * judge.stretch:
                 seconds = judge.now - sighting.right_at
                 text = f"{process.name}'s report of {sighting.key}'s leader is wrong for {seconds:.2f} s"

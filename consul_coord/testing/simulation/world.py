@@ -202,6 +202,7 @@ class World:
             for _ in range(self.plan.foreign if names else 0):
                 process = self.new_process("go")
                 process.fair = False  # it knows of no queue
+                process.foreign = True
                 self.start(process, kind(process, names, healed=self._is_healed).run, "foreign")
         self._chaos.begin()
         phases = (
