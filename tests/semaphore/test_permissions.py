@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import Client, PermissionDenied, Semaphore, SessionSpec
+from consul_coord import Client, PermissionDenied, ReleaseOutcome, Semaphore, SessionSpec
 from consul_coord.server import Rule
 from tests.support import guarded
 from tests.support.guarded import SESSIONS
@@ -81,6 +81,15 @@ def test_the_two_rules_suffice(consul: Guarded) -> None:
     assert consul.root.under(PREFIX) == [RECORD]
     assert eventually(lambda: consul.root.sessions("slots") == [])
     consul.root.delete(RECORD)
+
+
+@pytest.mark.parametrize("left", ["no keys", "keys to be read only"])
+def test_a_permit_whose_keys_may_not_be_written_any_more_is_given_back(consul: Guarded, left: str) -> None:
+    with client_with(consul, (SESSIONS, WRITE)) as client:
+        permit = Semaphore(client, f"{PREFIX}/{len(left)}", 2).acquire(timeout=5)
+        client.token = consul.tokens[LACKING[left][0]]
+        assert permit.release() is ReleaseOutcome.RELEASED
+        assert consul.root.under(permit.key) == []
 
 
 def test_who_may_only_read_sees_the_holders(consul: Guarded) -> None:

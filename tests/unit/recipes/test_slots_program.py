@@ -699,6 +699,14 @@ class TestLeaving:
         assert bench.release(hold) is ReleaseOutcome.ALREADY_LOST
         assert hold.loss(bench.io.now()) is loss
 
+    def test_without_permission_for_the_keys_the_session_is_destroyed(self, bench: Bench) -> None:
+        hold = bench.held()
+        denied = txn_failed((0, "Permission denied"), (1, "Permission denied"), (2, "Permission denied"))
+        bench.io.expect("PUT", "/v1/txn", denied, denied)
+        bench.io.expect("DELETE", f"/v1/kv/{P}/{US}", refusal(403, "Permission denied"))
+        bench.io.expect("PUT", "/v1/session/destroy", ok(True))
+        assert bench.release(hold) is ReleaseOutcome.RELEASED
+
     def test_without_an_answer_the_session_is_destroyed_until_that_is_answered(self, bench: Bench) -> None:
         hold = bench.held()
         bench.io.expect("PUT", "/v1/txn", lost())
