@@ -68,6 +68,10 @@ class KeyRules(Rules):
         """Since when nobody has held it, and until when: the last two times."""
         self._heir: tuple[int, str] = (0, "")
         """The heir's note: its index, and whom it names."""
+        self._stray: set[str] = set()
+        """The sessions whose contender was made while they held the key: a late copy of a request."""
+        self._latest_join = 0
+        """The index of the last contender that was made."""
         self._named_since = self._first_since = 0.0
         """Since when that is so, and since when the first of the queue has been first."""
 
@@ -89,6 +93,7 @@ class KeyRules(Rules):
             for entry in self.cluster.under(self._directory)
             if entry.key == self._directory + entry.session
         ]
+        self._latest_join = max(self._latest_join, *(index for index, _ in live), 0)
         return tuple(session for _, session in sorted(live))
 
     def after(self, who: str, shape: Shape, before: Before) -> None:
@@ -108,7 +113,7 @@ class KeyRules(Rules):
         if holder in before.live and before.live[0] != holder and (queues or not barges):
             if holder == before.heir:
                 self.judge.see("heir elected")
-            else:
+            elif not self._stray.issuperset(before.live[: before.live.index(holder)]):
                 queue = ", ".join(map(short, before.live))
                 self.judge.convict(
                     "order", f"{who} got {self.name} by {short(holder)}, out of the order {queue}"
@@ -193,6 +198,8 @@ class KeyRules(Rules):
         before, self._queue = self._queue, self._live()
         if before[:1] != self._queue[:1]:
             self._first_since = now
+        self._stray &= set(self._queue)
+        self._stray |= {self.cluster.holder(self.name)} & (set(self._queue) - set(before))
         if before != self._queue:
             self.note_dead(before, in_lock_delay=self.cluster.in_lock_delay(self.name))
 
@@ -213,9 +220,9 @@ class KeyRules(Rules):
         """Judge what is left at the end."""
         if holder := self.cluster.holder(self.name):
             self.judge.convict("nothing left", f"{self.name} is locked by {short(holder)} for nobody")
-        # What the dead have left there, and leaders have noted, the next one deletes, if its token may.
+        # What the dead have left there, and leaders have noted, the next one to queue deletes, if it may.
         spared = self.judge.any_without_queue(self.name)
         for entry in self.cluster.under(self._directory):
-            if spared and not entry.session:
+            if not entry.session and (spared or entry.modify_index > self._latest_join):
                 continue
             self.judge.convict("nothing left", f"{entry.key} of {short(entry.session)} queues for nobody")
