@@ -133,12 +133,11 @@ class Holder:
             if not hold.ended:
                 self.judge.tell(one, "released")
         holds, what = self.process.core.holds, f"releases {hold.key}"
-        began = self.judge.now
-        outcome = await self.call(
-            io, lambda io: release(io, holds, hold), what=what, within=RELEASED_WITHIN, most=2
-        )
+        began, before = self.judge.now, io.task.sent
+        outcome = await self.call(io, lambda io: release(io, holds, hold), what=what, within=RELEASED_WITHIN)
         if outcome is RELEASED:
             self.judge.released(claim)
+            self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=2)
         else:
             self.judge.answers.not_released(claim, outcome, since=began)
         self.judge.write(claim)

@@ -58,7 +58,7 @@ MOST_SENT = 300
 """Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
 MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
-CALMLY_SENT = 120
+CALMLY_SENT = 160
 CALMLY_ALIKE = 35
 """The same, where nothing goes wrong but what operators do."""
 ENDED_WITHIN = 0.15
