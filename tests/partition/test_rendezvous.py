@@ -52,6 +52,24 @@ def test_the_owners_are_those_of_every_release() -> None:
     assert "".join(owners.values()) == "acccccbc"
 
 
+def test_the_owners_with_a_bound_are_those_of_every_release() -> None:
+    """The same, where members have different weights and the bound moves some."""
+    partitions = list("0123456789abcdef")
+    owners = Rendezvous(partitions, bound=1.0).owners({"a": 1.0, "b": 2.0, "c": 5.0})
+    assert "".join(owners[each] for each in partitions) == "acccccbccacbbbcc"
+
+
+@pytest.mark.parametrize("bound", [1.0, 1.25, 2.0])
+def test_with_a_bound_nobody_owns_more_than_its_share_allows(bound: float) -> None:
+    weights = {"a": 0.5, "b": 2.0, "c": 5.0}
+    loads = Counter(Rendezvous(PARTITIONS, bound=bound).owners(weights).values())
+    assert sum(loads.values()) == len(PARTITIONS)
+    for member, weight in weights.items():
+        assert loads[member] <= math.ceil(bound * len(PARTITIONS) * weight / 7.5)
+    if bound == 1.0:
+        assert loads["b"] == pytest.approx(len(PARTITIONS) * 2.0 / 7.5, abs=2)
+
+
 def test_a_share_follows_the_weight() -> None:
     weights = {"small": 1.0, "large": 3.0, "draining": 0.0}
     loads = Counter(Rendezvous(PARTITIONS).owners(weights).values())

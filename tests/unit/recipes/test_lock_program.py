@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from consul_coord.errors import AcquireTimeout
@@ -18,35 +20,91 @@ from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, tx
 TXN = "/v1/txn"
 
 
-def tried_once(*, fair: bool, crowded: bool) -> tuple[FakeIO, str]:
-    """Try for a key that is free while somebody queues for it; returns what came of it."""
+@dataclass(frozen=True)
+class Try:
+    """One try: what the lock is asked to be, what this client knows, and what the server shows."""
+
+    fair: bool = False
+    polite: bool = False
+    crowded: bool = False
+    known: bool = False
+    """Whether this client had the key before."""
+    no_queue: bool = False
+    """Whether the token may not queue."""
+    holder: str | None = None
+    unlocked: bool = False
+    """Whether the key is there, and nobody holds it."""
+    waits: bool = True
+    """Whether somebody else queues."""
+
+    @property
+    def has_to_queue(self) -> bool:
+        return self.fair or self.polite or self.crowded
+
+
+def tried_once(row: Try) -> tuple[FakeIO, str]:
+    """Try for a key once; returns what came of it."""
     io = FakeIO()
     core = ClientState(io, spec=SessionSpec(), timeout=10.0)
-    plan = LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS, fair=fair)
-    core.queue_memory.saw_waiters("k", waiting=crowded)
+    plan = LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS, fair=row.fair, polite=row.polite)
+    core.queue_memory.saw_waiters("k", waiting=row.crowded)
+    if row.known:
+        core.holds.fences.remember("k", 3)
+    if row.no_queue:
+        core.queue_memory.may_not_queue("k", io.now())
     io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
-    waiter = entry(queue.directory("k") + OTHER, session=OTHER)
-    if fair or crowded:
-        io.expect("PUT", TXN, txn_failed((0, 'key "k" doesn\'t exist')))
-        io.expect("PUT", TXN, txn_done(waiter))
-    else:
-        io.expect("GET", "/v1/kv/k", pairs())
-        io.expect("PUT", TXN, txn_done(entry("k"), waiter))
+    waiters = [entry(queue.directory("k") + OTHER, session=OTHER)] if row.waits else []
+    there = [entry("k", session=row.holder)] if row.holder or row.unlocked else []
+    refused = row.holder is not None or (row.has_to_queue and row.waits)
+    if row.no_queue:
+        io.expect("PUT", TXN, txn_done(entry("k")))
+    elif row.has_to_queue:
+        if not there:
+            io.expect("PUT", TXN, txn_failed((0, 'key "k" doesn\'t exist')))
+        io.expect("PUT", TXN, txn_done(*there, *waiters))
+    elif not row.known:
+        io.expect("GET", "/v1/kv/k", pairs(*there))
+    if not row.no_queue and not refused:
+        io.expect("PUT", TXN, txn_done(entry("k"), *waiters))
     try:
         handle = io.run(recipe.acquire(io, core, LockObject(plan), timeout=0))
     except AcquireTimeout as error:
-        return io, error.blocker.kind
-    return io, "held" if handle.grant.is_held(io.now()) else "lost"
+        return io, f"{error.blocker.kind} by {error.blocker.session}"
+    return io, "taken" if handle.grant.is_held(io.now()) else "lost"
 
 
-@pytest.mark.parametrize(
-    ("fair", "crowded", "found"),
-    [(False, False, "held"), (True, False, "queued"), (False, True, "queued"), (True, True, "queued")],
-)
-def test_one_try_passes_waiters_only_if_it_may(*, fair: bool, crowded: bool, found: str) -> None:
-    io, came_of_it = tried_once(fair=fair, crowded=crowded)
-    assert came_of_it == found
-    assert io.steps == type(io.steps)()
+QUEUED, HELD = f"queued by {OTHER}", f"held by {OTHER}"
+TRIES: dict[str, tuple[Try, str]] = {
+    "any": (Try(), "taken"),
+    "fair": (Try(fair=True), QUEUED),
+    "polite": (Try(polite=True), QUEUED),
+    "crowded": (Try(crowded=True), QUEUED),
+    "fair and crowded": (Try(fair=True, crowded=True), QUEUED),
+    "fair, nobody waits": (Try(fair=True, waits=False), "taken"),
+    "polite, nobody waits": (Try(polite=True, waits=False), "taken"),
+    "crowded, nobody waits any more": (Try(crowded=True, waits=False), "taken"),
+    "unlocked": (Try(unlocked=True), "taken"),
+    "unlocked and fair": (Try(unlocked=True, fair=True), QUEUED),
+    "unlocked and fair, nobody waits": (Try(unlocked=True, fair=True, waits=False), "taken"),
+    "known": (Try(known=True), "taken"),
+    "known and fair": (Try(known=True, fair=True), QUEUED),
+    "known and polite": (Try(known=True, polite=True), QUEUED),
+    "known and crowded": (Try(known=True, crowded=True), QUEUED),
+    "held": (Try(holder=OTHER), HELD),
+    "held and fair": (Try(holder=OTHER, fair=True), HELD),
+    "held and polite, nobody waits": (Try(holder=OTHER, polite=True, waits=False), HELD),
+    "no queue": (Try(no_queue=True), "taken"),
+    "no queue though fair": (Try(no_queue=True, fair=True), "taken"),
+    "no queue though crowded": (Try(no_queue=True, crowded=True, known=True), "taken"),
+}
+
+
+@pytest.mark.parametrize("name", TRIES)
+def test_one_try_passes_waiters_only_if_it_may(name: str) -> None:
+    row, expected = TRIES[name]
+    io, came_of_it = tried_once(row)
+    assert came_of_it == expected
+    assert not io.steps, "a request was not made"
 
 
 TIMEOUT = 5.0
