@@ -109,7 +109,7 @@ class MultiLockAttempt(LockAttempt):
         unknown = [key for key in self.plan.keys if key not in self.client.holds.fences]
         if not unknown:
             return True
-        found = await read_together(self.io, unknown, timeout=self.limit - self.io.now())
+        found = await read_together(self.io, unknown, deadline=self.limit)
         for pair in found.values():
             if self._holder(pair) is not None:
                 self._held_by(pair)

@@ -250,11 +250,13 @@ class PermitKind(KeyOfSession):
         at = min(refused, default=len(self._sessions))
         if at >= len(self._sessions):
             return self._record_loss(None) if refused.get(len(self._sessions)) == "missing" else None
-        try:
-            await renew(io, self._client.sessions, self._sessions[at].kept, deadline=deadline)
-        except SessionNotFound:
-            return LossReason.SESSION_GONE
-        return _LOST_BY.get(refused[at])
+        loss = _LOST_BY.get(refused[at])
+        if loss is not None:
+            try:
+                await renew(io, self._client.sessions, self._sessions[at].kept, deadline=deadline)
+            except SessionNotFound:
+                return LossReason.SESSION_GONE
+        return loss
 
     async def _destroy(self, io: IO, hold: Grant, deadline: float) -> None:
         await delete_once(io, hold.key, *(pair.key for pair in self._further), deadline=deadline)

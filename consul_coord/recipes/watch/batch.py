@@ -20,19 +20,17 @@ BATCH = 60
 
 
 async def read_together(
-    io: IO, keys: Sequence[str], *, timeout: float, options: ReadOptions | None = None
+    io: IO, keys: Sequence[str], *, deadline: float, options: ReadOptions | None = None
 ) -> dict[str, KVPair]:
     """Return those of up to ``BATCH`` keys that exist, as of one moment. Raises what a transaction raises."""
     ops = [TxnOp.get(key) for key in keys]
     try:
-        result = await perform(
-            io, kv.txn(*ops, options=options), deadline=io.now() + timeout, attempt=timeout
-        )
+        result = await perform(io, kv.txn(*ops, options=options), deadline=deadline)
     except TxnFailed as error:
         # A missing key fails the whole reading, and all missing ones are named: read the others.
         missing = {failure.op_index for failure in error.failures if failure.kind == "missing"}
         if not missing:
             raise
         rest = [key for number, key in enumerate(keys) if number not in missing]
-        return await read_together(io, rest, timeout=timeout, options=options) if rest else {}
+        return await read_together(io, rest, deadline=deadline, options=options) if rest else {}
     return {pair.key: pair for pairs in result for pair in pairs}

@@ -459,7 +459,7 @@ class Watches:
                     wait.end(None)
 
     async def _look(self, io: IO, keys: Sequence[str], ones: Sequence[_KeyWait | Watched]) -> None:
-        found = await read_together(io, keys, timeout=self._timeout)
+        found = await read_together(io, keys, deadline=io.now() + self._timeout)
         for one in ones:
             pair = found.get(one.key)
             if isinstance(one, _KeyWait):

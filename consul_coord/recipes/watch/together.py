@@ -296,7 +296,7 @@ class Together:
                 continue
             await self._rest(io)
             keys = list(dict.fromkeys(each.key for each in part))
-            found = await read_together(io, keys, timeout=self._timeout, options=CONSISTENT)
+            found = await read_together(io, keys, deadline=io.now() + self._timeout, options=CONSISTENT)
             for each in part:
                 pair = found.get(each.key)
                 index = 0 if pair is None else pair.modify_index

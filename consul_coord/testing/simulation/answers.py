@@ -120,7 +120,9 @@ class Answers:
         ends: list[float] = []
         for one in claims:
             sent_at = judge.promises.confirmed(process, one.session)
-            if sent_at is not None:
+            if not judge.cluster.lives(one.session):
+                ends.append(-math.inf)  # what its lease was is not known any more
+            elif sent_at is not None:
                 ends.append(sent_at + (1 - DRIFT) * judge.promises.horizon(one))
         if ends and process.clock.now() < min(ends) - EARLY:
             left = min(ends) - process.clock.now()
