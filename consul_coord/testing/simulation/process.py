@@ -234,9 +234,9 @@ class Process:
     ) -> T:
         """Run a program in the calling task, as a client does; ``closing`` allows it on a closed one."""
         interrupt = interrupt or Interrupt()
-        if not closing:
-            self.core.calls.enter(interrupt)
         try:
+            if not closing:
+                self.core.calls.enter(interrupt)
             return await program(SimIO(self, task, interrupt))
         finally:
             self.core.calls.pop(interrupt, None)

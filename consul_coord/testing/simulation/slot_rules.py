@@ -247,7 +247,10 @@ class SlotRules(Rules):
 
         The record may not name it any more: the guard of a slot does not cover that, as is documented.
         """
-        return session in self.standing().live and self.was_given(session, fence)
+        contender = self.standing().live.get(session)
+        # A late copy of the join may have made another one since.
+        is_it = contender is not None and contender.create_index <= fence
+        return is_it and self.was_given(session, fence)
 
     def stands(self, claim: Claim) -> bool:
         """Return whether the contender is there and the record, if it can be read, names it."""
