@@ -68,6 +68,8 @@ class KeyRules(Rules):
         """Since when nobody has held it, and until when: the last two times."""
         self._heir: tuple[int, str] = (0, "")
         """The heir's note: its index, and whom it names."""
+        self._made_at = math.inf
+        """When the key was made; infinite while it is not there."""
         self._stray: set[str] = set()
         """The sessions whose contender was made while they held the key: a late copy of a request."""
         self._latest_join = 0
@@ -148,7 +150,7 @@ class KeyRules(Rules):
             for since, until in self._vacant
         )
         # A key that is not there tells nobody that it was held meanwhile.
-        if not in_time and self.cluster.entry(self.name) is not None and session not in self._queue:
+        if not in_time and now > self._made_at + _SINCE_ITS_LOOK and session not in self._queue:
             since, until = self._vacant[-1]
             vacant = min(until, now) - since
             text = f"{who} is of low priority, and queues for {self.name}, vacant for {vacant:.3f} s"
@@ -186,6 +188,10 @@ class KeyRules(Rules):
     def check_queue(self) -> None:
         """See who queues, after something was written."""
         now, held = self.judge.now, bool(self.cluster.holder(self.name))
+        if self.cluster.entry(self.name) is None:
+            self._made_at = math.inf
+        elif math.isinf(self._made_at):
+            self._made_at = now
         since, until = self._vacant[-1]
         if held and math.isinf(until):
             self._vacant[-1] = (since, now)
