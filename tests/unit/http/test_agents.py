@@ -63,6 +63,8 @@ class Behaviour:
     """Of the servers, at those addresses; None where the token may not read them."""
     knows_session: bool = False
     fails: type[TransportError] | None = None
+    doubt: bool = True
+    """Whether what fails may have been applied."""
     silent: bool = False
     takes: float = 0.001
     answer: Response = field(default_factory=lambda: reply([]))
@@ -121,7 +123,9 @@ class World:
             raise RequestTimeout("silent", method=request.method, path=request.path, outcome_unknown=True)
         self.time += behaviour.takes
         if behaviour.fails is not None:
-            raise behaviour.fails("it fails", method=request.method, path=request.path, outcome_unknown=True)
+            raise behaviour.fails(
+                "it fails", method=request.method, path=request.path, outcome_unknown=behaviour.doubt
+            )
         return behaviour.reply_to(request.path)
 
     async def find(self, agents: Agents, *, timeout: float) -> None:
@@ -589,6 +593,64 @@ def test_one_agent_can_be_verified(world: World, behaviour: Behaviour, told: str
     assert found.startswith(told) if not told else told in found
     assert world.paths(B), "what was known before does not count"
     assert LEADER not in found
+
+
+ELSEWHERE = Behaviour(("10.9.0.1:8300",), None)
+"""An agent of another cluster."""
+
+
+def test_one_that_was_left_is_checked_again_however_lately_it_was(world: World) -> None:
+    """While it was away another cluster may have got its address."""
+    world.agents[A].fails = ConnectFailed
+    world.send()
+    assert world.current == B
+    world.paths(A)
+    world.agents[A] = ELSEWHERE
+    world.agents[B].fails = world.agents[C].fails = ConnectFailed
+    with pytest.raises(ConnectFailed, match="another cluster"):
+        world.send()
+    assert world.paths(A) == CHECK
+
+
+def test_one_that_was_left_and_refused_since_is_looked_at_again(world: World) -> None:
+    world.agents[B].fails = ConnectFailed
+    world.run(world.rules.look_after(world))
+    world.time += REST
+    world.agents[B] = ELSEWHERE
+    assert "another cluster" in str(moved(world))
+    world.agents[A] = Behaviour()
+    world.time += REFUSED_FOR
+    world.send()
+    world.agents[B] = Behaviour()
+    world.paths(B)
+    world.run(world.rules.look_after(world))
+    assert world.paths(B) == CHECK
+    assert world.agent(B).refused == ""
+
+
+def test_one_that_was_refused_just_now_can_be_verified(world: World) -> None:
+    world.agents[B] = ELSEWHERE
+    assert "another cluster" in world.run(world.rules.verify(world, world.agent(B)))
+    world.agents[B] = Behaviour()
+    assert world.run(world.rules.verify(world, world.agent(B))) == ""
+
+
+def test_a_move_is_told_with_the_agent_that_was_left_first(world: World) -> None:
+    world.agents[A].fails = ConnectFailed
+    world.send()
+    assert world.moves == [(A, B)]
+
+
+@pytest.mark.parametrize("doubtful", [None, A, B, C])
+def test_that_no_agent_serves_leaves_doubt_if_one_of_them_may_have_got_the_request(
+    world: World, doubtful: str | None
+) -> None:
+    world.run(world.rules.look_after(world))
+    for address, agent in world.agents.items():
+        agent.fails, agent.doubt = ConnectFailed, address == doubtful
+    with pytest.raises(ConnectFailed) as raised:
+        world.send()
+    assert raised.value.outcome_unknown is (doubtful is not None)
 
 
 def test_what_is_known_of_an_agent_outlasts_a_look_at_which_there_are(world: World) -> None:

@@ -91,11 +91,27 @@ def test_a_lost_race_computes_again_from_what_is_there_now(io: FakeIO) -> None:
     assert [index for _, index in written(io)] == [7, 8]
 
 
-def test_the_pauses_between_lost_races_grow_and_the_end_names_the_key(io: FakeIO) -> None:
-    io.randomness = 1.0
+def always_late(io: FakeIO) -> None:
+    """Let somebody else write first each time."""
     for index in range(100):
         reads(io, b"4", 7 + index)
         io.expect("PUT", "/v1/txn", STALE)
+
+
+@pytest.mark.parametrize("random", [0.25, 0.75])
+def test_the_pauses_between_lost_races_are_random_over_their_whole_length(io: FakeIO, random: float) -> None:
+    io.randomness = random
+    always_late(io)
+    with pytest.raises(RequestTimeout):
+        updated(io, timeout=3)
+    writes = [at for at, each in zip(io.sent_at, io.requests, strict=True) if each.method == "PUT"]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(writes)]
+    assert pauses[:3] == pytest.approx([0.02 * random, 0.04 * random, 0.08 * random])
+
+
+def test_the_pauses_between_lost_races_grow_and_the_end_names_the_key(io: FakeIO) -> None:
+    io.randomness = 1.0
+    always_late(io)
     with pytest.raises(
         RequestTimeout, match="'k' was not updated within 3 s: others wrote it first, 1"
     ) as told:

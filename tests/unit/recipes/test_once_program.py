@@ -6,14 +6,15 @@ import base64
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout
+from consul_coord.errors import AcquireTimeout, ConnectFailed
 from consul_coord.events import SlotAhead, Waiting
-from consul_coord.models import SessionSpec
+from consul_coord.models import LOCK_FLAGS, KVPair, SessionSpec
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.once import once
 from consul_coord.recipes.once.record import ONCE_FLAGS, Ask, Record, key_of
 from tests.support.fake_io import FakeIO
-from tests.support.replies import ok, unreachable
+from tests.support.replies import SESSION, entry, ok, pairs, txn_done, unreachable
 
 HOUR = 3600
 NOON = 1_800_014_400.0  # 2027-01-15, 12:00 in UTC
@@ -55,3 +56,48 @@ def test_a_caller_without_an_answer_is_told_how_long_it_waited() -> None:
     assert caught.value.waited == pytest.approx(io.time - 1000.0)
     assert caught.value.waited == pytest.approx(7.0, abs=0.5)
     assert len(io.seen(Waiting)) == 1
+
+
+def turn_of(io: FakeIO, core: ClientState) -> once.Turn:
+    """Return the right to run, as the lock's hold gives it."""
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    kept = io.run(core.sessions.shared.live(io, deadline=io.time + 10))
+    pair = KVPair("job", session=SESSION, modify_index=7, lock_index=1)
+    kind = LockKind(Keys(core, ["job"], LOCK_FLAGS, "me"))
+    handle = core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+    return once.Turn(handle, "2027-01-15T12:00:00Z", "host:1")
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_record_of_a_run_is_worth_the_whole_lease_and_that_of_a_failure_one_timeout(
+    *, failed: bool
+) -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0, lock_delay=60.0), timeout=10.0)
+    turn = turn_of(io, core)
+    job = once.OnceObject("job", value=None, session=None)
+    held = entry("job")
+    io.expect("PUT", "/v1/txn", *[unreachable()] * 60, txn_done(held, held, entry(job.record)))
+    began = io.time
+    ending = once.finish(io, core, job, turn, at=NOON, failed=failed)
+    if failed:
+        with pytest.raises(ConnectFailed):
+            io.run(ending)
+        assert io.time - began == pytest.approx(10.0, abs=1.0)
+    else:
+        assert io.run(ending) == Record(turn.slot, failed=False, by="host:1", at=NOON, fence=7)
+        assert io.time - began > 20.0
+
+
+def test_a_record_is_forgotten_only_as_it_was_read() -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+    job = once.OnceObject("job", value=None, session=None)
+    record = Record("2027-01-15T12:00:00Z", failed=False, by="host:1", at=NOON, fence=17)
+    found = entry(job.record, session=None, index=9, value=record.encode()) | {"Flags": ONCE_FLAGS}
+    io.expect("GET", f"/v1/kv/{job.record}", pairs(found))
+    io.expect("DELETE", f"/v1/kv/{job.record}", ok(value=False))
+    assert io.run(once.forget(io, core, job)) is False, "somebody else has written it meanwhile"
+    assert ("cas", "9") in io.requests[-1].params
+    io.expect("GET", f"/v1/kv/{job.record}", pairs())
+    assert io.run(once.forget(io, core, job)) is False

@@ -154,6 +154,15 @@ def test_a_task_that_fails_comes_again_later_and_later(bench: Bench) -> None:
     assert bench.reaper.pending == 0
 
 
+def test_a_task_that_went_well_in_between_begins_its_pauses_anew(bench: Bench) -> None:
+    failures = [unreachable()] * 6
+    task = Task([*failures, 100.0, *failures, None])
+    bench.reaper.add(task)
+    bench.run()
+    gaps = [later - earlier for earlier, later in zip(task.done_at, task.done_at[1:], strict=False)]
+    assert gaps[7:] == pytest.approx(gaps[:6])
+
+
 def test_a_task_that_fails_does_not_hold_up_the_others(bench: Bench) -> None:
     failing, other = Task([unreachable()] * 20 + [None]), Task([None])
     bench.reaper.add(failing)

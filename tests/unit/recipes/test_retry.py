@@ -20,7 +20,7 @@ from consul_coord.events import Retried
 from consul_coord.http.backoff import FIRST, MOST, delay
 from consul_coord.http.endpoints import kv, session
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import may_repeat, perform, wait_once
+from consul_coord.http.retry import Failures, may_repeat, perform, wait_once
 from consul_coord.models import ReadOptions, TxnOp
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
@@ -37,6 +37,7 @@ from tests.support.replies import (
 )
 
 if TYPE_CHECKING:
+    from consul_coord.errors import ConsulCoordError
     from consul_coord.http.messages import Call, Response
 
 TAKE = (TxnOp.check_index("c", 3), TxnOp.lock("k", SESSION), TxnOp.delete("c"))
@@ -236,3 +237,62 @@ def test_another_datacenter_than_the_clients_own_is_looked_up_whoever_has_answer
     performed(io, kv.get("k"))
     with pytest.raises(InvalidRequest):
         performed(io, kv.get("k", options=MARS))
+
+
+def test_the_answer_to_a_blocking_query_is_contact(io: FakeIO) -> None:
+    io.contact.failed(unreachable())
+    io.expect("GET", "/v1/kv/k", pairs(), takes=60.0)
+    query: Call[Any] = kv.watch("k", index=3, wait=30.0)
+    answer = io.run(wait_once(io, query))
+    assert answer is not None
+    assert (io.contact.heard_at, io.contact.is_missing) == (io.time, False)
+    assert io.counted("wakeups") == 1
+
+
+def test_a_blocking_query_that_is_ended_is_no_contact(io: FakeIO) -> None:
+    io.contact.failed(unreachable())
+    io.expect("GET", "/v1/kv/k", pairs(), takes=60.0)
+    query: Call[Any] = kv.watch("k", index=3, wait=30.0)
+    answer = io.run(wait_once(io, query, deadline=io.time + 30.0))
+    assert answer is None
+    assert io.contact.is_missing
+
+
+@pytest.mark.parametrize(
+    ("errors", "doubt"),
+    [
+        ((unreachable(), unreachable()), False),
+        ((lost(), unreachable()), True),
+        ((unreachable(), lost()), True),
+        ((lost(), unreachable(), unreachable()), True),
+    ],
+)
+def test_a_doubt_that_one_try_has_left_stays(
+    io: FakeIO, errors: tuple[ConsulCoordError, ...], *, doubt: bool
+) -> None:
+    failures = Failures(io, io.time + 60.0)
+    assert not failures.any
+    for error in errors:
+        io.run(failures.pause(error))
+    assert (failures.any, failures.doubt) == (True, doubt)
+
+
+def test_failures_and_moves_are_paced_each_by_its_own_number(io: FakeIO) -> None:
+    failures = Failures(io, io.time + 60.0)
+    began = [io.time]
+
+    def pause() -> Any:
+        began.append(io.time)
+        return pytest.approx(began[-1] - began[-2])
+
+    io.run(failures.moved())
+    assert pause() == 0.0, "the first time costs nothing"
+    io.run(failures.pause(unreachable()))
+    assert pause() == delay(1, 0.0)
+    io.run(failures.pause(unreachable()))
+    assert pause() == delay(2, 0.0)
+    io.run(failures.moved())
+    assert pause() == delay(2, 0.0)
+    with pytest.raises(PermissionDenied):
+        io.run(failures.pause(PermissionDenied("no", method="GET", path="/", status=403)))
+    assert pause() == 0.0, "a refusal is raised at once"

@@ -33,7 +33,7 @@ from consul_coord.events import (
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.models.session import effective_lock_delay
-from consul_coord.recipes.cleanup.tasks import StraySession
+from consul_coord.recipes.cleanup.tasks import Listing, StraySession
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session import keeping as sessions
@@ -208,6 +208,8 @@ def test_trouble_is_jeopardy_and_ridden_out(bench: Bench, trouble: Exception) ->
     assert len(jeopardy) == 3
     assert jeopardy[0].remaining == pytest.approx(0.95 * TTL - 6.0, abs=0.01)
     assert [each.repeated for each in jeopardy] == [False, True, True]
+    assert [each.silent for each in jeopardy] == pytest.approx([6.0, 6.0, 6.1], abs=0.11)
+    assert [(each.session, each.keys) for each in jeopardy] == [(SESSION, ("k",))] * 3
     assert [each.recovered for each in bench.io.seen(Renewed)] == [True]
     assert bench.kept.lease.in_contact
     assert len(bench.io.seen(Failed)) == (3 if isinstance(trouble, ZeroDivisionError) else 0)
@@ -322,6 +324,46 @@ def test_its_end_is_told_once_and_first_to_its_holds(bench: Bench) -> None:
     assert order == [True]
     assert len(bench.io.seen(Lost)) == 1
     assert bench.core.reaper.pending == 0
+
+
+def test_nobody_hears_of_one_loss_and_sees_another_hold_still_held(bench: Bench) -> None:
+    """All holds of a session are lost before any loss is announced."""
+    handle, other = bench.handle, bench.grant(bench.kept)
+    seen: list[bool] = []
+    for each in (handle.grant, other):
+        bench.core.holds.on_lost(
+            each, lambda _: seen.append(handle.grant.lost.is_set() and other.lost.is_set())
+        )
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+    assert seen == [True, True]
+
+
+def test_callbacks_of_a_loss_come_in_the_order_in_which_they_were_given(bench: Bench) -> None:
+    told: list[int] = []
+    for number in range(4):
+        bench.core.holds.on_lost(bench.hold, lambda _, number=number: told.append(number))  # type: ignore[misc]
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+    assert told == [0, 1, 2, 3]
+
+
+def test_nobody_waits_for_a_session_for_longer_than_a_request_may_take(bench: Bench) -> None:
+    """Whatever has become of the program that was to make it."""
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+    source = bench.core.sessions.shared
+    creations = [source]
+
+    def meanwhile(_: object) -> Exception:
+        with pytest.raises(RequestTimeout, match="no session in time"):
+            bench.io.run(source.live(bench.io, deadline=math.inf))
+        creations.clear()
+        return lost(CREATE)
+
+    bench.io.expect("PUT", CREATE, meanwhile)
+    began = bench.io.time
+    with pytest.raises(Exception, match="connection ended"):
+        bench.live(deadline=100.0)
+    assert not creations
+    assert bench.io.time == began + 10.0
 
 
 def test_the_next_need_gets_a_new_session(bench: Bench) -> None:
@@ -585,6 +627,22 @@ def test_what_is_not_found_within_a_minute_is_left_to_its_ttl(bench: Bench, list
     bench.io.run_spawned("reaper")
     assert [at - began for at in bench.io.sent_at[-4:]] == pytest.approx([1.0, 5.0, 15.0, 60.0])
     assert bench.core.reaper.pending == 0
+
+
+def test_a_list_that_was_asked_for_before_says_nothing_of_a_create_that_was_given_up_since(
+    bench: Bench,
+) -> None:
+    listing = Listing()
+    first, later = (
+        StraySession(name, has_ttl=True, listing=listing, given_up_at=bench.io.time + since)
+        for name, since in (("first", 0.0), ("later", 0.5))
+    )
+    bench.io.expect("GET", LIST, ok([]), takes=1.0)
+    assert bench.io.run(first.step(bench.io, deadline=2000.0))
+    bench.io.expect("GET", LIST, ok([session_json(OTHER, Name="later")]))
+    bench.io.expect("PUT", DESTROY + OTHER, ok(value=True))
+    assert bench.io.run(later.step(bench.io, deadline=2000.0)) is None
+    assert not bench.io.steps
 
 
 def test_all_that_is_looked_for_is_looked_for_in_one_list(bench: Bench) -> None:

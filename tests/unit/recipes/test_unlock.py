@@ -7,8 +7,8 @@ import json
 import pytest
 
 from consul_coord.errors import BrokenReply, ConnectFailed, PermissionDenied
-from consul_coord.models import LOCK_FLAGS, LossReason
-from consul_coord.recipes.cleanup.unlock import Locked, Unlocked, unlock
+from consul_coord.models import LOCK_FLAGS, KVPair, LossReason
+from consul_coord.recipes.cleanup.unlock import Locked, Unlocked, unlock, unlock_together
 from consul_coord.recipes.hold.grant import loss_of
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
@@ -148,3 +148,32 @@ def test_a_key_that_is_written_again_and_again_is_not_asked_for_in_a_tight_loop(
     with pytest.raises(Exception, match=r"."):
         unlocked(io, deadline=5.0)
     assert len(io.requests) < 100
+
+
+@pytest.mark.parametrize(("first", "ours"), [(lost(), True), (unreachable(), False)], ids=repr)
+def test_keys_that_are_found_free_were_ours_only_if_an_earlier_try_may_have_freed_them(
+    io: FakeIO, first: Exception, *, ours: bool
+) -> None:
+    io.expect("PUT", "/v1/txn", first, STALE)
+    for key in ("a", "b"):
+        io.expect("PUT", "/v1/txn", STALE)
+        io.expect("GET", f"/v1/kv/{key}", pairs(entry(key, session=None, index=9)))
+    found = io.run(
+        unlock_together(
+            io,
+            [Locked("a", 7, b""), Locked("b", 7, b"")],
+            session=SESSION,
+            flags=LOCK_FLAGS,
+            deadline=io.time + 5.0,
+        )
+    )
+    assert [each.ours for each in found] == [ours, ours]
+
+
+@pytest.mark.parametrize(
+    ("value", "flags", "remove"), [(b"v", LOCK_FLAGS, True), (b"other", LOCK_FLAGS, False), (b"v", 0, False)]
+)
+def test_a_key_that_somebody_else_wrote_to_is_kept(value: bytes, flags: int, *, remove: bool) -> None:
+    pair = KVPair("k", value=value, flags=flags, modify_index=9)
+    found = Locked("k", 7, b"v", remove=True).found(pair, LOCK_FLAGS)
+    assert (found.index, found.value, found.remove) == (9, value, remove)

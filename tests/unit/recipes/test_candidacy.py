@@ -1,0 +1,89 @@
+"""The pauses of a candidate: after refusals they grow, after a leadership they are random, and begin anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consul_coord.errors import PermissionDenied
+from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, SessionSpec
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
+from consul_coord.recipes.lock.keys import Keys, LockKind
+from tests.support.fake_io import FakeIO
+from tests.support.replies import SESSION, ok
+
+if TYPE_CHECKING:
+    from consul_coord.io import IO
+    from consul_coord.recipes.hold.grant import Handle
+
+TICK = 0.125
+"""Seconds between two looks at whether it makes an attempt."""
+REFUSED = PermissionDenied("denied", method="PUT", path="/v1/txn", status=403)
+LEADS = "leads"
+
+
+class Scripted(Candidacy):
+    """One whose attempts end as they are told to; a leadership is lost at once."""
+
+    def __init__(self, io: FakeIO, *todo: object, retry_wait: tuple[float, float] = (1.0, 1.0)) -> None:
+        self.todo = list(todo)
+        self.tried_at: list[float] = []
+        core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+        io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+        self.kept = io.run(core.sessions.shared.live(io, deadline=io.time + 10))
+        plan = ElectionPlan(
+            key="k",
+            retry_wait=retry_wait,
+            priority_delay=0.0,
+            health_interval=1.0,
+            on_elected=None,
+            on_lost=None,
+            on_change=None,
+            health=None,
+        )
+        lock = lock_of(key="k", value=b"", session=None, accept_flags=())
+        super().__init__(core, plan, lock, None, keeps=None)  # type: ignore[arg-type]
+        self._io = io
+
+    async def _attempt(self, io: IO) -> Handle:
+        self.tried_at.append(io.now())
+        what = self.todo.pop(0)
+        if not self.todo:
+            self.stop()
+        if what is not LEADS:
+            raise REFUSED
+        pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
+        kind = LockKind(Keys(self.client, ["k"], LOCK_FLAGS, "me"))
+        handle = self.client.holds.grant(pair, kept=self.kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+        self._io.at(io.now(), lambda: handle.grant.lose(LossReason.KEY_DELETED))
+        return handle
+
+    def pauses(self) -> list[float]:
+        """Run it to its end; return the seconds between its attempts, to a tick."""
+
+        def look() -> None:
+            if any(each.name.startswith("candidate for") for each in self._io.spawned):
+                self._io.run_spawned("candidate for")
+            self._io.at(self._io.time + TICK, look)
+
+        look()
+        self._io.run(self.run(self._io))
+        assert self not in self.client.standing
+        return [later - before for before, later in zip(self.tried_at, self.tried_at[1:], strict=False)]
+
+
+def test_the_pauses_after_refusals_grow_and_begin_anew_after_a_leadership() -> None:
+    io = FakeIO()
+    refusals = [REFUSED] * 4
+    pauses = Scripted(io, *refusals, LEADS, *refusals, REFUSED).pauses()
+    assert pauses[:4] == pytest.approx([0.5, 1.0, 2.0, 4.0], abs=2 * TICK)
+    assert pauses[5:] == pytest.approx([0.5, 1.0, 2.0, 4.0], abs=2 * TICK)
+
+
+@pytest.mark.parametrize(("random", "expected"), [(0.0, 1.0), (0.5, 3.0), (0.75, 4.0)])
+def test_the_pause_after_a_leadership_is_random_between_its_bounds(random: float, expected: float) -> None:
+    io = FakeIO(random=random)
+    pauses = Scripted(io, LEADS, LEADS, REFUSED, retry_wait=(1.0, 5.0)).pauses()
+    assert pauses == pytest.approx([expected] * 2, abs=2 * TICK)

@@ -1,0 +1,134 @@
+"""The stock of a semaphore's sessions: which of them is given out, and for how long one is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.rwlock.kind import RwKind
+from consul_coord.recipes.session.pool import IDLE, PooledSession, SessionPool
+from tests.support.fake_io import FakeIO
+from tests.support.replies import entry, lost, ok, txn_done, unreachable
+
+TTL = 15.0
+
+
+class Stock:
+    """A pool, and the sessions that were made for it."""
+
+    def __init__(self) -> None:
+        self.io = FakeIO()
+        self.core = ClientState(self.io, spec=SessionSpec(ttl=TTL), timeout=10.0)
+        self.pool = SessionPool(self.core.sessions, SessionSpec(ttl=TTL))
+        self._made = 0
+
+    def get(self) -> PooledSession:
+        """Ask for a session; it may be made for that."""
+        self._made += 1
+        self.io.expect("PUT", "/v1/session/create", ok({"ID": f"{self._made}"}))
+        try:
+            claimed: list[PooledSession] = []
+            found = self.io.run(self.pool.get(self.io, claimed.append, deadline=self.io.time + 5.0))
+        finally:
+            self.io.steps.clear()
+        assert claimed[-1] is found, "nobody would answer for it"
+        return found
+
+    def is_live(self, session: PooledSession) -> bool:
+        return self.core.sessions.get(session.id) is not None
+
+
+@pytest.fixture
+def stock() -> Stock:
+    return Stock()
+
+
+def test_one_that_was_put_back_is_given_out_again(stock: Stock) -> None:
+    session = stock.get()
+    assert stock.get() is not session, "it is in use"
+    stock.pool.put_back(session)
+    assert stock.get() is session
+
+
+def test_one_whose_lease_is_too_short_to_begin_anything_is_replaced(stock: Stock) -> None:
+    session = stock.get()
+    stock.pool.put_back(session)
+    while session.kept.lease.is_fit(stock.io.time):
+        stock.io.time += 0.5
+    assert session.kept.lease.is_valid(stock.io.time)
+    assert stock.get() is not session
+    assert not stock.is_live(session)
+
+
+@pytest.mark.parametrize("why", ["a request without an answer", "its end"])
+def test_one_that_can_not_be_used_again_is_given_up(stock: Stock, why: str) -> None:
+    session = stock.get()
+    if why == "its end":
+        stock.core.sessions.end(session.kept, LossReason.SESSION_GONE)
+    else:
+        session.settled = False
+    stock.pool.put_back(session)
+    assert not stock.is_live(session)
+    assert stock.get() is not session
+
+
+@pytest.mark.parametrize(("first", "again"), [(unreachable(), True), (lost(), False)], ids=repr)
+def test_one_whose_place_was_given_back_is_used_again_unless_a_copy_may_come_late(
+    stock: Stock, first: Exception, *, again: bool
+) -> None:
+    session, io = stock.get(), stock.io
+    kind = RwKind("k", stock.pool, session, "read")
+    pair = KVPair("k/.rw/.wait/1", session=session.id, modify_index=7, lock_index=1)
+    handle = stock.core.holds.grant(pair, kept=session.kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+    io.expect("PUT", "/v1/txn", first, txn_done(entry(pair.key)))
+    ending = io.run(kind.give_back(io, handle.grant, deadline=io.time + 5.0))
+    assert ending.outcome is ReleaseOutcome.RELEASED
+    assert stock.is_live(session) is again
+
+
+@pytest.mark.parametrize(
+    ("index", "named", "again"), [(8, False, True), (7, False, False), (6, False, False), (8, True, False)]
+)
+def test_one_that_had_a_slot_rests_until_a_newer_record_does_not_name_it(
+    stock: Stock, index: int, *, named: bool, again: bool
+) -> None:
+    session = stock.get()
+    session.taken_at = 7
+    stock.pool.put_back(session)
+    stock.pool.saw(index, [session.id] if named else [])
+    assert (stock.get() is session) is again
+
+
+@pytest.mark.parametrize("taken_at", [0, 7])
+def test_one_that_is_idle_for_a_while_is_destroyed(stock: Stock, taken_at: int) -> None:
+    """Whether it may be used again at once, or rests."""
+    session, began = stock.get(), stock.io.time
+    stock.io.time += 1.0
+    session.taken_at = taken_at
+    stock.pool.put_back(session)
+    stock.io.at(began + IDLE + 0.9, lambda: states.append(stock.is_live(session)))
+    states: list[bool] = []
+    stock.io.run_spawned("idle sessions")
+    assert states == [True]
+    assert stock.io.time == began + 1.0 + IDLE
+    assert not stock.is_live(session)
+    assert stock.core.reaper.pending == 1
+    stock.pool.saw(taken_at + 1, [])
+    assert stock.get() is not session
+
+
+def test_one_is_made_ahead_only_where_none_is_in_stock(stock: Stock) -> None:
+    def made_ahead() -> int:
+        return sum(each.name == "create a session" for each in stock.io.spawned)
+
+    session = stock.get()
+    stock.pool.put_back(session)
+    stock.pool.prepare()
+    assert made_ahead() == 0
+    stock.get()
+    stock.pool.prepare()
+    assert made_ahead() == 1
+    stock.core.closing.set()
+    stock.pool.prepare()
+    assert made_ahead() == 1
