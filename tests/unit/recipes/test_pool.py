@@ -118,6 +118,18 @@ def test_one_that_is_idle_for_a_while_is_destroyed(stock: Stock, taken_at: int) 
     assert stock.get() is not session
 
 
+def test_each_idle_one_has_its_own_time(stock: Stock) -> None:
+    first, second = stock.get(), stock.get()
+    began, ends = stock.io.time, list[float]()
+    for session in (first, second):
+        session.kept.over.subscribe(lambda: ends.append(stock.io.time - began))
+    stock.pool.put_back(first)
+    stock.io.time += 10.0
+    stock.pool.put_back(second)
+    stock.io.run_spawned("idle sessions")
+    assert ends == [IDLE, IDLE + 10.0]
+
+
 def test_one_is_made_ahead_only_where_none_is_in_stock(stock: Stock) -> None:
     def made_ahead() -> int:
         return sum(each.name == "create a session" for each in stock.io.spawned)

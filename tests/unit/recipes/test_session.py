@@ -366,6 +366,32 @@ def test_nobody_waits_for_a_session_for_longer_than_a_request_may_take(bench: Be
     assert bench.io.time == began + 10.0
 
 
+def test_a_limit_that_comes_before_what_was_planned_is_not_slept_through(bench: Bench) -> None:
+    holds, io = bench.core.holds, bench.io
+    holds.limit(bench.hold, 30.0)
+    handle = bench.grant(bench.kept), bench.handle
+    other, lost_at = handle[0], list[float]()
+    other.over.subscribe(lambda: lost_at.append(io.time))
+    io.at(io.time + 0.1, lambda: holds.limit(other, 0.1))
+    began = io.time
+    bench.end_at(began + 5.0)
+    io.run_spawned("limits of holds")
+    assert lost_at == [pytest.approx(began + 0.2)]
+
+
+def test_where_connections_are_refused_a_query_leaves_time_for_the_renewal() -> None:
+    bench = Bench(SessionSpec(ttl=4.0, lock_delay=4.0))
+    watches, patience = bench.core.watches, bench.kept.lease.longest / sessions.TRIES_PER_LEASE
+
+    def longest() -> float:
+        return bench.io.run(watches.longest(bench.io, until=None))
+
+    assert longest() > patience
+    assert watches.is_new_trouble()
+    assert not watches.is_new_trouble()
+    assert longest() == pytest.approx(patience)
+
+
 def test_the_next_need_gets_a_new_session(bench: Bench) -> None:
     bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
     bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))

@@ -1,0 +1,88 @@
+"""A leader that was seen long ago is not known to lead any more, and that is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from consul_coord.io import Signal
+from consul_coord.models import LeaderInfo, SessionSpec
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.changes import Changes
+from consul_coord.recipes.election.following import Following
+from tests.support.fake_io import FakeIO
+from tests.support.replies import OTHER
+
+OWN_TTL, ITS_TTL = 15.0, 60.0
+LEADER = LeaderInfo(b"", OTHER, "node1", 7, 7)
+
+
+class Seen:
+    """What one candidate sees of a leader, and tells."""
+
+    def __init__(self) -> None:
+        self.io = FakeIO()
+        self.told: list[tuple[float, LeaderInfo | None]] = []
+        self.stopping, self.changes = Signal(), Changes()
+        self.following = Following(
+            ClientState(self.io, spec=SessionSpec(ttl=OWN_TTL), timeout=10.0),
+            "k",
+            own=lambda: None,
+            changes=self.changes,
+            stopping=self.stopping,
+            tell=lambda leader: self.told.append((self.io.time, leader)),
+            failed=lambda _: None,
+        )
+        self.following._saw(LEADER, ITS_TTL)
+
+    def leader(self) -> LeaderInfo | None:
+        return self.following.leader(self.io.time)
+
+
+def test_a_leader_counts_for_the_ttl_of_its_own_session() -> None:
+    seen = Seen()
+    seen.io.time += ITS_TTL - 0.1
+    assert seen.leader() == LEADER
+    seen.io.time += 0.1
+    assert seen.leader() is None
+    assert seen.following.age(seen.io.time) == pytest.approx(ITS_TTL)
+
+
+def test_a_look_that_shows_no_node_leaves_what_is_known_of_the_session() -> None:
+    seen = Seen()
+    seen.io.time += 10.0
+    seen.following.saw_in_queue(replace(LEADER, node=None))
+    seen.io.time += ITS_TTL - 0.1
+    assert seen.leader() == LEADER, "it counts from the latest look, for the same time"
+
+
+def test_another_leader_counts_for_this_clients_own_ttl_until_more_is_known() -> None:
+    seen = Seen()
+    other = replace(LEADER, session="another", node=None)
+    seen.following.saw_in_queue(other)
+    seen.io.time += OWN_TTL - 0.1
+    assert seen.leader() == other
+    seen.io.time += 0.1
+    assert seen.leader() is None
+
+
+def test_that_nobody_is_known_to_lead_any_more_is_told_at_that_time() -> None:
+    seen = Seen()
+    seen.following._tell_change(seen.io)
+    began = seen.io.time
+    seen.following.begin()
+    looks, watches = [each.program for each in seen.io.spawned]
+    assert looks is not watches
+
+    def end() -> None:
+        seen.stopping.set()
+        seen.changes.tell()
+
+    seen.io.at(began + ITS_TTL + 1.0, end)
+
+    async def watch() -> None:
+        await watches(seen.io)
+
+    seen.io.run(watch())
+    assert seen.told == [(began, LEADER), (began + ITS_TTL, None)]
