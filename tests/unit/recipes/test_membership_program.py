@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from consul_coord.events import Failed
 from consul_coord.models import LossReason, SessionSpec
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.client import ClientState
@@ -9,7 +10,7 @@ from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.group.membership import Membership
 from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, ok, pairs, txn_done
+from tests.support.replies import SESSION, entry, lost, ok, pairs, txn_done, unreachable
 
 TIMES = 3
 
@@ -42,3 +43,15 @@ def test_a_member_that_joins_again_keeps_nothing_of_each_time() -> None:
     io.run_spawned("stay a member")
     assert not io.steps
     assert stopping.listening == 0
+
+
+def test_why_it_can_not_join_again_is_reported_once_for_each_reason() -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
+    for error in (unreachable(), unreachable(), lost(), unreachable()):
+        member._refused(error)
+        assert member.problem is error
+    reasons = [each.error.partition(":")[0] for each in io.seen(Failed)]
+    assert reasons == ["ConnectFailed", "BrokenReply", "ConnectFailed"]
+    assert all(member.key in each.where for each in io.seen(Failed))
