@@ -137,7 +137,8 @@ class Holder:
         outcome = await self.call(io, lambda io: release(io, holds, hold), what=what, within=RELEASED_WITHIN)
         if outcome is RELEASED:
             self.judge.released(claim)
-            self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=2)
+            most = 2 if hold.last_index == hold.fence else 4  # a write may have been under way
+            self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most)
         else:
             self.judge.answers.not_released(claim, outcome, since=began)
         self.judge.write(claim)
