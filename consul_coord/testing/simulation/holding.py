@@ -78,6 +78,8 @@ class Holder:
         self.healed = healed
         self.chance = Dice(process.seed, f"{process.name} {actor} is stuck")
         self.lingering = process.lingering
+        self._writes = 0
+        """The fence of the hold whose value it was writing last, if that was cut short."""
 
     put_takes = 1
     """Requests of a write of its value."""
@@ -137,7 +139,7 @@ class Holder:
         outcome = await self.call(io, lambda io: release(io, holds, hold), what=what, within=RELEASED_WITHIN)
         if outcome is RELEASED:
             self.judge.released(claim)
-            most = 2 if hold.last_index == hold.fence else 4  # a write may have been under way
+            most = 4 if self._writes == hold.fence else 2
             self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most)
         else:
             self.judge.answers.not_released(claim, outcome, since=began)
@@ -161,6 +163,7 @@ class Holder:
             case 0:
                 await self._guarded(io, hold, claim)
             case 1:
+                self._writes = hold.fence
                 put = partial(self.put, hold=hold, value=self.rng.randbytes(2).hex().encode())
                 await self.call(
                     io,
@@ -170,6 +173,7 @@ class Holder:
                     claim=claim,
                     most=self.put_takes,
                 )
+                self._writes = 0
             case 2:
                 began = self.judge.now
                 verify = partial(hold_ops.verify, sessions=core.sessions, hold=hold)
