@@ -29,8 +29,12 @@ HERE, THERE = "dc1", "dcb"
 PATIENT: Final = 60.0
 TTL: Final = 10.0
 HOLDS: Final = 400
-HANDOFFS: Final = 200
-"""So many of them at least go from one datacenter to the other."""
+HANDOFFS: Final = HOLDS // 2 - 20
+"""So many of them at least go from one datacenter to the other.
+
+Four clients in turn make it every hold, or every second one if those of a place queue one behind the other.
+The first and the last few are for other orders.
+"""
 
 
 @pytest.fixture(scope="module")
