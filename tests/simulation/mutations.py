@@ -908,7 +908,7 @@ MUTATIONS = (
         "give_back",
         "self._pooled.settled and not failures.doubt",
         "not failures.doubt",
-        breaks="progress",
+        breaks="exclusion",
         within=200,
         drawn=draw_with_rwlocks,
     ),
@@ -949,7 +949,7 @@ MUTATIONS = (
         "needed_until = link.back_by + LATE",
         "needed_until = link.back_by",
         breaks="limit of connections",
-        within=40,
+        within=120,
         drawn=draw_with_limit,
     ),
     Mutation(
