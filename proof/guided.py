@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord.testing import Simulation
 from consul_coord.testing.simulation.dice import Dice
-from consul_coord.testing.simulation.plan import draw
+from consul_coord.testing.simulation.worlds import draw_mixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -56,14 +56,14 @@ PARTS = (
 def bred(name: str) -> Plan:
     """Return the plan of a name."""
     first, *numbers = map(int, name.split("/"))
-    plan = draw(first)
+    plan = draw_mixed(first)
     for number in numbers:
         plan = _changed(plan, number)
     return plan
 
 
 def _changed(plan: Plan, number: int) -> Plan:
-    rng, other = Dice(number, "breeding"), draw(number)
+    rng, other = Dice(number, "breeding"), draw_mixed(number)
     if plan.gentle or other.gentle:
         return replace(plan, seed=number)
     if rng.chance(0.5):

@@ -1,7 +1,7 @@
-"""The runs of the simulator that a mutant is shown to: all its worlds, and rehearsals of whole clients.
+"""The runs of the simulator that a mutant is shown to: those of seeds, and rehearsals of whole clients.
 
 Rules
-- A run is a name, ``world:seed``: the same run, whatever ran before it.
+- A run is a name, ``kind:seed``: the same run, whatever ran before it.
 - A mutant is shown the runs that reach its line. The others are as they are without it, to the last digit.
 - ``python -m proof.mutants.simulate`` writes which run reaches what, to the file that MUTANTS_REACH names.
 """
@@ -18,23 +18,12 @@ from typing import TYPE_CHECKING
 
 from consul_coord import AsyncLeaderElection, AsyncLock, AsyncSemaphore, SessionSpec
 from consul_coord.testing import Rehearsal, Simulation, SimulationFailed
-from consul_coord.testing.simulation.plan import (
-    draw,
-    draw_calm,
-    draw_hiccups,
-    draw_strike,
-    draw_with_agents,
-    draw_with_limit,
-    draw_with_members,
-    draw_with_rwlocks,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from consul_coord.testing import Stage
     from consul_coord.testing.simulation.judge import Violation
-    from consul_coord.testing.simulation.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "jobs/rehearsed"
@@ -64,25 +53,15 @@ PROGRAMS: dict[str, Callable[[Stage], Awaitable[None]]] = {
     "leader": _leader,
     "semaphore": _semaphore,
 }
-WORLDS: dict[str, tuple[Callable[[int], Plan] | None, int]] = {
-    "drawn": (draw, 600),
-    "strike": (draw_strike, 3_000),
-    "calm": (draw_calm, 100),
-    "hiccups": (draw_hiccups, 100),
-    "agents": (draw_with_agents, 30),
-    "limit": (draw_with_limit, 30),
-    "members": (draw_with_members, 100),
-    "rwlocks": (draw_with_rwlocks, 100),
-    **{f"rehearsed {name}": (None, 15) for name in PROGRAMS},
-}
-"""How each is drawn, and how many runs of it there are."""
+RUNS = {"seed": 2_000, **{f"rehearsed {name}": 15 for name in PROGRAMS}}
+"""How many runs there are of each kind."""
 
 
 def runs(scale: float = 1.0) -> list[str]:
-    """Return the names of all runs, those of each world spread evenly."""
+    """Return the names of all runs, those of each kind spread evenly."""
     spread = [
         ((seed + 0.5) / most, f"{name}:{seed}")
-        for name, (_, most) in WORLDS.items()
+        for name, most in RUNS.items()
         for seed in range(max(1, int(scale * most)))
     ]
     return [name for _, name in sorted(spread)]
@@ -90,13 +69,12 @@ def runs(scale: float = 1.0) -> list[str]:
 
 def violation_of(name: str) -> Violation | None:
     """Do one run, and return the rule that it breaks."""
-    world, _, number = name.partition(":")
-    seed, drawn = int(number), WORLDS[world][0]
-    if drawn is not None:
-        return Simulation(seed=seed, plan=drawn(seed)).outcome().violation
-    program = PROGRAMS[world.removeprefix("rehearsed ")]
+    kind, _, number = name.partition(":")
+    if kind == "seed":
+        return Simulation(seed=int(number)).outcome().violation
+    program = PROGRAMS[kind.removeprefix("rehearsed ")]
     try:
-        Rehearsal(program, seed=seed, session=SessionSpec(ttl=10, lock_delay=1)).run()
+        Rehearsal(program, seed=int(number), session=SessionSpec(ttl=10, lock_delay=1)).run()
     except SimulationFailed as failed:
         return failed.violation
     return None

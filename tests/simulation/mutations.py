@@ -61,17 +61,17 @@ from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch.engine import Watches
 from consul_coord.recipes.watch.together import Together
 from consul_coord.testing.simulation.dice import Dice
-from consul_coord.testing.simulation.plan import (
+from consul_coord.testing.simulation.plan import Pool
+from consul_coord.testing.simulation.promises import Promises
+from consul_coord.testing.simulation.worlds import (
     SCENES,
-    Pool,
-    draw,
     draw_calm,
+    draw_mixed,
     draw_with_agents,
     draw_with_limit,
     draw_with_members,
     draw_with_rwlocks,
 )
-from consul_coord.testing.simulation.promises import Promises
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -98,7 +98,7 @@ class Mutation:
     """The other place that the fault is in."""
     within: int = 2_000
     """Of so many seeds one must find it."""
-    drawn: Callable[[int], Plan] = draw
+    drawn: Callable[[int], Plan] = draw_mixed
     """What a seed stands for."""
 
     def mutated(self) -> Any:
@@ -137,18 +137,18 @@ class Mutation:
 
 def _taking_several(seed: int) -> Plan:
     """Return a plan in which some take several slots at once, if it has a semaphore."""
-    return replace(draw(seed), permits=True)
+    return replace(draw_mixed(seed), permits=True)
 
 
 def _watching(seed: int) -> Plan:
     """Return a plan with a lock whose watches fail once."""
-    plan = replace(draw(seed), keys=("jobs/a",), several=False, pools=(), elections=())
+    plan = replace(draw_mixed(seed), keys=("jobs/a",), several=False, pools=(), elections=())
     return replace(plan, **SCENES[0](Dice(seed, "watching"), plan))
 
 
 def _restarting(seed: int) -> Plan:
     """Return a plan in which nothing goes wrong except that the agent restarts."""
-    return replace(draw(seed), chaos={"agent restart": 2.0}, fates={})
+    return replace(draw_mixed(seed), chaos={"agent restart": 2.0}, fates={})
 
 
 def _many_slots_at_the_limit(seed: int) -> Plan:

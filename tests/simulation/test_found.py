@@ -28,10 +28,9 @@ from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from consul_coord.server.acl import Rule
 from consul_coord.testing import Simulation
-from consul_coord.testing.simulation import draw
 from consul_coord.testing.simulation.driver import SimCalls
-from consul_coord.testing.simulation.plan import draw_calm, draw_with_limit
 from consul_coord.testing.simulation.world import World
+from consul_coord.testing.simulation.worlds import draw_calm, draw_mixed, draw_with_limit
 from tests.simulation.mutations import Mutation
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Scene:
     def __init__(self) -> None:
         self.world = World(
             replace(
-                draw(0),
+                draw_mixed(0),
                 processes=0,
                 foreign=0,
                 keys=(KEY,),
@@ -388,7 +387,7 @@ def test_a_closed_client_does_not_wait_for_sessions_that_late_requests_may_make(
 
 def test_a_leadership_that_begins_and_ends_after_a_modest_candidates_last_look_is_no_fault() -> None:
     # The judge took the candidate for one that had not waited for its delay.
-    Simulation(seed=5012).run()
+    Simulation(seed=5012, plan=draw_mixed(5012)).run()
 
 
 @pytest.mark.parametrize(
@@ -400,7 +399,7 @@ def test_a_leadership_that_begins_and_ends_after_a_modest_candidates_last_look_i
     ],
 )
 def test_heirs_and_notes(seed: int) -> None:
-    Simulation(seed=seed).run()
+    Simulation(seed=seed, plan=draw_mixed(seed)).run()
 
 
 def test_a_client_that_has_closed_sends_nothing() -> None:
@@ -413,7 +412,7 @@ def test_a_client_that_has_closed_sends_nothing() -> None:
             await send_once(io, kv.get(KEY), deadline=io.now() + 1.0)
 
     scene.play(program, seconds=10.0)
-    Simulation(seed=30332).run()
+    Simulation(seed=30332, plan=draw_mixed(30332)).run()
 
 
 def test_a_client_that_runs_something_long_after_it_has_closed_breaks_a_rule() -> None:
@@ -438,7 +437,7 @@ def test_a_client_that_runs_something_long_after_it_has_closed_breaks_a_rule() -
     ],
 )
 def test_other_runs(seed: int) -> None:
-    Simulation(seed=seed).run()
+    Simulation(seed=seed, plan=draw_mixed(seed)).run()
 
 
 def test_leaders_that_follow_each_other_quickly_are_seen_in_time() -> None:
@@ -449,7 +448,7 @@ def test_leaders_that_follow_each_other_quickly_are_seen_in_time() -> None:
 @pytest.mark.parametrize("seed", [31431, 31514])
 def test_a_release_of_a_slot_that_was_not_permitted_is_no_loss(seed: int) -> None:
     # It said that the hold had been lost before, as another had released it.
-    Simulation(seed=seed).run()
+    Simulation(seed=seed, plan=draw_mixed(seed)).run()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from consul_coord.testing.history import timeline
 from consul_coord.testing.simulation import Counts
 from consul_coord.testing.simulation.slot_rules import Standing
 from consul_coord.testing.simulation.world import LEAST_EVENTS
+from consul_coord.testing.simulation.worlds import SHARES, draw, draw_mixed
 from proof.judge import check
 from tests.simulation.mutations import MUTATIONS
 
@@ -30,8 +31,9 @@ SEVERAL_UNANSWERED = 9, 53
 _DIGESTS = """
 import sys
 from consul_coord.testing import Simulation
-for seed in sys.argv[1:]:
-    print(Simulation(seed=int(seed)).run().trace.digest())
+from consul_coord.testing.simulation.worlds import draw_mixed
+for seed in map(int, sys.argv[1:]):
+    print(Simulation(seed=seed, plan=draw_mixed(seed)).run().trace.digest())
 """
 
 
@@ -41,6 +43,12 @@ def test_the_same_seed_gives_the_same_run(seed: int) -> None:
     assert first.trace.digest() == second.trace.digest()
     assert (first.events, first.seconds) == (second.events, second.seconds)
     assert first.trace.digest() != Simulation(seed=seed + 1).run().trace.digest()
+
+
+def test_seeds_are_of_all_worlds_by_their_shares() -> None:
+    drawn = Counter(world for seed in range(400) for world in SHARES if draw(seed) == world(seed))
+    assert set(drawn) == set(SHARES)
+    assert all(5 * share < drawn[world] < 20 * share for world, share in SHARES.items())
 
 
 def test_a_run_does_not_depend_on_the_order_of_sets() -> None:
@@ -63,7 +71,7 @@ def test_a_run_does_not_depend_on_the_order_of_sets() -> None:
 def test_no_rule_is_broken_in_a_few_runs_and_another_judge_agrees() -> None:
     kinds: Counter[str] = Counter()
     for seed in range(FEW):
-        outcome = Simulation(seed=seed).run()
+        outcome = Simulation(seed=seed, plan=draw_mixed(seed)).run()  # the other judge knows no readers
         assert outcome.events >= LEAST_EVENTS
         records = outcome.trace.records()
         kinds.update(record.kind for record in records)
@@ -107,7 +115,7 @@ def test_a_broken_rule_is_told_with_its_seed_and_its_story() -> None:
 
 
 def test_a_record_that_a_restore_brought_back_counts() -> None:
-    assert Simulation(seed=3052).run().violation is None
+    assert Simulation(seed=3052, plan=draw_mixed(3052)).run().violation is None
 
 
 def test_a_contender_that_came_back_too_late_has_no_slot() -> None:

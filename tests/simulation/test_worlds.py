@@ -13,7 +13,7 @@ import pytest
 
 from consul_coord.recipes.group import follow
 from consul_coord.testing import Simulation
-from consul_coord.testing.simulation.plan import (
+from consul_coord.testing.simulation.worlds import (
     draw_calm,
     draw_hiccups,
     draw_strike,

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from consul_coord.testing.simulation.plan import draw
+from consul_coord.testing.simulation.worlds import draw_mixed
 from proof import guided
 from tests.simulation.mutations import MUTATIONS
 
-SCENE = next(seed for seed in range(100) if draw(seed).gentle)
-OTHER = next(seed for seed in range(100) if not draw(seed).gentle)
+SCENE = next(seed for seed in range(100) if draw_mixed(seed).gentle)
+OTHER = next(seed for seed in range(100) if not draw_mixed(seed).gentle)
 
 
 def test_a_name_is_a_plan() -> None:
-    assert guided.bred("7") == draw(7)
+    assert guided.bred("7") == draw_mixed(7)
     names = [f"{OTHER}/{number}" for number in range(30)]
     plans = [guided.bred(name) for name in names]
     assert plans == [guided.bred(name) for name in names]
-    changed = [plan for plan in plans if plan != draw(OTHER) and not plan.gentle]
+    changed = [plan for plan in plans if plan != draw_mixed(OTHER) and not plan.gentle]
     assert {plan.seed == OTHER for plan in changed} == {True, False}
-    assert any(plan.chaos != draw(OTHER).chaos for plan in changed)
-    assert any(plan.fates != draw(OTHER).fates for plan in changed)
+    assert any(plan.chaos != draw_mixed(OTHER).chaos for plan in changed)
+    assert any(plan.fates != draw_mixed(OTHER).fates for plan in changed)
 
 
 def test_a_scene_gets_another_seed_alone() -> None:
     for number in range(20):
-        assert guided.bred(f"{SCENE}/{number}") == replace(draw(SCENE), seed=number)
+        assert guided.bred(f"{SCENE}/{number}") == replace(draw_mixed(SCENE), seed=number)
 
 
 def test_a_run_that_reaches_something_new_is_kept_and_bred() -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from consul_coord.testing.simulation.counts import SOMETIMES, Counts
 from consul_coord.testing.simulation.judge import Violation
-from consul_coord.testing.simulation.plan import CHAOS, FATES, Plan, draw
+from consul_coord.testing.simulation.plan import CHAOS, FATES, Plan
 from consul_coord.testing.simulation.rehearsal import Rehearsal, Stage
 from consul_coord.testing.simulation.simulation import Outcome, Simulation, SimulationFailed
+from consul_coord.testing.simulation.worlds import draw
 
 __all__ = [
     "CHAOS",

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from consul_coord.testing.simulation.plan import Plan, draw
 from consul_coord.testing.simulation.world import World
+from consul_coord.testing.simulation.worlds import draw
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from consul_coord.testing.simulation.counts import Counts
     from consul_coord.testing.simulation.judge import Violation
+    from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.trace import Trace
 
 RUNS_A_COLLECTION = 10

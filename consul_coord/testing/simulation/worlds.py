@@ -1,0 +1,528 @@
+"""The worlds that a seed is drawn from: mixes of recipes and faults, and worlds that can promise more.
+
+Rules
+- Everything is drawn from the seed, and from nothing else.
+- Swarm testing: each run has only some kinds of faults, of its own frequency each, and often aims them at a
+  few kinds of requests. Runs with everything at once would reach few states that need some luck.
+- Where little goes wrong, more is promised: worlds of one recipe, of one fault, or without any, are judged
+  by stricter rules.
+
+Source: Groce et al., "Swarm Testing" (2012).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from consul_coord.models import SessionSpec
+from consul_coord.models.session import SERF_HEALTH
+from consul_coord.testing.simulation.dice import Dice
+from consul_coord.testing.simulation.plan import (
+    AGENT_CHAOS,
+    CHAOS,
+    FATES,
+    LATEST,
+    MORE_CHAOS,
+    SAFE_SKEW,
+    Plan,
+    Pool,
+)
+from consul_coord.testing.simulation.shapes import RECORD, SHAPES
+from consul_coord.testing.simulation.sharing import Sharing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WILD_SKEW = 0.3
+"""Far beyond that."""
+
+
+_SHORT = SessionSpec(ttl=2.0, lock_delay=0.0, allow_unbounded=True)
+"""Leases as long as the server waits at least."""
+_ON_THE_DELAY = SessionSpec(ttl=8.0, lock_delay=1.0)
+"""Leases that rest on the lock-delay alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The aim of a part of the runs: some faults that are sure to be there, on some requests."""
+
+    fates: tuple[str, ...] = ()
+    chaos: tuple[str, ...] = ()
+    hot: tuple[str, ...] = ()
+    """One of these kinds of requests is hit by them."""
+    spec: SessionSpec | None = None
+    """The kind of sessions; drawn without it."""
+    patience: float = 1.0
+    """How much longer than others it takes: what comes late has to meet a later attempt."""
+
+
+AIMS = (
+    Aim(),
+    Aim(),
+    Aim(
+        fates=("late", "late and cut off"),
+        hot=("barge", "join", "take", "unlock", "put", "guarded"),
+        patience=2.5,
+    ),
+    Aim(fates=("late and cut off", "no leader"), hot=("barge", "take", "unlock"), patience=2.5),
+    *(Aim(fates=("slow",), chaos=("deregister node",), spec=_ON_THE_DELAY),) * 2,
+    *(Aim(fates=("fading", "reply lost"), chaos=("cut",), hot=("renew",), spec=_SHORT),) * 2,
+    Aim(fates=("reply lost", "reply cut off"), hot=("barge", "join", "take", "unlock", "create")),
+)
+"""One of them for each run with locks."""
+SLOT_AIMS = (
+    Aim(),
+    Aim(fates=("late", "late and cut off"), hot=("join", "slot-take", "slot-take-at-once", "slot-leave")),
+    Aim(fates=("reply lost", "reply cut off"), hot=("join", "slot-take", "slot-take-at-once", "withdraw")),
+    Aim(chaos=("delete contender", "destroy session"), fates=("slow",), hot=("slot-take", "join")),
+    Aim(chaos=("delete record", "rewrite record"), fates=("late and cut off",), hot=("slot-take", "join")),
+)
+"""Likewise, of each run with semaphores alone."""
+_OF_SLOTS = frozenset(
+    {"delete record", "rewrite record", "damage record", "overwrite contender", "release contender"}
+)
+CHECKS_CHAOS = {"check flapping": 3.0, "cut": 4.0}
+"""The reason for lock-delays: sessions that end at once, and holders that do not hear of it."""
+MIXES = (
+    *("locks",) * 6,
+    *("semaphores",) * 3,
+    "elections",
+    "locks and elections",
+    "locks and semaphores",
+    "semaphores and elections",
+)
+"""Which recipes there are, one of them for each run."""
+
+
+def draw(seed: int) -> Plan:
+    """Return what a seed stands for: a run of one of all worlds."""
+    return Dice(seed, "world").choice(_DRAWN)(seed)
+
+
+def draw_mixed(seed: int) -> Plan:
+    """Return a run of locks, semaphores and elections in which anything goes wrong."""
+    rng = Dice(seed, "plan")
+    plan = _mixed(seed, rng)
+    if rng.chance(SCENES_SHARE):
+        plan = replace(plan, **rng.choice(SCENES)(rng, plan))
+    elif Dice(seed, "stuck").chance(STUCK_SHARE):
+        plan = replace(plan, stuck=STUCK)
+    return _with_jobs(_with_more_chaos(plan), Dice(seed, "jobs"))
+
+
+def _with_more_chaos(plan: Plan) -> Plan:
+    """Add some faults to a part of the plans each, and leave the others."""
+    for name in () if plan.gentle else MORE_CHAOS:
+        rng = Dice(plan.seed, name)
+        if rng.chance(MORE_CHAOS_SHARE):
+            plan = replace(plan, chaos={**plan.chaos, name: rng.uniform(3.0, 6.0)})
+    return plan
+
+
+def _with_jobs(plan: Plan, rng: Dice) -> Plan:
+    """Add a job to a part of the plans that do not promise who is served when, and leave the others."""
+    if plan.gentle or not rng.chance(JOBS_SHARE):
+        return plan
+    plan = replace(plan, jobs=("job/a",))
+    if rng.chance(0.5):
+        return plan
+    # A late record has to meet a later run of its slot.
+    fates = {**plan.fates, **dict.fromkeys(rng.choice((("late",), ("late and cut off", "reply lost"))), 0.01)}
+    hot = frozenset({RECORD, rng.choice((RECORD, "barge", "take", "adopt"))})
+    return replace(plan, fates=fates, hot=hot, hot_probability=0.5, chaos_seconds=2 * plan.chaos_seconds)
+
+
+def _mixed(seed: int, rng: Dice) -> Plan:
+    mix = rng.choice(MIXES)
+    aim = rng.choice(AIMS if "locks" in mix or mix == "elections" else SLOT_AIMS)
+    likely = {name: 1.0 if name in aim.fates else 0.05 if "late" in name else 0.35 for name in FATES}
+    fates = {name: 10 ** rng.uniform(-2.2, -1.0) for name, part in likely.items() if rng.chance(part)}
+    any_kind = rng.sample(SHAPES, rng.choice((0, 1, 2)))
+    chaos = {
+        name: rng.uniform(1.5, 4.0) if name in aim.chaos else rng.uniform(3.0, 15.0)
+        for name in CHAOS
+        if name in aim.chaos or rng.chance(0.2)
+    }
+    spec = aim.spec or _spec(rng)
+    several = "locks" in mix and Dice(seed, "several").chance(SEVERAL_SHARE)
+    pools = _pools(rng) if "semaphores" in mix else ()
+    if any(pool.lock_delay for pool in pools):
+        chaos = CHECKS_CHAOS | chaos
+    return Plan(
+        seed=seed,
+        processes=rng.choice((2, 2, 2, 3, 3, 4)),
+        users=rng.choice((1, 1, 1, 2, 2, 3)),
+        keys=_TWO_KEYS if several else _keys(rng) if "locks" in mix else (),
+        several=several,
+        permits="semaphores" in mix and Dice(seed, "permits").chance(PERMITS_SHARE),
+        pools=pools,
+        elections=("lead/a",) if "elections" in mix else (),
+        # A foreign client asks for no lock-delay, and knows of no fields but its own.
+        foreign=int(rng.chance(0.25)),
+        spec=spec,
+        timeout=rng.choice((2.0, 5.0, 10.0)),
+        ttl_factor=1.0 if spec is _SHORT else rng.choice((1.0, 2.0)),
+        skew=_WILD_SKEW if rng.chance(0.06) else rng.choice((0.0, SAFE_SKEW)),
+        chaos_seconds=rng.uniform(4.0, 10.0) * aim.patience,
+        fates=fates,
+        hot=frozenset(rng.sample(aim.hot, 1) if aim.hot else any_kind),
+        hot_probability=rng.uniform(0.1, 0.5),
+        latest=rng.choice((8.0, 8.0, 8.0, LATEST)),
+        chaos=chaos,
+        patient=rng.chance(0.04),
+        spurious=rng.chance(0.2),
+    )
+
+
+def draw_with_agents(seed: int) -> Plan:
+    """Return a run with several agents, which fail one at a time, and where nothing else goes wrong."""
+    rng = Dice(seed, "agents")
+    return replace(
+        _mixed(seed, Dice(seed, "plan")),
+        agents=rng.choice((2, 3)),
+        fates={},
+        hot=frozenset(),
+        chaos={name: rng.uniform(4.0, 10.0) for name in AGENT_CHAOS},
+        chaos_seconds=rng.uniform(40.0, 60.0),
+        spec=SessionSpec(ttl=8.0, lock_delay=8.0),
+        ttl_factor=1.0,
+        lingering=rng.chance(0.5),
+        foreign=0,
+        skew=0.0,
+    )
+
+
+def draw_with_limit(seed: int) -> Plan:
+    """Return a run with more processes than the agent takes connections, where little else goes wrong."""
+    rng = Dice(seed, "limit")
+    limit = rng.choice((2, 2, 3, 4))
+    ttl = rng.choice((4.0, 8.0, 16.0))
+    plan = _mixed(seed, Dice(seed, "plan"))
+    return replace(
+        plan,
+        # All sessions have the same lease: a shorter one may end while a query lasts that began before it.
+        pools=tuple(replace(pool, lock_delay=ttl if pool.lock_delay else 0.0) for pool in plan.pools),
+        connections=limit,
+        processes=limit + rng.choice((1, 2)),
+        users=rng.choice((1, 1, 2)),
+        fates={},
+        hot=frozenset(),
+        chaos={
+            "crowd": rng.uniform(3.0, 8.0),
+            **({"crash": rng.uniform(10.0, 20.0)} if rng.chance(0.3) else {}),
+        },
+        chaos_seconds=rng.uniform(10.0, 18.0),
+        spec=SessionSpec(ttl=ttl, lock_delay=ttl),
+        timeout=10.0,
+        ttl_factor=1.0,
+        lingering=rng.chance(0.5),
+        foreign=0,
+        skew=rng.choice((0.0, SAFE_SKEW)),
+    )
+
+
+def draw_with_members(seed: int) -> Plan:
+    """Return a run whose processes are members of a group that share partitions, and do nothing else."""
+    rng = Dice(seed, "members")
+    plan = _mixed(seed, Dice(seed, "plan"))
+    return replace(
+        plan,
+        sharing=Sharing("group/a", ("0", "1", "2", "3")[: rng.choice((1, 2, 4))]),
+        keys=(),
+        several=False,
+        pools=(),
+        elections=(),
+        foreign=0,
+        processes=rng.choice((2, 3, 3, 4)),
+        chaos_seconds=rng.uniform(10.0, 30.0),
+        chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
+    )
+
+
+def draw_with_rwlocks(seed: int) -> Plan:
+    """Return a run with a read-write lock, and nothing else."""
+    plan = _mixed(seed, Dice(seed, "plan"))
+    return replace(
+        plan,
+        rwlocks=("jobs/rw",),
+        keys=(),
+        several=False,
+        pools=(),
+        elections=(),
+        foreign=0,
+        users=max(2, plan.users),
+        chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
+    )
+
+
+def draw_calm(seed: int) -> Plan:
+    """Return a run with several recipes at once, in which nothing goes wrong but what operators do."""
+    rng = Dice(seed, "calm")
+    acts = rng.choice(({}, {}, {"release key": 4.0, "delete key": 6.0}, {"destroy session": 5.0}))
+    spec = SessionSpec(ttl=8.0, lock_delay=8.0)
+    if rng.chance(0.4):
+        # Its sessions go on when the agent's own node leaves.
+        spec = SessionSpec(ttl=8.0, node="locks", register_node=True)
+        acts = {**acts, "deregister node": 6.0}
+    return replace(
+        _several_recipes(seed, rng),
+        calm=True,
+        stuck=rng.choice((0.0, 0.0, STUCK)),
+        fates={},
+        hot=frozenset(),
+        chaos=acts,
+        chaos_seconds=rng.uniform(10.0, 20.0),
+        spec=spec,
+        ttl_factor=1.0,
+        lingering=rng.chance(0.3),
+        spurious=False,
+        skew=rng.choice((0.0, SAFE_SKEW)),
+    )
+
+
+def draw_hiccups(seed: int) -> Plan:
+    """Return a run with several recipes at once, in which each request fails once, and nothing else does."""
+    rng = Dice(seed, "hiccups")
+    broken = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
+    return replace(
+        _several_recipes(seed, rng),
+        fates=dict.fromkeys(rng.sample(broken, 2), 0.0),
+        hot=frozenset(SHAPES),
+        once=True,
+        lingering=True,
+        chaos={"old leader": 1.5} if rng.chance(0.5) else {},
+        chaos_seconds=rng.uniform(10.0, 20.0),
+        spec=SessionSpec(ttl=8.0, lock_delay=8.0),
+        ttl_factor=1.0,
+        spurious=False,
+        skew=0.0,
+    )
+
+
+def draw_strike(seed: int) -> Plan:
+    """Return a run with one recipe in which one thing goes wrong, at one request.
+
+    Of as many runs in a row as there are recipes, faults and requests, each meets another three of them.
+    """
+    rng = Dice(seed, "strike")
+    recipe, fault = RECIPES[seed % len(RECIPES)], STRIKES[seed % len(STRIKES)]
+    return replace(
+        _one_recipe(_mixed(seed, Dice(seed, "plan")), recipe),
+        calm=fault in _CALM_STRIKES,
+        strike=(1 + seed % STRUCK, fault),
+        processes=rng.choice((2, 2, 3)),
+        users=rng.choice((1, 2)),
+        fates={fault: 0.0} if fault in FATES else {},
+        hot=frozenset(),
+        chaos={},
+        chaos_seconds=rng.uniform(3.0, 6.0),
+        spec=SessionSpec(ttl=8.0, lock_delay=8.0),
+        timeout=10.0,
+        ttl_factor=1.0,
+        latest=8.0,
+        foreign=0,
+        spurious=False,
+        skew=0.0,
+    )
+
+
+def _one_recipe(plan: Plan, recipe: str) -> Plan:
+    return replace(
+        plan,
+        keys={"lock": _TWO_KEYS[:1], "several locks": _TWO_KEYS}.get(recipe, ()),
+        several=recipe == "several locks",
+        pools=(Pool("pool/a", 2),) if recipe in {"semaphore", "several slots"} else (),
+        permits=recipe == "several slots",
+        elections=("lead/a",) if recipe == "election" else (),
+        jobs=("job/a",) if recipe == "job" else (),
+        rwlocks=("jobs/rw",) if recipe == "read-write lock" else (),
+        sharing=Sharing("group/a", ("0", "1")) if recipe == "group" else None,
+    )
+
+
+def _several_recipes(seed: int, rng: Dice) -> Plan:
+    """Return a plan with two kinds of recipes and few participants."""
+    kinds = rng.sample(("locks", "semaphore", "election", "job", "read-write lock", "group"), 2)
+    several = "locks" in kinds and rng.chance(0.3)
+    return replace(
+        _mixed(seed, Dice(seed, "plan")),
+        processes=rng.choice((2, 2, 3)),
+        users=2,
+        keys=_TWO_KEYS[: 1 + several] if "locks" in kinds else (),
+        several=several,
+        pools=(Pool("pool/a", rng.choice((1, 2))),) if "semaphore" in kinds else (),
+        permits=rng.chance(0.5),
+        elections=("lead/a",) if "election" in kinds else (),
+        jobs=("job/a",) if "job" in kinds else (),
+        rwlocks=("jobs/rw",) if "read-write lock" in kinds else (),
+        sharing=Sharing("group/a", ("0", "1")) if "group" in kinds else None,
+        foreign=0,
+        timeout=10.0,
+    )
+
+
+# -- scenes: worlds where one thing goes wrong, so that what is promised then can be judged
+
+
+def _watches_fail_once(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let every watch fail once, at its beginning, and let operators act so that only a watch can notice."""
+    broken = ("request cut off", "reply cut off", "no leader", "rate limited", "unavailable", "failed after")
+    keys = {"release key": rng.uniform(2.0, 5.0), "delete key": rng.uniform(2.0, 5.0)}
+    slots = {"delete record": rng.uniform(3.0, 8.0), "delete contender": rng.uniform(2.0, 5.0)}
+    acts = {**(keys if plan.keys or plan.elections else {}), **(slots if plan.pools else {})}
+    return {
+        "fates": dict.fromkeys(rng.sample(broken, 2), 0.0),
+        "hot": frozenset({"watch", "watch-session", "list"}),
+        "once": True,
+        "lingering": True,
+        "chaos": {**acts, "destroy session": rng.uniform(4.0, 10.0)},
+        "chaos_seconds": rng.uniform(15.0, 25.0),
+        "spec": _long(plan),
+        "foreign": 0,
+        "skew": 0.0,
+    }
+
+
+def _slow_sessions(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let creates and renewals take seconds."""
+    return {
+        "fates": dict.fromkeys(("slow",), 0.02),
+        "hot": frozenset({"create", "renew"}),
+        "hot_probability": rng.uniform(0.4, 0.9),
+        "lingering": rng.chance(0.5),
+        "chaos": {"cut": rng.uniform(6.0, 12.0), "destroy session": rng.uniform(6.0, 12.0)},
+        "chaos_seconds": rng.uniform(10.0, 20.0),
+        "spec": _long(plan),
+    }
+
+
+def _heirs(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let leaders hand over to candidates at any place in the queue, some of whom stand still."""
+    return {
+        "keys": (),
+        "several": False,
+        "pools": (),
+        "elections": ("lead/a",),
+        "office": "heirs",
+        "processes": rng.choice((3, 4, 5)),
+        "fates": {},
+        "chaos": rng.choice(({}, {"pause": 5.0}, {"idle candidate": 8.0})),
+        "chaos_seconds": rng.uniform(15.0, 30.0),
+        "spec": _long(plan),
+        "foreign": 0,
+    }
+
+
+def _short_offices(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let leaderships last for a moment, also within the delay of candidates of low priority."""
+    return {**_heirs(rng, plan), "office": "short", "chaos": {}, "processes": rng.choice((2, 3))}
+
+
+def _unanswered_withdrawals(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let giving up get no answer for longer than it may take."""
+    return {
+        "fates": dict.fromkeys(("request lost", "reply lost", "slow"), 0.01),
+        "hot": frozenset({"withdraw", "slot-withdraw", "delete"}),
+        "hot_probability": rng.uniform(0.5, 1.0),
+        "chaos": {},
+        "chaos_seconds": rng.uniform(10.0, 20.0),
+        "spec": _long(plan),
+        "users": 3,
+    }
+
+
+def _long(plan: Plan) -> SessionSpec:
+    """Return sessions that end by themselves late: what is to be noticed before is."""
+    return replace(plan.spec, ttl=8.0)
+
+
+SCENES: tuple[Callable[[Dice, Plan], dict[str, Any]], ...] = (
+    _watches_fail_once,
+    _watches_fail_once,
+    _slow_sessions,
+    _heirs,
+    _short_offices,
+    _unanswered_withdrawals,
+)
+PERMITS_SHARE = 0.25
+"""The part of the runs with semaphores in which some take several slots at once."""
+SEVERAL_SHARE = 0.15
+"""The part of the runs with locks in which some take several at once."""
+RECIPES = (
+    "lock",
+    "several locks",
+    "semaphore",
+    "several slots",
+    "election",
+    "read-write lock",
+    "group",
+    "job",
+)
+STRIKES = (
+    "request lost",
+    "reply lost",
+    "reply cut off",
+    "late and cut off",
+    "slow",
+    "no leader",
+    "index back",
+    "old leader",
+    "pause",
+    "crash",
+    "close",
+    "destroy session",
+    "release key",
+)
+_CALM_STRIKES = frozenset({*STRIKES[:3], "slow", "no leader", "index back"})
+"""Those after which the others need no more requests, and no more time."""
+STRUCK = 61
+"""How many requests of a run are struck; no two of these three numbers have a common divisor."""
+_TWO_KEYS = ("jobs/a", "jobs/b")
+STUCK = 0.4
+STUCK_SHARE = 0.2
+"""The part of the other runs where holders get stuck."""
+MORE_CHAOS_SHARE = 0.2
+"""The part of all runs with each of those faults."""
+JOBS_SHARE = 0.15
+"""The part of all runs in which there is a job besides."""
+SCENES_SHARE = 0.3
+"""The part of all runs that are one of these."""
+
+
+def _keys(rng: Dice) -> tuple[str, ...]:
+    return _TWO_KEYS[:1] if rng.chance(0.8) else _TWO_KEYS
+
+
+def _pools(rng: Dice) -> tuple[Pool, ...]:
+    # The name of one begins with the other's: they must not be taken for each other.
+    names = ("pool/a",) if rng.chance(0.7) else ("pool/a", "pool/ab")
+    lock_delay = rng.choice((1.0, 3.0)) if rng.chance(0.15) else 0.0
+    return tuple(Pool(name, rng.choice((1, 2, 2, 3)), lock_delay) for name in names)
+
+
+def _spec(rng: Dice) -> SessionSpec:
+    checked = rng.chance(0.15)
+    lock_delay = rng.choice((2.0, 4.0)) if checked else rng.choice((0.0, 1.0, 1.0, 3.0, 6.0))
+    return SessionSpec(
+        ttl=rng.choice((2.0, 4.0, 8.0)),
+        lock_delay=lock_delay,
+        allow_unbounded=not lock_delay,
+        behavior="delete" if rng.chance(0.25) else "release",
+        node_checks=(SERF_HEALTH,) if checked else (),
+    )
+
+
+SHARES = {
+    draw_mixed: 12,
+    draw_strike: 16,
+    draw_hiccups: 4,
+    draw_calm: 2,
+    draw_with_rwlocks: 2,
+    draw_with_members: 2,
+    draw_with_agents: 1,
+    draw_with_limit: 1,
+}
+"""How many of 40 seeds, on average, are drawn from which world."""
+_DRAWN = tuple(world for world, share in SHARES.items() for _ in range(share))
