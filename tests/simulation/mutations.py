@@ -43,6 +43,7 @@ from consul_coord.recipes.hold.holds import Holds
 from consul_coord.recipes.hold.limits import Limits
 from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock import keys as lock_keys
+from consul_coord.recipes.lock import lock
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.keys import MultiLockKind
 from consul_coord.recipes.lock.multi import MultiLockAttempt
@@ -1049,5 +1050,53 @@ MUTATIONS = (
         within=20,
         drawn=draw_calm,
     ),
+    Mutation(
+        "a release is no event",
+        holds,
+        "give_back",
+        "io.emit(Released(",
+        "str((",
+        breaks="told",
+        within=5,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "an outage is counted from its first failure",
+        session,
+        "_report_failure",
+        "now, sent_at = io.now(), kept.lease.sent_at",
+        "now, sent_at = io.now(), io.now()",
+        breaks="told",
+        within=20,
+    ),
+    Mutation(
+        "the time before a hold is not counted",
+        attempt.Attempt,
+        "run",
+        "io.now() - self.began))",
+        "0.0))",
+        breaks="told",
+        within=5,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "a limit of a hold makes it longer",
+        Grant,
+        "valid_until",
+        "return min(",
+        "return max(",
+        breaks="told",
+        within=20,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "the last of a queue is named first",
+        lock,
+        "contenders",
+        "enumerate(live, 1)",
+        "enumerate(reversed(live), 1)",
+        breaks="answers",
+        within=20,
+        drawn=draw_calm,
+    ),
 )
-"""All of them."""

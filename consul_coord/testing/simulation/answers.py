@@ -1,9 +1,9 @@
-"""The answers that users get, judged by what has happened: results, errors, reasons of losses, events.
+"""The answers that users get, judged by what has happened: results, errors, reasons of losses.
 
 Rules
 - A hold is lost only for the reason that its user is given. A lease has run out only if nothing answered its
   renewals for that long. A session is gone, a key deleted, only if the server has seen that.
-- A call says that it could not reach the servers, or that an outage began, only if something went wrong.
+- A call says that it could not reach the servers only if something went wrong.
 - ``AcquireTimeout`` comes when the time is over, never before. The holders that it names held while the call
   waited.
 - ``AcquireCancelled`` comes only after a cancellation.
@@ -11,7 +11,6 @@ Rules
 - A leader that is named has led while that was asked.
 - Where nothing goes wrong, a call takes no more requests than documented; one that waits, two more for each
   write of others, and a few for each second.
-- Each loss, grant and timeout that a user learns of was an event before.
 
 Nothing here knows how the recipes do it. Where something has gone wrong for a process lately, its answers may
 say so.
@@ -22,10 +21,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from consul_coord import events
 from consul_coord.errors import TxnFailed
 from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.recipes.hold.grant import OVERDUE
+from consul_coord.testing.simulation.news import JUST
 from consul_coord.testing.simulation.promises import DRIFT, NOTICED_WITHIN
 from consul_coord.testing.simulation.trace import short
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.errors import AcquireTimeout
-    from consul_coord.events import Event
     from consul_coord.models import LeaderInfo
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.claims import Claim
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
 
-JUST = 1e-3
-"""Seconds by which sums of times may be wrong."""
 BEFORE = 1.0
 """Seconds for which a failure can be felt after it."""
 CLEANING = 0.2
@@ -74,8 +70,6 @@ class Answers:
         self._calm = plan.calm
         self._overwritten = bool({"overwrite", "rewrite record", "overwrite contender"} & plan.chaos.keys())
         self._late = any("late" in fate for fate in plan.fates)
-        self._news: set[tuple[str, str, str, int]] = set()
-        """The process, kind, key and fence of each event."""
 
     def excused(self, process: Process, *, since: float) -> bool:
         """Return whether something has gone wrong for a process since then, or shortly before."""
@@ -130,35 +124,6 @@ class Answers:
         longest = max(map(judge.promises.horizon, claims), default=math.inf)
         if not self.excused(process, since=judge.now - longest * judge.stretch):
             judge.convict("cause", f"{claim} expired, and nothing went wrong")
-
-    # -- events
-
-    def reported(self, process: Process, event: Event) -> None:
-        """Judge an event, and keep it in mind."""
-        match event:
-            case events.Lost(key=key, fence=fence):
-                self._note(process, "lost", key, fence)
-            case events.Acquired(key=key, fence=fence):
-                self._note(process, "acquired", key, fence)
-            case events.OutageBegan(error=error) | events.Jeopardy(error=error):
-                # A renewal has failed by then, whose fate was drawn when it was sent.
-                since = self._judge.now - process.core.timeout * self._judge.stretch
-                if not self.excused(process, since=since):
-                    self._judge.convict("cause", f"{process.name} reports an outage: {error}")
-            case _:
-                pass
-
-    def _note(self, process: Process, kind: str, key: str, fence: int) -> None:
-        mark = process.name, kind, key, fence
-        if mark in self._news:
-            self._judge.convict("told", f"{process.name} reports twice that {key} is {kind}, fence {fence}")
-        self._news.add(mark)
-
-    def expect(self, process: Process, kind: str, hold: Grant) -> None:
-        """Judge that something is reported that should have been an event before."""
-        if (process.name, kind, hold.key, hold.fence) not in self._news and not process.core.closing.is_set():
-            text = f"{process.name} tells its user that {hold.key} is {kind}, and had no event of that"
-            self._judge.convict("told", text)
 
     # -- calls
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.promises import PendingCall
+    from consul_coord.testing.simulation.views import View
 
 RELEASED = ReleaseOutcome.RELEASED
 STUCK_FOR = 8.0
@@ -137,6 +138,8 @@ class Holder:
         holds, what = self.process.core.holds, f"releases {hold.key}"
         began, before = self.judge.now, io.task.sent
         outcome = await self.call(io, lambda io: release(io, holds, hold), what=what, within=RELEASED_WITHIN)
+        if outcome in {RELEASED, ReleaseOutcome.UNKNOWN}:
+            self.judge.news.expect(self.process, "released", hold.key, hold.fence, outcome)
         if outcome is RELEASED:
             self.judge.released(claim)
             most = 4 if self._writes == hold.fence else 2
@@ -195,8 +198,27 @@ class Holder:
                     )
                     if found is not FAILED:
                         self.judge.answers.ensured(claim, seconds, since=began)
+            case 4 if self.process.curious:
+                await self._look_round(io, claim.of)
             case _:
                 pass
+
+    def views(self, of: str) -> Sequence[View]:  # noqa: ARG002 - for those who have some
+        """Return what may be asked about everybody who wants the same."""
+        return ()
+
+    async def _look_round(self, io: SimIO, of: str) -> None:
+        """Ask something about everybody."""
+        for view in self.views(of):
+            cluster = self.judge.cluster
+            truth, index = view.truth(cluster), cluster.state.store.raft_index
+            found = await self.call(
+                io, view.ask, what=view.what, within=self.process.core.timeout, most=view.requests
+            )
+            self.judge.see("looked round")
+            if found is not FAILED and index == cluster.state.store.raft_index and found != truth:
+                text = f"{self.process.name} {view.what}: {found} is the answer, and it is {truth}"
+                self.judge.convict("answers", text)
 
     async def put(self, io: IO, hold: Grant, value: bytes) -> None:
         """Write what everybody can read of a hold."""
@@ -378,6 +400,7 @@ class User(Holder, ABC):
             finally:
                 self.judge.promises.ended(call)
             what.owners.keep(io.owner(), handle)
+            self.judge.news.acquired(process, handle.grant, took=io.now() - began)
             self.judge.answers.paid_for_waiting(
                 process,
                 f"acquires {of}",
@@ -388,6 +411,7 @@ class User(Holder, ABC):
         except AcquireTimeout as error:
             self.judge.see("tried in vain" if timeout == 0 else f"timed out: {error.blocker.kind}")
             self.judge.note(name, f"timed out: {error.blocker.kind}")
+            self.judge.news.timed_out(process, error)
             answers, took = self.judge.answers, io.now() - began
             answers.timed_out(process, self.claimed(of), error, took=took, timeout=timeout or 0.0)
         except AcquireCancelled:

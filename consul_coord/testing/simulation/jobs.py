@@ -28,9 +28,10 @@ from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Ask, Record, key_of
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
+from consul_coord.testing.simulation.views import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from consul_coord.io import IO
     from consul_coord.testing.simulation.cluster import Cluster
@@ -78,6 +79,14 @@ class JobRules:
         if self._fences.setdefault(slot, fence) != fence:
             text = f"slot {slot} of {self._name} succeeded under fences {self._fences[slot]} and {fence}"
             self._judge.convict("once", text)
+
+    def last(self, cluster: Cluster) -> object:
+        """Return the slot, the outcome and the fence of the record; None without one."""
+        entry = cluster.entry(key_of(self._name))
+        if entry is None:
+            return None
+        found = json.loads(entry.value)
+        return found["slot"], found["outcome"] == "failed", found["fence"]
 
     def went_back(self) -> None:
         """Take note that the state is an earlier one."""
@@ -130,6 +139,15 @@ class JobUser(Holder):
             self.judge.convict(
                 "progress", f"{self.process.name} could not have slot {slot} of {self.key} done"
             )
+
+    def views(self, of: str) -> Sequence[View]:
+        """Ask what ran last."""
+
+        async def ask(io: IO) -> object:
+            found = await recipe.last(io, self.process.core, self._once)
+            return None if found is None else (found.slot, found.failed, found.fence)
+
+        return (View(f"asks what {of} did last", ask, self._rules.last),)
 
     async def _try(self, io: SimIO, slot: int, *, timeout: float | None) -> None:
         process, calm = self.process, self.healed()

@@ -19,6 +19,7 @@ from consul_coord.testing.simulation.claims import Claim
 from consul_coord.testing.simulation.counts import Counts
 from consul_coord.testing.simulation.jobs import JobRules
 from consul_coord.testing.simulation.key_rules import KeyRules
+from consul_coord.testing.simulation.news import News
 from consul_coord.testing.simulation.promises import Promises
 from consul_coord.testing.simulation.room_rules import RoomRules
 from consul_coord.testing.simulation.rw_rules import RwRules
@@ -119,6 +120,7 @@ class Judge:
         self.healed_at: float | None = None
         self.promises = Promises(self, plan)
         self.answers = Answers(self, plan)
+        self.news = News(self, plan)
         self.quiet_at = float("inf")
         """From when on nothing that went wrong before can still be felt."""
         self.ttl = plan.spec.ttl or 0.0
@@ -314,7 +316,7 @@ class Judge:
     def reported(self, process: Process, event: Event) -> None:
         """Take note of what a client reports."""
         self.note(process.name, _Described(event))
-        self.answers.reported(process, event)
+        self.news.reported(process, event)
         match event:
             case events.Lost(reason=reason):
                 self.see(f"lost: {reason}")

@@ -152,6 +152,8 @@ class Plan:
     """The agent's limit on connections from the processes, which are one address; 0 for no limit."""
     calm: bool = False
     """Whether nothing goes wrong but what operators do: all is as quick and as cheap as documented then."""
+    curious: bool = False
+    """Whether users ask who else holds and waits."""
     office: Literal["", "heirs", "short"] = ""
     """The kind of leaders: all hand over, or all lead for a moment, with many of low priority."""
 

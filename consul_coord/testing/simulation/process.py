@@ -88,6 +88,7 @@ class Process:
         self.foreign = False
         """Whether its users are no clients of this package."""
         self.lingering = plan.lingering
+        self.curious = plan.curious
         self.stuck = plan.stuck
         """Of so many of its holds the end is given in advance."""
         self.seed = plan.seed

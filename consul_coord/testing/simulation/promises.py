@@ -226,6 +226,10 @@ class Promises:
         ends = min(claim.limits.values(), default=math.inf)
         if claim.believed() and process.clock.now() > ends + 1e-6:
             judge.convict("told", f"{claim} is relied on beyond its time, which its user has limited")
+        hold = claim.reference()
+        says = claim.lease.valid_until if hold is None else hold.valid_until
+        if claim.believed() and says > min(claim.lease.valid_until, ends) + 1e-6:
+            judge.convict("told", f"{claim} says that it lasts until {says:.3f}, which is too long")
         if stands:
             claim.gone_since = None
             return

@@ -198,7 +198,7 @@ class Rules(ABC):
         if claim.believed():
             self.judge.convict("told", f"the loss of {claim} was reported, and it is relied on")
         if (hold := claim.reference()) is not None:
-            self.judge.answers.expect(claim.process, "lost", hold)
+            self.judge.news.expect(claim.process, "lost", hold.key, hold.fence)
         claim.told = True
 
     def stuck(self, claim: Claim, lock_delay: float) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import AcquireTimeout, ConsulCoordError, PermissionDenied, SessionCheckFailed
 from consul_coord.http.failures import retryable
@@ -26,7 +27,7 @@ from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.holding import Holder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.claims import Claim
@@ -142,13 +143,19 @@ class MemberUser(Holder):
                 office.look(io)
         finally:
             if not self.process.crashed:
-                await self.process.call(
-                    io.task, lambda io: recipe.stop(io, partitioning, timeout=5.0), closing=True
-                )
-                office.stopped = io.now()
-                await self.process.call(
-                    io.task, lambda io: leave(io, self._member, timeout=5.0), closing=True
-                )
+                await self._end("stops sharing", partial(recipe.stop, partitioning=partitioning), io)
+                if partitioning.task is None or partitioning.task.done.is_set():
+                    office.stopped = io.now()
+                await self._end("leaves the group", partial(leave, membership=self._member), io)
+
+    async def _end(self, what: str, program: Callable[..., Coroutine[Any, Any, object]], io: SimIO) -> None:
+        """Stop something, in more or less time."""
+        timeout = 5.0 if self.healed() else self.rng.choice((0.0, 0.5, 5.0, 5.0))
+        call = self.judge.promises.called(self.process, f"{what} of {self._sharing.prefix}", timeout)
+        try:
+            await self.process.call(io.task, lambda io: program(io, timeout=timeout), closing=True)
+        finally:
+            self.judge.promises.ended(call)
 
     def _is_enough(
         self, io: SimIO, office: Office, partitioning: recipe.Partitioning, *, until: float

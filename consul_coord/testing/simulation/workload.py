@@ -8,6 +8,7 @@ from consul_coord.errors import ConsulCoordError, DecodeError, PermissionDenied
 from consul_coord.http.failures import retryable
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
+from consul_coord.recipes.contend.queue import directory
 from consul_coord.recipes.contend.recipe import acquire
 from consul_coord.recipes.lock import lock
 from consul_coord.recipes.lock.plan import LockPlan
@@ -16,6 +17,7 @@ from consul_coord.recipes.semaphore import semaphore
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import User
+from consul_coord.testing.simulation.views import View, queued, slot_holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,6 +114,17 @@ class LockUser(User):
         """Acquire a lock."""
         return await acquire(io, self.process.core, what, timeout=timeout)
 
+    def views(self, of: str) -> Sequence[View]:
+        """Ask who queues for a key."""
+        locked = next(each for each in self._locks.values() if of in each.plan.keys)
+
+        async def ask(io: IO) -> object:
+            found = await lock.contenders(io, self.process.core, locked)
+            return [(each.session, each.create_index) for each in found]
+
+        first = locked.plan.key
+        return (View(f"asks who waits for {first}", ask, lambda cluster: queued(cluster, directory(first))),)
+
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:  # noqa: ARG002
         """Be surprised: a lock has no limit."""
         raise error
@@ -187,6 +200,15 @@ class SlotUser(User):
         if not self.healed() and self.rng.chance(0.03):
             limit = self.rng.choice((1, 2, 3))
             await self.call(io, lambda io: self._resize(io, what, limit))
+
+    def views(self, of: str) -> Sequence[View]:
+        """Ask who holds the slots."""
+
+        async def ask(io: IO) -> object:
+            found = await semaphore.holders(io, self.process.core, self._semaphores[of])
+            return sorted((each.session, each.fence) for each in found)
+
+        return (View(f"asks who holds {of}", ask, lambda cluster: slot_holders(cluster, of), requests=2),)
 
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:
         """Insist on the own limit, or go on with a semaphore of the other one."""

@@ -268,6 +268,7 @@ def draw_calm(seed: int) -> Plan:
         acts = {**acts, "deregister node": 6.0}
     return replace(
         _several_recipes(seed, rng),
+        curious=True,
         calm=True,
         stuck=rng.choice((0.0, 0.0, STUCK)),
         fates={},
@@ -288,6 +289,7 @@ def draw_hiccups(seed: int) -> Plan:
     broken = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
     return replace(
         _several_recipes(seed, rng),
+        curious=True,
         fates=dict.fromkeys(rng.sample(broken, 2), 0.0),
         hot=frozenset(SHAPES),
         once=True,
@@ -310,6 +312,7 @@ def draw_strike(seed: int) -> Plan:
     recipe, fault = RECIPES[seed % len(RECIPES)], STRIKES[seed % len(STRIKES)]
     return replace(
         _one_recipe(_mixed(seed, Dice(seed, "plan")), recipe),
+        curious=True,
         calm=fault in _CALM_STRIKES,
         strike=(1 + seed % STRUCK, fault),
         processes=rng.choice((2, 2, 3)),

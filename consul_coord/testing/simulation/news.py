@@ -1,0 +1,121 @@
+"""The events that clients report, judged by what has happened.
+
+Rules
+- Each loss, grant, release and timeout that a user learns of was an event before. A loss and a grant are
+  reported once.
+- An outage is reported only if something went wrong.
+- Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
+  waited.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from consul_coord import events
+from consul_coord.testing.simulation.promises import DRIFT
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from consul_coord.errors import AcquireTimeout
+    from consul_coord.events import Event
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.process import Process
+
+JUST = 1e-3
+"""Seconds by which sums of times may be wrong."""
+UNREAD = 1.0
+"""Seconds that a client may not count yet, as the reply that they are from is there, and not read."""
+
+
+class News:
+    """The judge of events."""
+
+    def __init__(self, judge: Judge, plan: Plan) -> None:
+        self._judge = judge
+        # Over connections a client may hang up before it has read what was sent.
+        self._unread = math.inf if plan.connections or plan.agents > 1 else UNREAD
+        self._seen: set[tuple[Hashable, ...]] = set()
+        """The process of each event, its kind, its key, and what it says."""
+
+    def reported(self, process: Process, event: Event) -> None:
+        """Judge an event, and keep it in mind."""
+        match event:
+            case events.Lost(key=key, fence=fence):
+                self._note_once(process, "lost", key, fence)
+            case events.Acquired(key=key, fence=fence):
+                self._note_once(process, "acquired", key, fence)
+                self._note(process, "waited", key, fence, event.waited)
+            case events.Released(key=key, fence=fence, outcome=outcome):
+                self._note(process, "released", key, fence, outcome)
+            case events.TimedOut(key=key, waited=waited):
+                self._note(process, "timed out", key, waited)
+            case events.OutageBegan(error=error):
+                self._check_reason(process, error)
+                renewed = (self._judge.promises.confirmed(process, kept.id) for kept in process.core.sessions)
+                sent_at = max((at for at in renewed if at is not None), default=None)
+                self._check_seconds(process, event, event.silent, sent_at)
+            case events.Jeopardy(error=error, session=session):
+                self._check_reason(process, error)
+                sent_at = self._judge.promises.confirmed(process, session)
+                self._check_seconds(process, event, event.silent, sent_at)
+                self._check_lease(process, event, session, event.remaining)
+            case events.Renewed(session=session, remaining=remaining):
+                self._check_lease(process, event, session, remaining)
+            case _:
+                pass
+
+    def expect(self, process: Process, kind: str, key: str, *what: Hashable) -> None:
+        """Judge that something is reported that should have been an event before."""
+        if (process.name, kind, key, *what) not in self._seen and not process.core.closing.is_set():
+            text = f"{process.name} tells its user that {key} is {kind}, and had no event of that"
+            self._judge.convict("told", text)
+
+    def acquired(self, process: Process, hold: Grant, *, took: float) -> None:
+        """Judge what was reported of an acquire that took so many seconds."""
+        self.expect(process, "acquired", hold.key, hold.fence)
+        mark = process.name, "waited", hold.key, hold.fence
+        waited = max((float(str(each[-1])) for each in self._seen if each[:-1] == mark), default=took)
+        if not took - JUST <= waited <= took + JUST and process.able:
+            text = f"{process.name} reports {waited:.3f} s of waiting for {hold.key}, which took {took:.3f}"
+            self._judge.convict("told", text)
+
+    def timed_out(self, process: Process, error: AcquireTimeout) -> None:
+        """Judge what was reported of a call that gave up."""
+        self.expect(process, "timed out", error.key, error.waited)
+
+    def _note(self, process: Process, *what: Hashable) -> None:
+        self._seen.add((process.name, *what))
+
+    def _note_once(self, process: Process, kind: str, key: str, fence: int) -> None:
+        if (process.name, kind, key, fence) in self._seen:
+            self._judge.convict("told", f"{process.name} reports twice that {key} is {kind}, fence {fence}")
+        self._note(process, kind, key, fence)
+
+    def _check_reason(self, process: Process, error: str) -> None:
+        # A renewal has failed by then, whose fate was drawn when it was sent.
+        since = self._judge.now - process.core.timeout * self._judge.stretch
+        if not self._judge.answers.excused(process, since=since):
+            self._judge.convict("cause", f"{process.name} reports an outage: {error}")
+
+    def _check_seconds(self, process: Process, event: Event, said: float, sent_at: float | None) -> None:
+        right = said if sent_at is None else process.clock.now() - sent_at
+        if not right - JUST <= said <= right + self._unread:
+            text = f"{process.name} says {said:.3f} s without contact, which are {right:.3f}: {event}"
+            self._judge.convict("told", text)
+
+    def _check_lease(self, process: Process, event: Event, session: str, said: float) -> None:
+        judge, sent_at = self._judge, self._judge.promises.confirmed(process, session)
+        claims = [
+            claim for rules in judge.rules.values() for claim in rules.claims if claim.session == session
+        ]
+        if sent_at is None or not claims:
+            return
+        lasts = sent_at + (1 - DRIFT) * min(map(judge.promises.horizon, claims)) - process.clock.now()
+        if not lasts - self._unread <= said <= max(0.0, lasts) + JUST:
+            text = f"{process.name} says {said:.3f} s of a lease that lasts {lasts:.3f}: {event}"
+            judge.convict("told", text)

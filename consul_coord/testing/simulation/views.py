@@ -1,0 +1,46 @@
+"""Questions about everybody: who queues, who holds, what ran last. The server's own state is the judge.
+
+Rules
+- An answer is right if nothing was written between the question and the answer. With writes in between it may
+  be that of any moment, and is not judged.
+- The truth is read from keys and sessions here, and not by the recipes' own readers.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from consul_coord.io import IO
+    from consul_coord.testing.simulation.cluster import Cluster
+
+
+class View(NamedTuple):
+    """One question."""
+
+    what: str
+    ask: Callable[[IO], Coroutine[Any, Any, object]]
+    truth: Callable[[Cluster], object]
+    requests: int = 1
+    """How many it takes."""
+
+
+def queued(cluster: Cluster, directory: str) -> list[tuple[str, int]]:
+    """Return the living contenders in a directory in order, and the index at which each joined."""
+    entries = [
+        entry for entry in cluster.under(directory) if entry.session and entry.key.endswith(entry.session)
+    ]
+    return sorted(((each.session, each.create_index) for each in entries), key=lambda each: each[1])
+
+
+def slot_holders(cluster: Cluster, prefix: str) -> list[tuple[str, int]]:
+    """Return the sessions that hold slots of a semaphore, each with the index at which it got its own."""
+    record = cluster.entry(f"{prefix}/.lock")
+    named = [] if record is None or not record.value else list(json.loads(record.value)["Holders"])
+    entries = [(one, cluster.entry(f"{prefix}/{one}")) for one in named]
+    return sorted(
+        (one, entry.modify_index) for one, entry in entries if entry is not None and entry.session == one
+    )
