@@ -30,7 +30,7 @@ from consul_coord.server.acl import Rule
 from consul_coord.testing import Simulation
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.world import World
-from consul_coord.testing.simulation.worlds import draw_calm, draw_mixed, draw_with_limit
+from consul_coord.testing.simulation.worlds import draw_calm, draw_mixed, draw_strike, draw_with_limit
 from tests.simulation.mutations import Mutation
 
 if TYPE_CHECKING:
@@ -460,3 +460,9 @@ def test_a_release_of_a_slot_that_was_not_permitted_is_no_loss(seed: int) -> Non
 )
 def test_connections_at_the_limit(seed: int) -> None:
     Simulation(seed=seed, plan=draw_with_limit(seed)).run()
+
+
+def test_a_join_that_its_connection_lost_is_looked_after_although_it_was_sent_again() -> None:
+    # The connection sent it again by itself, so nobody looked for the first one, which came late.
+    plan = replace(draw_strike(1017), connections=100)
+    Simulation(seed=1017, plan=plan).run()

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from tests.wire.servers import Peer, RawServer
 
 GET = Request("GET", "/v1/kv/a", retry=Retry.READ)
-RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT)
+RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT, urgent=True)
+LOCK = Request("PUT", "/v1/txn", body=b"[]", retry=Retry.IDEMPOTENT)
 CAS = Request("PUT", "/v1/kv/a", params=(("cas", "7"),), body=b"v", retry=Retry.NEVER)
 
 
@@ -190,12 +191,15 @@ def test_a_lost_race_with_the_agents_close_is_repeated_once(
     assert len(server.requests) == 5
 
 
-def test_a_lost_race_is_not_repeated_when_that_could_do_harm(own_engine: MakeEngine, serve: Serve) -> None:
+@pytest.mark.parametrize("request_", [CAS, LOCK])
+def test_a_lost_race_is_not_repeated_when_a_late_copy_could_do_harm(
+    own_engine: MakeEngine, serve: Serve, request_: Request
+) -> None:
     server = serve(hang_up_on_the_second)
     sender = own_engine(server)
-    assert sender.send(CAS).body == b"true"
+    assert sender.send(request_).body == b"true"
     with pytest.raises(BrokenReply) as raised:
-        sender.send(CAS)
+        sender.send(request_)
     assert raised.value.outcome_unknown is True
     assert len(server.requests) == 2
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.wire.servers import Peer
 
 CAS = Request("PUT", "/v1/kv/a", body=b"v", retry=Retry.NEVER)
-RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT)
+RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT, urgent=True)
 NAME = "server.dc1.consul"
 
 

@@ -6,7 +6,8 @@ acquire and release; ``streams`` has the one on an event loop.
 Rules
 - The outcome is unknown once a byte was sent, except that of a request which changes nothing.
 - On a connection used before, the agent may have hung up just as we began. When it ends before any byte of a
-  reply, the request is repeated at once if nothing was sent, or if a repeat does no harm.
+  reply, the request is repeated at once if nothing was sent, if it changes nothing, or if it is a renewal.
+  The others are left to their callers: a copy that is applied late may need looking after.
 - Closing a socket does not wake who is blocked on it; shutting it down does. The socket goes back to a pool
   after the exchange, so the exchange and whoever cancels it both take it out of the attempt, and one gets it.
 - A connection is kept only after a whole reply, or parked while a reply is due that nobody waits for any
@@ -135,7 +136,7 @@ class Attempt:
         """Return whether it may be sent again, after this error ended a connection used before."""
         if self.answered or self.cancelled or isinstance(error, TimeoutError):
             return False
-        return not self.sent or self.request.retry is not Retry.NEVER
+        return self.request.urgent or not self.outcome_unknown
 
 
 class Engine(ABC):

@@ -128,6 +128,8 @@ class SimSocket:
         self._queries = 0
         """Blocking queries on it that the agent has not answered."""
         self._wake: Callable[[Callable[[], object]], object] | None = None
+        self._exchange: Exchange | None = None
+        """The present one, or the last."""
 
     # -- opening and closing
 
@@ -167,6 +169,8 @@ class SimSocket:
         self._say_so()
 
     def _say_so(self) -> None:
+        if self._exchange is not None:
+            self._link.parked.pop(self._exchange, None)
         network = self._link.network
         network.scheduler.after(network.latency(), self._be_gone)
 
@@ -191,7 +195,7 @@ class SimSocket:
         self.query = request.hold_open > 0
         self.busy = True
         if not (self._ended or self._refused):
-            exchange = _Carried(self, self._link, request)
+            self._exchange = exchange = _Carried(self, self._link, request)
             self._queries += self.query and exchange.arrives
             exchange.begin()
 

@@ -44,7 +44,7 @@ class RoomRules:
     def __init__(self, judge: Judge, plan: Plan, room: Room) -> None:
         self._judge = judge
         self._room = room
-        self._alone = not plan.fates and plan.chaos.keys() <= _HARMLESS
+        self._alone = not plan.fates and plan.strike is None and plan.chaos.keys() <= _HARMLESS
         """Whether nothing goes wrong but the limit."""
         self._look_at = 0.0
         self._many_since: dict[str, float] = {}

@@ -314,6 +314,7 @@ def draw_strike(seed: int) -> Plan:
         _one_recipe(_mixed(seed, Dice(seed, "plan")), recipe),
         curious=True,
         calm=fault in _CALM_STRIKES,
+        connections=rng.choice((0, ENOUGH)),
         strike=(1 + seed % STRUCK, fault),
         processes=rng.choice((2, 2, 3)),
         users=rng.choice((1, 2)),
@@ -480,6 +481,8 @@ STRIKES = (
 )
 _CALM_STRIKES = frozenset({*STRIKES[:3], "slow", "no leader", "index back"})
 """Those after which the others need no more requests, and no more time."""
+ENOUGH = 100
+"""Connections that no run needs: where there is a limit, the clients' own pool carries the requests."""
 STRUCK = 61
 """How many requests of a run are struck; no two of these three numbers have a common divisor."""
 _TWO_KEYS = ("jobs/a", "jobs/b")
