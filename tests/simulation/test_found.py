@@ -466,3 +466,8 @@ def test_a_join_that_its_connection_lost_is_looked_after_although_it_was_sent_ag
     # The connection sent it again by itself, so nobody looked for the first one, which came late.
     plan = replace(draw_strike(1017), connections=100)
     Simulation(seed=1017, plan=plan).run()
+
+
+def test_a_sweep_that_had_to_wait_for_the_own_hold_comes_soon_after_it() -> None:
+    # The next look was ten seconds later, and after a hold of a minute none was left.
+    Simulation(seed=70081, plan=draw_strike(70081)).run()

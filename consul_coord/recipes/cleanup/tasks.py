@@ -126,11 +126,12 @@ class Sweep(_AtKey):
     pauses: list[float] = field(default_factory=lambda: list(SWEEPS[1:]))
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
-        """Remove what the session has at the key, unless somebody here acts on it with that session."""
+        """Remove what the session has at the key, once nobody here acts on it with that session."""
         with self.alone() as alone:
-            if alone:
-                found = await self._withdraw(io, deadline)
-                io.emit(Cleaned(self.key, self.session, found))
+            if not alone:
+                return SWEEPS[0]  # no look: what it has blocks others when whoever acts on the key is done
+            found = await self._withdraw(io, deadline)
+            io.emit(Cleaned(self.key, self.session, found))
         return self.pauses.pop(0) if self.pauses else None
 
 

@@ -40,8 +40,8 @@ DRIFT = 0.05
 """The part of a TTL that is left out for clocks of another rate."""
 NOTICED_WITHIN = 1.5
 """Seconds within which a loss is noticed by who can ask, when nothing has gone wrong lately."""
-NOTICED_CALMLY = 0.5
-"""The same where nothing goes wrong but what operators do."""
+NOTICED_CALMLY = 0.7
+"""The same where nothing goes wrong but what operators do: a hold is watched when it is half a second old."""
 SEEN_CALMLY = 1.0
 """Likewise, within which a candidate learns who leads, though leaders follow each other quickly."""
 SEEN_WITHIN = 2.0

@@ -92,7 +92,7 @@ class RoomRules:
             if process is None or not process.able or not sock.carries_nothing:
                 continue
             idle = now - max(sock.used_at, process.awake_since)
-            if idle > IDLE * stretch:
+            if idle > (IDLE + LOOK) * stretch:
                 judge.convict("connections", f"{sock.who} keeps one that is idle for {idle:.2f} s")
         for name in judge.names():
             process = judge.process(name)
@@ -100,5 +100,7 @@ class RoomRules:
                 self.free_at[name] = now
             if opened[name] <= max(1, queries[name]) or process is None or not process.able:
                 self._many_since.pop(name, None)
+            elif process.foreign:
+                continue
             elif now > self._many_since.setdefault(name, now) + REST * stretch:
                 judge.convict("connections", f"{name} rests, and keeps {opened[name]} of them")

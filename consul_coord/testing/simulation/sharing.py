@@ -150,7 +150,7 @@ class MemberUser(Holder):
 
     async def _end(self, what: str, program: Callable[..., Coroutine[Any, Any, object]], io: SimIO) -> None:
         """Stop something, in more or less time."""
-        timeout = 5.0 if self.healed() else self.rng.choice((0.0, 0.5, 5.0, 5.0))
+        timeout = 5.0 if self.healed() else self.rng.choice((0.5, 5.0, 5.0))
         call = self.judge.promises.called(self.process, f"{what} of {self._sharing.prefix}", timeout)
         try:
             await self.process.call(io.task, lambda io: program(io, timeout=timeout), closing=True)

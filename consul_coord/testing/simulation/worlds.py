@@ -98,7 +98,10 @@ MIXES = (
 
 def draw(seed: int) -> Plan:
     """Return what a seed stands for: a run of one of all worlds."""
-    return Dice(seed, "world").choice(_DRAWN)(seed)
+    plan = Dice(seed, "world").choice(_DRAWN)(seed)
+    if not plan.connections and plan.agents == 1 and Dice(seed, "connected").chance(CONNECTED_SHARE):
+        plan = replace(plan, connections=ENOUGH)
+    return plan
 
 
 def draw_mixed(seed: int) -> Plan:
@@ -314,7 +317,6 @@ def draw_strike(seed: int) -> Plan:
         _one_recipe(_mixed(seed, Dice(seed, "plan")), recipe),
         curious=True,
         calm=fault in _CALM_STRIKES,
-        connections=rng.choice((0, ENOUGH)),
         strike=(1 + seed % STRUCK, fault),
         processes=rng.choice((2, 2, 3)),
         users=rng.choice((1, 2)),
@@ -483,6 +485,8 @@ _CALM_STRIKES = frozenset({*STRIKES[:3], "slow", "no leader", "index back"})
 """Those after which the others need no more requests, and no more time."""
 ENOUGH = 100
 """Connections that no run needs: where there is a limit, the clients' own pool carries the requests."""
+CONNECTED_SHARE = 0.4
+"""The part of all runs that have connections, but no limit that anybody meets."""
 STRUCK = 61
 """How many requests of a run are struck; no two of these three numbers have a common divisor."""
 _TWO_KEYS = ("jobs/a", "jobs/b")
