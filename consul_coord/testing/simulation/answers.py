@@ -205,7 +205,7 @@ class Answers:
 
     def paid_for_waiting(self, process: Process, what: str, *, sent: int, writes: int, took: float) -> None:
         """Likewise, of a call that may have waited while others wrote so much."""
-        waited = 2 + 4 * took if took > AT_ONCE else 0
+        waited = 2 + 5 * took if took > AT_ONCE else 0
         self.paid(process, what, sent=sent, most=ACQUIRE + 2 * max(0, writes - OWN) + waited)
 
     def led(self, key: str, info: LeaderInfo | None, *, since: float) -> None:

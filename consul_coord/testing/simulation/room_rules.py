@@ -3,7 +3,8 @@
 Rules
 - Where nothing goes wrong but the limit, no hold expires and no session ends early, however many others want
   a connection; and a release has an outcome.
-- A connection that carries nothing is closed within ``IDLE`` seconds, whatever its process does then.
+- A connection that carries nothing is closed within ``IDLE`` seconds, also if its process does nothing then.
+  It may be kept for as long as a request on another one has no answer: that may try out a new one.
 - A process at rest, which sends renewals and blocking queries only, has no more connections than queries, or
   one between two of them.
 - Once everything was released, each process has a moment without any connection.
@@ -85,6 +86,7 @@ class RoomRules:
         self._look_at = now + LOOK
         opened: Counter[str] = Counter()
         queries: Counter[str] = Counter()
+        asking = {sock.who for sock in self._room.places if sock.busy and not sock.query}
         for sock in self._room.places:
             opened[sock.who] += 1
             queries[sock.who] += sock.busy and sock.query
@@ -92,7 +94,7 @@ class RoomRules:
             if process is None or not process.able or not sock.carries_nothing:
                 continue
             idle = now - max(sock.used_at, process.awake_since)
-            if idle > (IDLE + LOOK) * stretch:
+            if idle > (IDLE + LOOK) * stretch and sock.who not in asking:
                 judge.convict("connections", f"{sock.who} keeps one that is idle for {idle:.2f} s")
         for name in judge.names():
             process = judge.process(name)
