@@ -183,6 +183,11 @@ class SimSocket:
             self._room.leave(self)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its process has closed it."""
+        return self._closed
+
+    @property
     def carries_nothing(self) -> bool:
         """Whether its process keeps it open, and no reply is due on it."""
         return not (self.busy or self._ended)

@@ -86,8 +86,10 @@ class RoomRules:
         self._look_at = now + LOOK
         opened: Counter[str] = Counter()
         queries: Counter[str] = Counter()
-        asking = {sock.who for sock in self._room.places if sock.busy and not sock.query}
-        for sock in self._room.places:
+        # What a process has closed takes a place until its last request has come, which may be late.
+        places = [sock for sock in self._room.places if self._alone or not sock.is_closed]
+        asking = {sock.who for sock in places if sock.busy and not sock.query}
+        for sock in places:
             opened[sock.who] += 1
             queries[sock.who] += sock.busy and sock.query
             process = judge.process(sock.who)
