@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from tests.support.sites import rest
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,10 +20,10 @@ PATIENCE = 30.0
 
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait for what gives no notice."""
-    deadline = time.monotonic() + PATIENCE
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE} s"
-        time.sleep(0.005)
+        assert time.monotonic() < began + PATIENCE, f"{what}: not within {PATIENCE} s"
+        rest(began)
 
 
 def queued(election: LeaderElection, count: int) -> None:

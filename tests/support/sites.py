@@ -23,23 +23,29 @@ T = TypeVar("T")
 PATIENCE: Final = 30.0
 """How long anything that must happen may take: seconds."""
 _POLL: Final = 0.004
+_LONGEST_POLL: Final = 0.05
+
+
+def rest(began: float) -> None:
+    """Pause before the next look: for longer the longer it has taken, as looks take the machine's time."""
+    time.sleep(min(_LONGEST_POLL, max(_POLL, (time.monotonic() - began) / 20)))
 
 
 def eventually(condition: Callable[[], T], *, within: float = PATIENCE) -> T:
     """Return the condition's value as soon as it is true; an AssertionError when that takes too long."""
-    deadline = time.monotonic() + within
+    began = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(_POLL)
+        assert time.monotonic() < began + within, "it did not happen in time"
+        rest(began)
     return value
 
 
 def never(condition: Callable[[], object], *, within: float) -> None:
     """Watch for this long that the condition does not become true."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    while time.monotonic() < began + within:
         assert not condition(), "it happened"
-        time.sleep(_POLL)
+        rest(began)
 
 
 @dataclass(frozen=True, slots=True)
