@@ -43,6 +43,7 @@ SKIPPED = {
 """Each test of tooz that does not run, and why."""
 
 
+@pytest.mark.long
 def test_the_suite_of_tooz_passes(address: str) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:consul_coord", "-p", "no:cacheprovider"]
     done = subprocess.run(
