@@ -142,7 +142,7 @@ class Holder:
             self.judge.news.expect(self.process, "released", hold.key, hold.fence, outcome)
         if outcome is RELEASED:
             self.judge.released(claim)
-            most = 4 if self._writes == hold.fence else 2
+            most = 4 + len(claim.others) if self._writes == hold.fence else 2
             self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most)
         else:
             self.judge.answers.not_released(claim, outcome, since=began)
