@@ -113,8 +113,8 @@ class News:
         claims = [
             claim for rules in judge.rules.values() for claim in rules.claims if claim.session == session
         ]
-        if sent_at is None or not claims:
-            return
+        if sent_at is None or not claims or not judge.cluster.lives(session):
+            return  # without its session, the horizon of a claim is not known
         lasts = sent_at + (1 - DRIFT) * min(map(judge.promises.horizon, claims)) - process.clock.now()
         if not lasts - self._unread <= said <= max(0.0, lasts) + JUST:
             text = f"{process.name} says {said:.3f} s of a lease that lasts {lasts:.3f}: {event}"
