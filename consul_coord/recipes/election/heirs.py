@@ -67,7 +67,7 @@ async def name(io: IO, client: Shared, hold: Grant, heir: str) -> None:
         except TxnFailed as error:
             if all(failure.op_index > 0 and failure.kind != "denied" for failure in error.failures):
                 continue  # the queue has changed since it was read
-            await make_sure(io, client.sessions, hold)
+            await make_sure(io, client.sessions, hold, deadline=deadline)
             check(hold, io.now())
             raise
         return

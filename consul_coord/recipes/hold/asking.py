@@ -115,9 +115,8 @@ async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPai
 
     If somebody else has written meanwhile, the key is read, and written at the index found.
     """
-    failures = Failures(io, io.now() + sessions.timeout)
     deadline = io.now() + sessions.timeout
-    index = hold.last_index
+    failures, index = Failures(io, deadline), hold.last_index
     while True:
         ops = rewriting(hold.key, hold.session, value, index=index, flags=hold.flags)
         try:
@@ -127,7 +126,7 @@ async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPai
             call = kv.get(hold.key, options=CONSISTENT)
             pair = (await perform(io, call, deadline=deadline)).value
             if pair is None or pair.session != hold.session:
-                await make_sure(io, sessions, hold)
+                await make_sure(io, sessions, hold, deadline=deadline)
                 check(hold, io.now())
                 raise
             # Released meanwhile, perhaps: the session may have the key for a later hold, which this is not.

@@ -49,10 +49,11 @@ class HoldWatch:
         if hold.ended:
             return
         if self._watch.loss(pair) is not None:
+            deadline = io.now() + self._sessions.timeout
             if consistent:
-                await _conclude(io, self._sessions, hold, self._watch, result)
+                await _conclude(io, self._sessions, hold, self._watch, result, deadline=deadline)
             else:
-                await _make_sure(io, self._sessions, hold, self._watch)
+                await _make_sure(io, self._sessions, hold, self._watch, deadline=deadline)
         elif pair is not None and self.key == hold.key:
             _note_write(io, hold, pair.modify_index)
 
@@ -63,21 +64,27 @@ def _note_write(io: IO, hold: Grant, index: int) -> None:
         io.emit(Overwritten(hold.key, hold.session, index))
 
 
-async def make_sure(io: IO, sessions: Sessions, hold: Grant) -> None:
+async def make_sure(io: IO, sessions: Sessions, hold: Grant, *, deadline: float) -> None:
     """End the hold if a consistent reading of what it depends on shows that it has ended."""
-    await _make_sure(io, sessions, hold, *hold.kind.watches(hold))
+    await _make_sure(io, sessions, hold, *hold.kind.watches(hold), deadline=deadline)
 
 
-async def _make_sure(io: IO, sessions: Sessions, hold: Grant, *watches: KeyWatch) -> None:
-    deadline = min(hold.lease.valid_until, io.now() + sessions.timeout)
+async def _make_sure(io: IO, sessions: Sessions, hold: Grant, *watches: KeyWatch, deadline: float) -> None:
+    deadline = min(hold.lease.valid_until, deadline)
     for watch in watches:
         call = kv.get(watch.key, options=CONSISTENT)
         result = await perform(io, call, deadline=deadline)
-        await _conclude(io, sessions, hold, watch, result)
+        await _conclude(io, sessions, hold, watch, result, deadline=deadline)
 
 
 async def _conclude(
-    io: IO, sessions: Sessions, hold: Grant, watch: KeyWatch, result: Result[KVPair | None]
+    io: IO,
+    sessions: Sessions,
+    hold: Grant,
+    watch: KeyWatch,
+    result: Result[KVPair | None],
+    *,
+    deadline: float,
 ) -> None:
     """End the hold if a consistent reading, just made, shows that it has ended."""
     pair = result.value
@@ -89,5 +96,5 @@ async def _conclude(
     if hold.lease.ended_by is None:
         # SessionNotFound has ended the hold; whatever else is raised, the key itself is evidence enough.
         with suppress(ConsulCoordError):
-            await sessions.confirm(io, watch.kept or hold.kept)
+            await sessions.confirm(io, watch.kept or hold.kept, deadline=deadline)
     hold.lose(loss)

@@ -377,12 +377,12 @@ class Sessions:
         _confirm(io, self, kept, sent_at=sent_at, horizon=spec.lease_horizon)
         return kept
 
-    async def confirm(self, io: IO, kept: KeptSession) -> None:
+    async def confirm(self, io: IO, kept: KeptSession, *, deadline: float) -> None:
         """End the session if it has ended on the server, right after a consistent read; asked once at a time.
 
         Raises SessionNotFound if so, and what stands in the way of knowing.
         """
-        deadline = min(kept.lease.valid_until, io.now() + self.timeout)
+        deadline = min(kept.lease.valid_until, deadline)
         last = kept.lease.sent_at
         while (confirming := self._confirming.get(kept.id)) is not None:
             if not await io.wait(confirming, deadline=deadline):

@@ -398,7 +398,7 @@ class Watches:
                         return
                     if seen.value is None:
                         # Gone, or not to be read with this token: a renewal tells.
-                        await self._sessions.confirm(io, kept)
+                        await self._sessions.confirm(io, kept, deadline=io.now() + self._timeout)
                         return
                 except (PermissionDenied, SessionNotFound):
                     return

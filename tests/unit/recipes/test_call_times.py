@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord.errors import RequestTimeout
+from consul_coord.errors import LockLost, RequestTimeout
 from consul_coord.io import Signal
 from consul_coord.models import (
     LOCK_FLAGS,
@@ -20,7 +20,7 @@ from consul_coord.models import (
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState, close_session
 from consul_coord.recipes.election import asking
-from consul_coord.recipes.hold.asking import verify
+from consul_coord.recipes.hold.asking import put, verify
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.holds import BUDGET, release
 from consul_coord.recipes.lock import lock as locks
@@ -35,13 +35,16 @@ from consul_coord.recipes.semaphore import semaphore as semaphores
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from tests.support.fake_io import FakeIO, Spawned, Step
-from tests.support.replies import SESSION, entry, ok, pairs
+from tests.support.replies import SESSION, entry, ok, pairs, txn_failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from consul_coord.io import IO
     from consul_coord.recipes.hold.grant import Handle
+
+SLOW = 6.0
+"""Seconds that a reply takes: two of them take longer than a call may."""
 
 
 class Bench:
@@ -126,19 +129,46 @@ def test_verifying_a_hold_of_several_keys_takes_the_time_of_one_call() -> None:
     assert bench.io.time == 1000.0 + bench.core.timeout
 
 
+GONE = txn_failed((0, 'failed to check index, key "k" doesn\'t exist'))
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        [Step("GET", "/v1/kv/k", pairs())],
+        [Step("GET", "/v1/kv/k", pairs()), Step("GET", "/v1/kv/k", pairs())],
+        [
+            Step("GET", "/v1/kv/k", pairs()),
+            Step("GET", "/v1/kv/k", pairs()),
+            Step("PUT", f"/v1/session/renew/{SESSION}", ok([])),
+        ],
+    ],
+    ids=["it reads the key", "it makes sure", "it asks for its session"],
+)
+def test_a_write_that_is_refused_takes_the_time_of_one_call(bench: Bench, slow: list[Step]) -> None:
+    bench.io.expect("PUT", "/v1/txn", GONE, takes=SLOW)
+    *quick, last = slow
+    for step in quick:
+        bench.io.expect(step.method, step.path, step.answer)
+    bench.io.expect(last.method, last.path, last.answer, takes=100.0)
+    bench.io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
+    with pytest.raises((RequestTimeout, LockLost)):
+        bench.io.run(put(bench.io, bench.core.sessions, bench.hold, b"new"))
+    assert bench.io.time == 1000.0 + bench.core.timeout
+
+
 @pytest.mark.parametrize("used", [0.0, 8.0])
 def test_looking_for_a_loss_ends_with_the_lease_or_the_time_of_a_call(bench: Bench, used: float) -> None:
     bench.io.time += used
-    ends = min(bench.hold.valid_until, bench.io.time + bench.core.timeout)
+    until = bench.io.time + bench.core.timeout
+    ends = min(bench.hold.valid_until, until)
     bench.io.expect("GET", "/v1/kv/k", pairs(entry("k")), takes=100.0)
     bench.io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
     with suppress(RequestTimeout):
-        bench.io.run(make_sure(bench.io, bench.core.sessions, bench.hold))
+        bench.io.run(make_sure(bench.io, bench.core.sessions, bench.hold, deadline=until))
     assert bench.io.time == pytest.approx(ends)
 
 
-SLOW = 6.0
-"""Seconds that each reply takes: two of them take longer than a call may."""
 TWO_KEYS = LockObject(LockPlan(keys=("k", "l"), value=b"me"))
 SEMAPHORE = SemaphoreObject(
     SemaphorePlan(
@@ -205,7 +235,7 @@ def test_making_sure_of_several_keys_takes_the_time_of_one_call() -> None:
     bench.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=7)), takes=SLOW)
     bench.io.expect("GET", "/v1/kv/l", pairs(entry("l", index=9)), takes=SLOW)
     with pytest.raises(RequestTimeout):
-        bench.io.run(make_sure(bench.io, bench.core.sessions, bench.hold))
+        bench.io.run(make_sure(bench.io, bench.core.sessions, bench.hold, deadline=1010.0))
     assert bench.io.time == 1000.0 + bench.core.timeout
 
 
