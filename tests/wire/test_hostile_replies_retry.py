@@ -25,7 +25,7 @@ from consul_coord.errors import (
 )
 from consul_coord.http.failures import outcome_unknown
 from consul_coord.http.messages import Retry
-from tests.wire.agents import HANGS_UP, Reply, said, told
+from tests.wire.agents import HANGS_UP, TRIAL, Reply, said, told
 from tests.wire.catalogue import ENDPOINTS, SID
 from tests.wire.clocks import HurriedClock
 
@@ -59,6 +59,7 @@ def test_reads_and_idempotent_writes_are_repeated(make: Make, scripted: Scripted
     bad = FAILURES.get(failure, said(429))
     for name, endpoint in REPEATABLE.items():
         scripted.forget()
+        scripted.serves_trials = endpoint.line != TRIAL
         scripted.in_turn(bad, endpoint.reply)
         assert endpoint.call(client) == endpoint.value, name
         assert [(seen.line, seen.body) for seen in scripted.requests] == [

@@ -455,6 +455,36 @@ def test_a_first_refusal_leaves_a_write_unknown_and_the_next_is_tried_out_first(
     assert agent.tried == [b"GET /v1/status/leader", b"PUT /v1/kv/a"]
 
 
+@pytest.mark.parametrize("retry", [Retry.IDEMPOTENT, Retry.NEVER])
+def test_beside_a_query_a_write_is_not_repeated_over_a_new_connection(
+    serve: Serve, backend: str, retry: Retry
+) -> None:
+    """Its end may be the limit's or a proxy's, and then a copy of it may come late."""
+    asked, seen = threading.Event(), list[bytes]()
+
+    def handle(peer: Peer) -> None:
+        while (request := peer.request()) is not None:
+            line = request.partition(b" HTTP/")[0]
+            if line.startswith(b"PUT "):
+                seen.append(line)
+                return  # without a reply
+            if b"index=" in line:
+                asked.set()
+                peer.request()  # never: the query goes on
+            peer.send(OK)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        group.start_soon(partial(transport.send, WATCH, timeout=PATIENCE))
+        await anyio.to_thread.run_sync(asked.wait, PATIENCE)
+        with pytest.raises(BrokenReply) as broken:
+            await transport.send(replace(WRITE, retry=retry), timeout=PATIENCE)
+        assert broken.value.outcome_unknown
+        group.cancel_scope.cancel()
+
+    run(backend, serve(handle), scenario)
+    assert seen == [b"PUT /v1/kv/a"]
+
+
 def test_a_refusal_that_is_told_leaves_nothing_unknown(serve: Serve, backend: str) -> None:
     agent = Full(2, reply=BUSY)
     server = serve(agent.handle)
@@ -617,8 +647,8 @@ def test_a_client_that_watches_something_keeps_its_connections(serve: Serve, bac
     async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
         group.start_soon(partial(transport.send, WATCH, timeout=PATIENCE))
         await anyio.to_thread.run_sync(agent.asked.wait, PATIENCE)
-        repeatable = replace(BEGIN, retry=Retry.IDEMPOTENT)  # one that is sent without trying out
-        await writes(transport, repeatable, repeatable)
+        harmless = replace(BEGIN, retry=Retry.READ)  # one that is sent without trying out
+        await writes(transport, harmless, harmless)
         agent.opened.set()
 
     run(backend, server, scenario)

@@ -5,9 +5,11 @@ acquire and release; ``streams`` has the one on an event loop.
 
 Rules
 - The outcome is unknown once a byte was sent, except that of a request which changes nothing.
-- On a connection used before, the agent may have hung up just as we began. When it ends before any byte of a
-  reply, the request is repeated at once if nothing was sent, if it changes nothing, or if it is a renewal.
-  The others are left to their callers: a copy that is applied late may need looking after.
+- A request is repeated here only if nothing was sent, if it changes nothing, or if it is a renewal. The
+  others are left to their callers: a copy that is applied late may need looking after. Where the agent may
+  have no room, they are sent once a new connection was tried out.
+- On a connection used before, the agent may have hung up just as we began. It ends before any byte of a reply
+  then.
 - Closing a socket does not wake who is blocked on it; shutting it down does. The socket goes back to a pool
   after the exchange, so the exchange and whoever cancels it both take it out of the attempt, and one gets it.
 - A connection is kept only after a whole reply, or parked while a reply is due that nobody waits for any
@@ -132,11 +134,16 @@ class Attempt:
         """Whether the request may have been applied, or may be later."""
         return self.sent and self.request.retry is not Retry.READ
 
+    @property
+    def is_harmless(self) -> bool:
+        """Whether a copy of the request that is applied late needs no looking after."""
+        return self.request.retry is Retry.READ or self.request.urgent
+
     def may_repeat(self, error: BaseException) -> bool:
         """Return whether it may be sent again, after this error ended a connection used before."""
         if self.answered or self.cancelled or isinstance(error, TimeoutError):
             return False
-        return self.request.urgent or not self.outcome_unknown
+        return self.is_harmless or not self.sent
 
 
 class Engine(ABC):
@@ -298,14 +305,14 @@ class Engine(ABC):
         opened = self.pool.now()
         response: Response | None = None
         try:
-            if near and attempt.request.retry is Retry.NEVER:
+            if near and not attempt.is_harmless:
                 link = await self._tried_out(link, attempt)
             response = await self._use(link, attempt, keep=keep)
         except LOST as error:
             if self.pool.now() >= opened + SOON or not self._note_refusal(attempt, error):
                 raise
             is_final = not near or self._tells_at_once(attempt)
-            if is_final or (attempt.sent and attempt.request.retry is Retry.NEVER):
+            if is_final or (attempt.sent and not attempt.is_harmless):
                 raise errors.turned_away(attempt, limit=limit.is_blamed(self.pool.now())) from error
             return None
         if _is_refusal(response):
