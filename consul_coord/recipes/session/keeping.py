@@ -485,9 +485,7 @@ class SessionSource:
             creation = self._creation
             if not self._making:
                 await io.begin(self._make, name="create a session", deadline=deadline)
-            kept = await creation.wait(io, deadline=deadline)
-            if kept.lease.is_valid(io.now()):
-                return kept
+            await creation.wait(io, deadline=deadline)  # it may have taken most of its lease
 
     async def _refresh(self, io: IO, kept: KeptSession, deadline: float) -> bool:
         """Renew a lease that runs out; returns whether it is valid afterwards."""

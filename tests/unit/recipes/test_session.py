@@ -466,6 +466,16 @@ def test_a_short_lease_is_refreshed_before_it_is_used(bench: Bench) -> None:
     assert bench.kept.lease.remaining(1012.0) == pytest.approx(0.95 * TTL)
 
 
+def test_a_session_whose_create_took_most_of_its_lease_is_refreshed_before_it_is_used(bench: Bench) -> None:
+    """Its request may have waited for a connection, at an agent that had no room for one."""
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}), takes=9.5)
+    bench.io.expect("PUT", f"/v1/session/renew/{OTHER}", renewed(ID=OTHER))
+    made = bench.live()
+    assert made.id == OTHER
+    assert made.lease.remaining(bench.io.time) == pytest.approx(0.95 * TTL)
+
+
 def test_a_short_lease_that_cannot_be_refreshed_is_used_while_it_lasts(bench: Bench) -> None:
     bench.io.time = 1012.0
     bench.io.expect("PUT", RENEW, unreachable())
