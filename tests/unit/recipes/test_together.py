@@ -115,6 +115,35 @@ def test_a_follower_that_ends_is_forgotten_at_once(folder: Folder) -> None:
     assert folder.is_left(101.0)
 
 
+class Leader(FakeIO):
+    """Answers each look into a folder, and keeps what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Request] = []
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        self.asked.append(request)
+        return ok(["g/m/a"], index=9)
+
+
+def test_the_first_look_into_a_folder_asks_the_leader() -> None:
+    """An old leader would give an index from which later changes are missed."""
+
+    async def longest(io: object, /, *, until: Signal | None) -> float:
+        return 600.0
+
+    io, folder = Leader(), Folder("g/m")
+    together = Together(io, longest, timeout=10.0)
+    assert io.run(together.change(io, folder, until=None))
+    assert folder.at == 9
+    (look,) = io.asked
+    assert "consistent" in dict(look.params)
+    assert not look.hold_open
+
+
 # -- holds that are watched together
 
 
