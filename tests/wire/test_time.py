@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -136,3 +137,31 @@ def test_a_timed_out_connection_is_closed(engine: MakeEngine, serve: Serve) -> N
     while not hung_up and time.monotonic() < deadline:
         time.sleep(0.01)
     assert hung_up == [True]
+
+
+def test_near_the_limit_a_connection_outlives_the_time_of_its_request(
+    own_engine: MakeEngine, serve: Serve
+) -> None:
+    """It may be the only one that the client has, and what it holds depends on it."""
+    timed_out = threading.Event()
+
+    def handle(peer: Peer) -> None:
+        peer.request()
+        peer.send(OK)
+        peer.request()
+        timed_out.wait(10.0)
+        while True:
+            peer.send(OK)
+            if peer.request() is None:
+                return
+
+    server = serve(handle)
+    sender = own_engine(server)
+    sender.send(PUT)
+    pool = sender.transport.pool  # type: ignore[attr-defined]
+    pool.limit.refused(pool.now())  # as one was in another thread
+    with pytest.raises(RequestTimeout):
+        sender.send(PUT, timeout=0.1)
+    timed_out.set()
+    assert sender.send(PUT, timeout=10.0).body == b"true"
+    assert server.connections == 1

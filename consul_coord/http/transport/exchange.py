@@ -424,9 +424,12 @@ class Engine(ABC):
             link.in_use = False
         except BaseException as error:
             now = self.pool.now()
-            intact = attempt.let_go() and whole and self.parks and not isinstance(error, Exception)
-            # One whose time is up is as good as lost: its reply may never come.
-            if intact and now < min(link.back_by + LATE, attempt.deadline) and not self._closed:
+            # A blocked read that ends by its time has lost no byte, as one that is interrupted may have.
+            unread = isinstance(error, TimeoutError) or (self.parks and not isinstance(error, Exception))
+            intact = attempt.let_go() and whole and unread and not self._closed
+            # One whose time is up is as good as lost, except where there may be no room for another one.
+            in_time = now < attempt.deadline or self.pool.limit.is_near(now)
+            if intact and in_time and now < link.back_by + LATE:
                 self.pool.park(link, reader, now)
             else:
                 link.close()

@@ -136,6 +136,7 @@ class SimSocket:
     def connect(self, fire: Callable[[Callable[[], object]], object]) -> None:
         """Ask the agent for a connection; ``fire`` gets what becomes of it."""
         network = self._link.network
+        self.busy = True
 
         def knock() -> None:
             if network.cluster.down:
@@ -149,6 +150,7 @@ class SimSocket:
         network.scheduler.after(network.latency(), knock)
 
     def _connected(self, fire: Callable[[Callable[[], object]], object]) -> None:
+        self.busy = False
         fire(_nothing)
         self.used_at = self._link.network.scheduler.now
         if self._refused:
@@ -319,9 +321,16 @@ class Call:
         self._deadline = deadline
 
     async def wait(
-        self, attempt: Attempt, begin: Callable[[Wakeup], object], *, seconds: float = math.inf
+        self,
+        attempt: Attempt,
+        begin: Callable[[Wakeup], object],
+        *,
+        seconds: float = math.inf,
+        over: Callable[[], object] | None = None,
     ) -> None:
         """Wait for what ``begin`` starts, or for so many seconds, within the attempt's time.
+
+        ``over`` raises what comes of the end of these seconds, if they are to end in an error.
 
         Raises what that brings, ``Stopped``, and at the end of the time what ``SimEngine.send`` expects.
         """
@@ -330,7 +339,7 @@ class Call:
             wakeup = io.suspend()
             io.end_by(wakeup, self._until, self._deadline, _stop)
             io.end_by(wakeup, None, attempt.deadline, _time_up)
-            io.end_by(wakeup, None, io.now() + seconds, _nothing)
+            io.end_by(wakeup, None, io.now() + seconds, over or _nothing)
             begin(wakeup)
             await wakeup
         except ConsulCoordError as error:
@@ -398,7 +407,10 @@ class SimEngine(Engine):
     async def _connect(self, attempt: Attempt) -> socket.socket:
         sock = SimSocket(self._room, self._process_link)
         try:
-            await self._calls[attempt].wait(attempt, lambda wakeup: sock.connect(wakeup.fire))
+            left = attempt.connect_by - self.pool.now()
+            await self._calls[attempt].wait(
+                attempt, lambda wakeup: sock.connect(wakeup.fire), seconds=left, over=_not_connected
+            )
         except BaseException:
             sock.close()
             raise
@@ -433,6 +445,10 @@ def _in_bytes(response: Response) -> bytes:
 
 def _refuse() -> NoReturn:
     raise ConnectionRefusedError
+
+
+def _not_connected() -> NoReturn:
+    raise TimeoutError
 
 
 def _stop() -> NoReturn:
