@@ -12,6 +12,7 @@ import pytest
 
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Request, Retry
+from tests.support.sites import eventually
 from tests.support.stalls import lasting
 from tests.wire.servers import OK, always, silent
 
@@ -163,5 +164,6 @@ def test_near_the_limit_a_connection_outlives_the_time_of_its_request(
     with pytest.raises(RequestTimeout):
         sender.send(PUT, timeout=0.1)
     timed_out.set()
+    eventually(lambda: [link for link in pool.parked if link.has_input(0)])
     assert sender.send(PUT, timeout=10.0).body == b"true"
     assert server.connections == 1
