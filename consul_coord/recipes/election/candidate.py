@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from consul_coord.models import TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey
@@ -24,6 +24,7 @@ from consul_coord.recipes.lock.waitqueue import Adopt, Lead, judge
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from consul_coord.errors import TxnFailed
     from consul_coord.io import IO
     from consul_coord.models import KVPair, LeaderInfo
     from consul_coord.recipes.contend.queue import Look
@@ -113,10 +114,29 @@ class Candidate(UnattendedAttempt):
         return super()._follow_up(look)
 
     async def _join(self) -> Look | None:
-        if self._vacancy is not None and self._index != self._vacancy:  # there is a leader, or was one since
-            self._block("held" if self.holders else "queued")
-            raise self._timeout()
+        if self._vacancy is not None and self._index != self._vacancy:
+            self._give_way()
         return await super()._join()
+
+    def _give_way(self) -> NoReturn:
+        """Give up, as there is a leader, or was one since the vacancy that was waited for."""
+        self._block("held" if self.holders else "queued")
+        raise self._timeout()
+
+    def _while_queueing(self) -> tuple[TxnOp, ...]:
+        match self._vacancy:
+            case None:
+                return ()
+            case 0:
+                return (TxnOp.check_not_exists(self.key),)
+            case index:
+                return (TxnOp.check_index(self.key, index),)
+
+    def _refused(self, error: TxnFailed) -> None:
+        joins = self.contender is None
+        if joins and self._vacancy is not None and {failure.op_index for failure in error.failures} == {1}:
+            self._give_way()
+        super()._refused(error)
 
     async def _let_go_first(self, heir: KVPair) -> None:
         """Wait until the heir is elected, does not queue any more, or has had its time."""

@@ -239,7 +239,8 @@ class LockAttempt(Attempt):
         None without permission for it.
         """
         try:
-            own_pairs, *rest = await self._with_reads(self._lock_op(self._own), retry=Retry.IDEMPOTENT)
+            join = self._lock_op(self._own), *self._while_queueing()
+            own_pairs, *rest = await self._with_reads(*join, retry=Retry.IDEMPOTENT)
         except TxnFailed as error:
             if _denied_at(error, 0):
                 self._may_not_queue()
@@ -255,6 +256,10 @@ class LockAttempt(Attempt):
             return None
         self._note_waiters(look)
         return look
+
+    def _while_queueing(self) -> tuple[TxnOp, ...]:
+        """Return checks that must hold for it to queue."""
+        return ()
 
     def _note_waiters(self, look: Look) -> None:
         """Remember whether the next attempt has somebody to queue behind."""

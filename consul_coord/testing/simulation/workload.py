@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import ConsulCoordError, DecodeError, PermissionDenied
@@ -123,7 +124,7 @@ class LockUser(User):
             return [(each.session, each.create_index) for each in found]
 
         first = locked.plan.key
-        return (View(f"asks who waits for {first}", ask, lambda cluster: queued(cluster, directory(first))),)
+        return (View(f"asks who waits for {first}", ask, partial(queued, directory=directory(first))),)
 
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:  # noqa: ARG002
         """Be surprised: a lock has no limit."""
@@ -208,7 +209,7 @@ class SlotUser(User):
             found = await semaphore.holders(io, self.process.core, self._semaphores[of])
             return sorted((each.session, each.fence) for each in found)
 
-        return (View(f"asks who holds {of}", ask, lambda cluster: slot_holders(cluster, of), requests=2),)
+        return (View(f"asks who holds {of}", ask, partial(slot_holders, prefix=of), requests=2),)
 
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:
         """Insist on the own limit, or go on with a semaphore of the other one."""
