@@ -41,6 +41,8 @@ class News:
         self._unread = math.inf if plan.connections or plan.agents > 1 else UNREAD
         self._seen: set[tuple[Hashable, ...]] = set()
         """The process of each event, its kind, its key, and what it says."""
+        self._waited: dict[tuple[str, str, int], float] = {}
+        """By process, key and fence: how long a hold was waited for."""
 
     def reported(self, process: Process, event: Event) -> None:
         """Judge an event, and keep it in mind."""
@@ -49,7 +51,7 @@ class News:
                 self._note_once(process, "lost", key, fence)
             case events.Acquired(key=key, fence=fence):
                 self._note_once(process, "acquired", key, fence)
-                self._note(process, "waited", key, fence, event.waited)
+                self._waited[process.name, key, fence] = event.waited
             case events.Released(key=key, fence=fence, outcome=outcome):
                 self._note(process, "released", key, fence, outcome)
             case events.TimedOut(key=key, waited=waited):
@@ -78,8 +80,7 @@ class News:
     def acquired(self, process: Process, hold: Grant, *, took: float) -> None:
         """Judge what was reported of an acquire that took so many seconds."""
         self.expect(process, "acquired", hold.key, hold.fence)
-        mark = process.name, "waited", hold.key, hold.fence
-        waited = max((float(str(each[-1])) for each in self._seen if each[:-1] == mark), default=took)
+        waited = self._waited.get((process.name, hold.key, hold.fence), took)
         if not took - JUST <= waited <= took + JUST and process.able:
             text = f"{process.name} reports {waited:.3f} s of waiting for {hold.key}, which took {took:.3f}"
             self._judge.convict("told", text)
