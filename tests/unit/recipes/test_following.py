@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +13,10 @@ from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.election.following import Following
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER
+from tests.support.replies import OTHER, SESSION, entry, ok, pairs, refusal, session, txn_done
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Response
 
 OWN_TTL, ITS_TTL = 15.0, 60.0
 LEADER = LeaderInfo(b"", OTHER, "node1", 7, 7)
@@ -86,3 +90,27 @@ def test_that_nobody_is_known_to_lead_any_more_is_told_at_that_time() -> None:
 
     seen.io.run(watch())
     assert seen.told == [(began, LEADER), (began + ITS_TTL, None)]
+
+
+@pytest.mark.parametrize("failure", [refusal(500, "No cluster leader"), refusal(403, "Permission denied")])
+def test_a_failed_look_does_not_end_the_following(failure: Response) -> None:
+    """The next leader is heard of, also after a refusal: a token may get its rights later."""
+    seen = Seen()
+    seen.following.begin()
+    looks = seen.io.spawned[0].program
+    held = pairs(entry("k", index=9), index=9)
+
+    def end(_: object) -> Response:
+        seen.stopping.set()
+        return ok([])
+
+    seen.io.expect("GET", "/v1/kv/k", failure, held)
+    seen.io.expect("PUT", "/v1/txn", txn_done(entry("k", index=9)))
+    seen.io.expect("GET", "/v1/session/info/", ok([session(ttl="6s")]))
+    seen.io.expect("GET", "/v1/kv/k", end)
+
+    async def look() -> None:
+        await looks(seen.io)
+
+    seen.io.run(look())
+    assert [None if leader is None else leader.session for _, leader in seen.told] == [SESSION]

@@ -178,6 +178,7 @@ class Server(FakeIO):
         self.index = 7
 
     def look(self, request: Request) -> Response:
+        assert "consistent" in dict(request.params), "an old leader would show a hold that is over"
         keys = [op["KV"]["Key"] for op in json.loads(request.body or b"")]
         return txn_done(*(entry(key, index=self.index) for key in keys))
 
