@@ -18,11 +18,11 @@ PATIENCE = 30.0
 """Seconds after which something that should have happened has not."""
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str, *, within: float = PATIENCE) -> None:
     """Wait for what gives no notice."""
     began = time.monotonic()
     while not condition():
-        assert time.monotonic() < began + PATIENCE, f"{what}: not within {PATIENCE} s"
+        assert time.monotonic() < began + within, f"{what}: not within {within} s"
         rest(began)
 
 

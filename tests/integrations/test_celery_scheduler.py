@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord import Client, TxnOp, leader
-from tests.election.waiting import until
+from tests.election.waiting import PATIENCE, until
 from tests.integrations.programs import Served, serving
 
 pytest.importorskip("celery", reason="needs celery: nox -s integrations")
@@ -136,7 +136,11 @@ def test_who_does_not_lead_any_more_sends_nothing(shop: Shop, beat: Callable[[],
         first.wait_for("was not sent, since|lost|held by session")
         counted = runs(client)
         sent = shop.sent()
-        until(lambda: len(client.kv.keys("shop/beat/.wait/").value) == 1, "it waits for the leadership")
+        until(
+            lambda: len(client.kv.keys("shop/beat/.wait/").value) == 1,
+            "it waits for the leadership",
+            within=3 * PATIENCE,  # now and then it takes the time of a blocking query
+        )
         assert runs(client) == counted
         assert sent <= shop.sent() <= counted
         client.kv.release("shop/beat", usurper, flags=0x2DDCCBC058A50C18)

@@ -25,6 +25,7 @@ def test_l01_a_late_barge_does_not_get_past_the_queue(stage: Stage) -> None:
     barge = stage.trap(late, Fate.LATE, "barge")
     behind = late.acquire()
     stage.until(lambda: barge.sprung)
+    stage.trap(late, Fate.LOST, "look", "read", "join", "barge")  # the repeat, which comes at once
     hold = first.get()
     waiting = head.queue()
     stage.until(lambda: stage.queue == ["head", "late"])

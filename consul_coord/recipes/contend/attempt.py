@@ -185,10 +185,10 @@ class Attempt(ABC):
                     io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - self.began))
                     return handle
                 failures = failures + 1 if self._must_pause else 0
+                lost = isinstance(self.cause, BrokenReply)  # one broken exchange is made up for at once
                 if io.now() >= self.deadline or (self.once and failures):
                     raise self._timeout()
-                reading_lost = isinstance(self.cause, BrokenReply) and not self.asked
-                if failures > reading_lost:  # one lost reading is taken again at once
+                if failures > lost:
                     pause = delay(failures, io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
                     await io.sleep(min(pause, max(0.0, self.deadline - io.now())))
         except AcquireTimeout as error:
