@@ -73,7 +73,13 @@ class ConsulScheduler(Scheduler):
         return f"    . consul -> {self._state_key}" if self._client is not None else ""
 
     def tick(self, **options: object) -> float:
-        """Send what is due, if this process leads; return the seconds to the next look."""
+        """Send what is due, if this process leads; return the seconds to the next look.
+
+        Raises SystemExit once it is closed, as the handler of a signal does that closes it: Python drops
+        what a handler raises while a finalizer runs.
+        """
+        if self._client is None:
+            raise SystemExit
         leadership = self._election.leadership
         if leadership is None:
             self._led = None

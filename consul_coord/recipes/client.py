@@ -296,7 +296,10 @@ async def close(io: IO, client: ClientState, *, deadline: float) -> None:
         await give_back(io, client.holds, hold, budget=max(0.0, deadline - io.now()))
         client.holds.given_back(hold)
     for hold in client.holds.releasing():
-        await io.wait(hold.settled, deadline=deadline)
+        if hold.released_by.value == io.owner():
+            hold.kind.abandon(hold)  # a signal handler has interrupted it, and can't wait for its own thread
+        else:
+            await io.wait(hold.settled, deadline=deadline)
     await close_late(io, client, deadline=deadline)
 
 

@@ -277,15 +277,17 @@ class ThreadHost(BaseHost):
             callbacks.end()
 
     def stop(self, *, timeout: float) -> None:
-        """Stop both threads, after the callbacks handed over so far have run."""
+        """Stop both threads, after the callbacks handed over so far have run; wait ``timeout`` seconds."""
         with self._starting:
             self._stopped = True
+        clock = SystemClock()
+        deadline = clock.now() + timeout
         # Forgotten only once they have ended: this may be interrupted, and repeated.
         if self._loop is not None:
-            self._loop.stop(timeout=timeout)
+            self._loop.stop(timeout=deadline - clock.now())
             self._loop = None
         if self._callbacks is not None:
-            self._callbacks.stop(timeout=timeout)
+            self._callbacks.stop(timeout=max(0.0, deadline - clock.now()))
             self._callbacks = None
 
 

@@ -40,6 +40,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_TIMEOUT = 5.0
+THREADS_END = 0.5
+"""Seconds that a client's threads have to end when giving back took all the time of closing."""
 
 
 class Runner(BaseRunner):
@@ -161,7 +163,7 @@ class Runner(BaseRunner):
         io = self._io
         deadline = io.now() + timeout
         run(coordinator.close(io, core, deadline=deadline))
-        self._host.stop(timeout=timeout)
+        self._host.stop(timeout=max(THREADS_END, deadline - io.now()))
         run(coordinator.close_late(io, core, deadline=deadline))
         self._transport.close()
         self._finalizer.detach()

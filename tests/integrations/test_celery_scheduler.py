@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord import Client, TxnOp, leader
+from consul_coord import Client, SessionSpec, TxnOp, leader
 from tests.election.waiting import PATIENCE, until
 from tests.integrations.programs import Served, serving
 
-pytest.importorskip("celery", reason="needs celery: nox -s integrations")
+celery = pytest.importorskip("celery", reason="needs celery: nox -s integrations")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,3 +156,20 @@ def test_a_state_that_is_none_is_begun_anew(shop: Shop, beat: Callable[[], Serve
         until(lambda: shop.sent() >= 1, "it goes on")
         assert first.end() == 0
         assert set(state(client)["entries"]) == {"often", "hourly"}
+
+
+def test_a_signal_whose_exception_was_dropped_ends_the_beat_all_the_same(shop: Shop) -> None:
+    """Celery's handler closes the scheduler, and raises: Python drops that while a finalizer runs."""
+    from consul_coord.integrations.celery import ConsulScheduler
+
+    app = celery.Celery("shop", broker="memory://")
+    app.conf.update(
+        consul_beat_key="shop/beat",
+        consul_beat_client={"address": shop.address, "session": SessionSpec(ttl=1.0, lock_delay=1.0)},
+    )
+    make: Any = ConsulScheduler
+    scheduler = make(app)
+    scheduler.tick()
+    scheduler.close()
+    with pytest.raises(SystemExit):
+        scheduler.tick()

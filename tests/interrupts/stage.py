@@ -45,7 +45,7 @@ PATIENCE = 5.0
 """Seconds after which a rival must have what an interrupted call had."""
 BATCH = 40
 SPEC = SessionSpec(ttl=60.0, lock_delay=0.0, allow_unbounded=True)
-_HARMLESS = ("RuntimeWarning in <coroutine", "ResourceWarning in <socket")
+HARMLESS = ("RuntimeWarning in <coroutine", "ResourceWarning in <socket")
 """What Python remarks on when a coroutine that was not begun, or a socket, is closed as it is dropped."""
 
 MAKE: dict[str, Callable[[Client, str], Any]] = {
@@ -152,7 +152,7 @@ def interrupt(
     if sockets_now > sockets:
         findings.add(f"{sockets_now - sockets} sockets left")
     for each in dropped:
-        if not each.startswith(_HARMLESS):
+        if not each.startswith(HARMLESS):
             findings.add(f"dropped by the interpreter: {each}")
     return findings
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord import AlreadyHeld, Client, Lock, ReleaseOutcome, Semaphore
-from tests.interrupts.points import strike
-from tests.interrupts.stage import SPEC, left_in
+from tests.interrupts.points import raises, strike
+from tests.interrupts.stage import HARMLESS, SPEC, left_in, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,7 +88,28 @@ def releases_another(client: Client, key: str, place: int) -> bool:
     return bool(struck.at)
 
 
-HANDLERS = [releases_it_too, takes_it_again, releases_another]
+def closes(client: Client, key: str, place: int) -> bool:
+    """Close a client of its own in the midst of a release, and raise: the next one has the key at once."""
+    own = Client(address=client._runner.serving, session=SPEC)
+    hold = Lock(own, key).acquire(timeout=5)
+
+    def handler() -> None:
+        own.close()
+        raises()
+
+    began = time.monotonic()
+    with quiet() as dropped:
+        struck = strike(hold.release, place, handler=handler)
+    assert all(each.startswith(HARMLESS) for each in dropped)
+    assert struck.raised == bool(struck.at)
+    assert time.monotonic() < began + SOON, struck.at
+    assert not hold.is_held
+    with Lock(client, key).hold(timeout=SOON):
+        own.close()
+    return bool(struck.at)
+
+
+HANDLERS = [releases_it_too, takes_it_again, releases_another, closes]
 
 
 def check(site: Site, handler: Callable[[Client, str, int], bool], places: Iterable[int]) -> None:

@@ -176,6 +176,21 @@ def test_a_server_that_is_gone_does_not_hold_up_the_closing(
     site.operator.destroy(hold.session)
 
 
+def test_a_server_and_a_callback_that_are_slow_take_the_time_of_closing_once(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    client, over = make_client(address=proxy.address), threading.Event()
+    hold = Lock(client, site.key).acquire(timeout=5)
+    hold.on_lost(lambda _: over.wait(20))
+    proxy.go_down()
+    try:
+        with lasting(most=3.5):
+            client.close(timeout=2.0)
+    finally:
+        over.set()
+    site.operator.destroy(hold.session)
+
+
 def test_closing_from_a_callback_is_possible(site: Site) -> None:
     client = Client(address=site.address, session=spec(site))
     hold, closed = Lock(client, site.key).acquire(timeout=5), threading.Event()
