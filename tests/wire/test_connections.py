@@ -344,6 +344,8 @@ def test_a_waiting_send_is_cancelled_at_once(
         transport = sync_transport(settings_for(server), http_client=client if user_client else None)
         cancelled = cancelled_send(transport, request_, when=arrived)
         assert cancelled.error.outcome_unknown is unknown
+        if isinstance(transport, DirectTransport):
+            assert not transport.pool.limit.has_refused_since(0.0), "the agent has refused nothing"
         server.disconnect()
         transport.close()
 

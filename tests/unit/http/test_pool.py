@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from collections import deque
@@ -9,12 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consul_coord.config import Settings
+from consul_coord.http.endpoints import status
 from consul_coord.http.transport.base import DEFAULT_LIMITS
-from consul_coord.http.transport.pool import KEEP, Link, Pool
+from consul_coord.http.transport.exchange import DirectTransport
+from consul_coord.http.transport.pool import KEEP, STAY, Link, Pool
 from consul_coord.http.transport.wire import ReplyReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from consul_coord.http.transport.exchange import Attempt
 
 REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -124,3 +130,37 @@ def test_what_is_kept_too_long_is_closed_though_other_connections_are_taken_just
     assert pair.link.sock.fileno() < 0
     assert other.link.sock.fileno() >= 0
     other.close()
+
+
+def test_connections_that_were_opened_together_are_not_given_up_together(pair: Pair) -> None:
+    numbers = iter([0.0, 0.5, 1.0])
+    pool = Pool(now=lambda: 0.0, random=lambda: next(numbers))
+    stays = []
+    for _ in range(3):
+        pool.stay(pair.link, 100.0)
+        stays.append(pair.link.stays_until - 100.0)
+    assert stays == pytest.approx([0.75 * STAY, STAY, 1.25 * STAY])
+
+
+class CancelledAtTheEnd(DirectTransport):
+    """Its requests are answered, and cancelled by another thread just when the reply is whole."""
+
+    agent: socket.socket
+
+    async def _read(self, sock: socket.socket, attempt: Attempt) -> bytes:
+        self.agent.sendall(REPLY)
+        received = await super()._read(sock, attempt)
+        attempt.cancel()
+        return received
+
+
+def test_a_connection_that_was_cut_off_just_after_its_reply_is_not_kept(pool: Pool, pair: Pair) -> None:
+    transport = CancelledAtTheEnd(Settings.resolve(environ={}), pool=pool)
+    pool.open.add(pair.link)
+    pair.link.home = pool.open
+    pair.link.kept_until = math.inf
+    pool.idle.append(pair.link)
+    transport.agent = pair.agent
+    assert transport.send(status.leader().request, timeout=10.0).status == 200
+    assert not pool.idle
+    assert pair.link.sock.fileno() < 0

@@ -252,6 +252,12 @@ def test_a_tree_between_writes() -> None:
     assert keys(ops, "a/x", "a/x") == [["a/x"], [], [], ["a/x"]]
 
 
+def test_a_tree_is_not_blamed_for_keys_of_other_places() -> None:
+    """What was written elsewhere says nothing about what a tree has to show."""
+    ops = [TxnOp.set("b", b""), TxnOp.get_tree("a/"), TxnOp.set("a/2", b""), TxnOp.get_tree("a/")]
+    assert keys(ops, "b", "a/1", "a/2", "a/1", "a/2") == [["b"], ["a/1"], ["a/2"], ["a/1", "a/2"]]
+
+
 def test_many_trees_take_no_time() -> None:
     names = [f"a/{number:04}" for number in range(1000)]
     assert keys([TxnOp.get_tree("a/")] * 64, *names * 64) == [names] * 64
