@@ -7,6 +7,7 @@ Rules
   that relies on its hold. A leadership's fence is its term.
 - Among the waiters, the key goes to the first, or to the heir that a leader has named. No client with a fair
   lock goes past them, as far as the token may read and write the queue.
+- Who leads names an heir that queues at that moment.
 - An heir that queues is let go first while its note is young, and gets the key at once if it is able to.
 - A lock of several keys knows of no queue, so none of that is asked of it; of each of its keys all else is.
 - A candidate of low priority queues only for a key that nobody has held for its delay.
@@ -199,15 +200,27 @@ class KeyRules(Rules):
             self._vacant = [self._vacant[-1], (now, math.inf)]
         note = self.cluster.entry(notes.heir_key(self.name))
         heir = (note.modify_index, note.value.decode()) if note is not None else (0, "")
-        if heir != self._heir:
-            self._heir, self._named_since = heir, now
         before, self._queue = self._queue, self._live()
+        if heir != self._heir:
+            self._check_naming(heir)
+            self._heir, self._named_since = heir, now
         if before[:1] != self._queue[:1]:
             self._first_since = now
         self._stray &= set(self._queue)
         self._stray |= {self.cluster.holder(self.name)} & (set(self._queue) - set(before))
         if before != self._queue:
             self.note_dead(before, in_lock_delay=self.cluster.in_lock_delay(self.name))
+
+    def _check_naming(self, heir: tuple[int, str]) -> None:
+        """Judge a new note: who leads names one who queues."""
+        index, session = heir
+        if index <= self._heir[0]:
+            return  # deleted, or brought back by a snapshot
+        if not self.cluster.holder(self.name):
+            self.judge.convict("order", f"{short(session)} is named heir of {self.name}, and nobody leads")
+        elif session not in self._queue:
+            text = f"{short(session)} is named heir of {self.name}, and does not queue"
+            self.judge.convict("order", text)
 
     def waited_for(self) -> str:
         """Return who is first in the queue for a key that is free."""

@@ -6,7 +6,8 @@ Rules
 - A connection that carries nothing is closed within ``IDLE`` seconds, also if its process does nothing then.
   It may be kept for as long as a request on another one has no answer: that may try out a new one.
 - A process at rest, which sends renewals and blocking queries only, has no more connections than queries, or
-  one between two of them.
+  one between two of them. A renewal that meets the end of a query takes another connection, so the shorter
+  the TTL, the longer that may take.
 - Once everything was released, each process has a moment without any connection.
 """
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 IDLE = 5.5
 """Seconds after its last use by which a connection that carries nothing is closed."""
 REST = 10.0
-"""Seconds after which a process has settled on the connections that it needs."""
+"""Seconds after which a process has settled on the connections that it needs, with a TTL of ``USUAL``."""
+USUAL = 8.0
 LOOK = 0.1
 """Seconds between two looks at all connections."""
 STRUCK = 10.0
@@ -47,6 +49,7 @@ class RoomRules:
         self._room = room
         self._alone = not plan.fates and plan.strike is None and plan.chaos.keys() <= _HARMLESS
         """Whether nothing goes wrong but the limit."""
+        self._rest = REST * max(1.0, USUAL / (plan.spec.ttl or USUAL))
         self._look_at = 0.0
         self._many_since: dict[str, float] = {}
         """Since when each process has had too many connections for a rest."""
@@ -106,5 +109,5 @@ class RoomRules:
                 self._many_since.pop(name, None)
             elif process.foreign:
                 continue
-            elif now > self._many_since.setdefault(name, now) + REST * stretch:
+            elif now > self._many_since.setdefault(name, now) + self._rest * stretch:
                 judge.convict("connections", f"{name} rests, and keeps {opened[name]} of them")
