@@ -25,6 +25,7 @@ from consul_coord.errors import TxnFailed
 from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.testing.simulation.news import JUST
+from consul_coord.testing.simulation.plan import ENOUGH, FATES
 from consul_coord.testing.simulation.promises import DRIFT, NOTICED_WITHIN
 from consul_coord.testing.simulation.trace import short
 
@@ -63,7 +64,7 @@ class Answers:
 
     def __init__(self, judge: Judge, plan: Plan) -> None:
         self._judge = judge
-        self._serves = not (_NODE & plan.chaos.keys()) and not plan.connections
+        self._serves = not (_NODE & plan.chaos.keys()) and plan.connections in {0, ENOUGH}
         """Whether the servers do what they are asked, except for the faults of requests and links."""
         self._ended = "destroy session" in plan.chaos
         """Whether servers refuse requests now and then, as the session has just ended."""
@@ -71,6 +72,8 @@ class Answers:
         # A client may hang up before it has read a late reply, which the wire has seen.
         self._early = math.inf if plan.connections else EARLY
         self._overwritten = bool({"overwrite", "rewrite record", "overwrite contender"} & plan.chaos.keys())
+        self._one_failure = plan.strike is not None and plan.strike[1] in FATES
+        """Whether nothing goes wrong but one request."""
         self._late = any("late" in fate for fate in plan.fates)
 
     def excused(self, process: Process, *, since: float) -> bool:
@@ -123,6 +126,8 @@ class Answers:
         if ends and process.clock.now() < min(ends) - self._early:
             left = min(ends) - process.clock.now()
             judge.convict("cause", f"{claim} expired {left:.3f} s before its lease was over")
+        if self._one_failure:
+            judge.convict("cause", f"{claim} expired, and one request has failed in all")
         longest = max(map(judge.promises.horizon, claims), default=math.inf)
         if not self.excused(process, since=judge.now - longest * judge.stretch):
             judge.convict("cause", f"{claim} expired, and nothing went wrong")

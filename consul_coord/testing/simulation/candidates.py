@@ -46,7 +46,9 @@ REST = (0.0, 0.5)
 """Seconds that a candidate stays aside after a leadership."""
 HEALTH_INTERVAL = 0.5
 RESIGNED_WITHIN = 1.0
-"""Seconds within which a leader whose ``on_elected`` has failed leads no more."""
+"""Seconds within which a leader that is ill, or whose ``on_elected`` has failed, leads no more."""
+ILL = 0.9
+"""Seconds after which a candidate that is ill does not queue any more, if all goes well."""
 CALLED_WITHIN = 0.01
 """Seconds after which a callback that was due has been called."""
 
@@ -61,6 +63,8 @@ class CandidateUser(Holder):
         self._office = Office(self)
         self._sighting: Sighting | None = None
         self._resigning: PendingCall | None = None
+        self._ill_since = math.inf
+        """Since when its health has been bad, the true time."""
         sick = self.rng.chance(0.2)
         session = plan.spec if self.rng.chance(0.3) else None
         self._lock = lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
@@ -108,7 +112,20 @@ class CandidateUser(Holder):
             self._sighting.value = b"" if leader is None else leader.value
 
     def _health(self) -> bool:
-        return self.healed() or self.rng.chance(0.7)
+        well = self.healed() or self.rng.chance(0.7)
+        self._ill_since = math.inf if well else min(self._ill_since, self.judge.now)
+        candidacy, promises = self._candidacy, self.judge.promises
+        if not well and candidacy is not None and candidacy.leading(self.process.clock.now()) is not None:
+            self._resigning = promises.called(self.process, "resigns, as it is ill,", RESIGNED_WITHIN)
+        if self.judge.now > max(self._ill_since, promises.troubled(self.process.name)) + ILL:
+            self._judge_queueing()
+        return well
+
+    def _judge_queueing(self) -> None:
+        """Judge a candidate that has been ill for a while: it leaves the queue to others."""
+        for entry in self.judge.cluster.under(waitqueue.directory(self.key)):
+            if self.process.core.sessions.get(entry.session) and self.process.awake_since < self._ill_since:
+                self.judge.convict("order", f"{self.process.name} is ill, and queues for {self.key}")
 
     # -- his life
 

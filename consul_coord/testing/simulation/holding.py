@@ -154,7 +154,7 @@ class Holder:
         if self.rng.chance(0.2 if self.lingering else 0.6):
             return self.rng.uniform(0.0, 0.3)
         if self.lingering:
-            return self.rng.uniform(2.0, 12.0)
+            return self.rng.uniform(2.0, self.lingering)
         longest = 3.0 if self.rng.chance(0.6) else 2.5 * min(hold.lease.longest, 10.0)
         return self.rng.uniform(0.3, longest)
 

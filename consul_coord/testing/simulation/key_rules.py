@@ -130,9 +130,12 @@ class KeyRules(Rules):
             self.judge.convict("fairness", text)
 
     def _is_passed(self, before: Before, holder: str, *, since: int) -> bool:
-        """Return whether an heir that counts was not let go first."""
+        """Return whether an heir that counts, and has queued all the time, was not let go first."""
+        queues = self.cluster.entry(self._directory + before.heir)
         return (
             self.judge.gentle
+            and queues is not None
+            and queues.create_index < before.named_at
             and before.heir in before.live
             and holder != before.heir
             and before.named_at > since
@@ -242,6 +245,8 @@ class KeyRules(Rules):
         # What the dead have left there, and leaders have noted, the next one to queue deletes, if it may.
         spared = self.judge.any_without_queue(self.name)
         for entry in self.cluster.under(self._directory):
+            if self.judge.calm and entry.key == notes.term_key(self.name):
+                self.judge.convict("nothing left", f"{entry.key} tells the term of nobody")
             if not entry.session and (spared or entry.modify_index > self._latest_join):
                 continue
             self.judge.convict("nothing left", f"{entry.key} of {short(entry.session)} queues for nobody")

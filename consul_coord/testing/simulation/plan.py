@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from consul_coord.models import SessionSpec
     from consul_coord.testing.simulation.sharing import Sharing
 
+ENOUGH = 100
+"""Connections that no run needs: where there is a limit, the clients' own pool carries the requests."""
 FATES = {
     "request lost": "never arrives; the client hears nothing",
     "request cut off": "never arrives; the connection breaks",
@@ -136,8 +138,8 @@ class Plan:
     """Whether some users of locks take all keys at once."""
     permits: bool = False
     """Whether some take several slots of a semaphore at once."""
-    lingering: bool = False
-    """Whether what is got is kept for long."""
+    lingering: float = 0.0
+    """Seconds for which most of what is got is kept at most; 0 for moments and short times."""
     stuck: float = 0.0
     """Of so many holds the end is given in advance, by ``max_hold`` or a beat that does not come."""
     jobs: tuple[str, ...] = ()
@@ -167,7 +169,7 @@ class Plan:
     def gentle(self) -> bool:
         """Whether so little goes wrong that who could be served must be, also while it does."""
         struck = self.strike is not None and self.strike[1] in NOTICED_STRIKES
-        return bool(self.office) or struck or (self.once and self.lingering)
+        return bool(self.office or struck or (self.once and self.lingering))
 
     @property
     def bounded(self) -> bool:

@@ -9,7 +9,7 @@ Rules
 - ``on_change`` reports soon who leads, under the same conditions.
 - A client that has closed runs nothing.
 - A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds,
-  and less than ``MOST_ALIKE`` that are alike.
+  and less than ``MOST_ALIKE`` that are alike. While nobody writes anything, it asks for a thing now and then.
 - A call leaves nothing behind. A client at rest, whose users hold nothing and wait for nothing, has no
   blocking query under way, and no place in a queue. It sends renewals alone. It has no more tasks
   than its sessions and its clean-up need. Locks, elections and jobs share one session, besides those that
@@ -58,6 +58,9 @@ MOST_SENT = 300
 """Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
 MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
+STILL = 10.0
+MOST_STILL = 16
+"""Blocking queries for one thing in so many seconds, while nobody writes anything at all."""
 CALMLY_SENT = 160
 CALMLY_ALIKE = 35
 """The same, where nothing goes wrong but what operators do."""
@@ -138,6 +141,8 @@ class Promises:
         self._sent: dict[tuple[str, str], deque[float]] = {}
         """The times of each process's latest requests, of all and of those alike."""
         self._asked: Counter[str] = Counter()
+        self._queries: dict[tuple[str, str], tuple[int, deque[float]]] = {}
+        """The times at which each process has asked for each thing since the last write of anybody."""
         # Several agents are looked after; at a limit on connections, what was put off comes late.
         self._is_quiet = plan.agents == 1 and not plan.connections
         self._sightings: dict[Sighting, None] = {}
@@ -152,8 +157,24 @@ class Promises:
         self._asked[process.name] += shape.name not in _KEEPING
         for alike, most in () if process.foreign else self._most_sent(str(shape)):
             self._count(process, alike, most, shape)
+        if shape.name == "watch" and self._judge.calm and not process.foreign:
+            self._count_queries(process, str(shape))
         if self._judge.room is not None:
             self._judge.room.sent(process, shape)
+
+    def _count_queries(self, process: Process, alike: str) -> None:
+        """Judge how often a process asks for the same thing while nothing at all changes."""
+        now, index = self._judge.now, self._judge.cluster.state.store.raft_index
+        since, asked = self._queries.get((process.name, alike), (index, deque[float]()))
+        if since != index or self._judge.promises.contact(process.name).failures:
+            asked = deque[float]()
+        asked.append(now)
+        while asked[0] < now - STILL:
+            asked.popleft()
+        self._queries[process.name, alike] = index, asked
+        if len(asked) > MOST_STILL:
+            text = f"{process.name} asks {len(asked)} times in {STILL:g} s, though nothing changes: {alike}"
+            self._judge.convict("pace", text)
 
     def _most_sent(self, alike: str) -> tuple[tuple[str, int], tuple[str, int]]:
         if self._judge.calm:

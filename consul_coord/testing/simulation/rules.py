@@ -24,6 +24,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.models import LossReason
 from consul_coord.recipes.session.keeping import TRIES_PER_LEASE
 from consul_coord.testing.simulation.trace import short
 
@@ -174,7 +175,10 @@ class Rules(ABC):
             judge.convict("fences", f"{claim} has the same fence as {self._by_fence[claim.fence]}")
         if not self.was_given(claim.session, claim.fence):
             judge.convict("fences", f"{claim}: the server gave nothing to that session under that fence")
-        if not claim.believed():
+        hold = claim.reference()
+        # What an operator has ended since may be told late; whether that is so is judged as any loss is.
+        lost = hold is not None and hold.reason not in {None, LossReason.EXPIRED}
+        if not claim.believed() and not lost:
             judge.convict("granted", f"{claim} was over before it began")
         self.claims.append(claim)
         self.check_fence(claim)

@@ -21,6 +21,7 @@ from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.plan import (
     AGENT_CHAOS,
     CHAOS,
+    ENOUGH,
     FATES,
     LATEST,
     MORE_CHAOS,
@@ -191,7 +192,7 @@ def draw_with_agents(seed: int) -> Plan:
         chaos_seconds=rng.uniform(40.0, 60.0),
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
         ttl_factor=1.0,
-        lingering=rng.chance(0.5),
+        lingering=LONG * rng.chance(0.5),
         foreign=0,
         skew=0.0,
     )
@@ -220,7 +221,7 @@ def draw_with_limit(seed: int) -> Plan:
         spec=SessionSpec(ttl=ttl, lock_delay=ttl),
         timeout=10.0,
         ttl_factor=1.0,
-        lingering=rng.chance(0.5),
+        lingering=LONG * rng.chance(0.5),
         foreign=0,
         skew=rng.choice((0.0, SAFE_SKEW)),
     )
@@ -280,7 +281,7 @@ def draw_calm(seed: int) -> Plan:
         chaos_seconds=rng.uniform(10.0, 20.0),
         spec=spec,
         ttl_factor=1.0,
-        lingering=rng.chance(0.3),
+        lingering=LONG * rng.chance(0.3),
         spurious=False,
         skew=rng.choice((0.0, SAFE_SKEW)),
     )
@@ -296,7 +297,7 @@ def draw_hiccups(seed: int) -> Plan:
         fates=dict.fromkeys(rng.sample(broken, 2), 0.0),
         hot=frozenset(SHAPES),
         once=True,
-        lingering=True,
+        lingering=LONG,
         chaos={"old leader": 1.5} if rng.chance(0.5) else {},
         chaos_seconds=rng.uniform(10.0, 20.0),
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
@@ -331,6 +332,20 @@ def draw_strike(seed: int) -> Plan:
         foreign=0,
         spurious=False,
         skew=0.0,
+    )
+
+
+def draw_keepers(seed: int) -> Plan:
+    """Return a run with one recipe in which holds last long, and one thing goes wrong meanwhile."""
+    rng = Dice(seed, "keepers")
+    plan = draw_strike(seed)
+    return replace(
+        plan,
+        strike=(1 + seed % KEPT, STRIKES[seed % len(STRIKES)]),
+        users=1,
+        lingering=KEPT_FOR,
+        chaos_seconds=rng.uniform(20.0, 40.0),
+        connections=ENOUGH * rng.chance(0.5),
     )
 
 
@@ -382,7 +397,7 @@ def _watches_fail_once(rng: Dice, plan: Plan) -> dict[str, Any]:
         "fates": dict.fromkeys(rng.sample(broken, 2), 0.0),
         "hot": frozenset({"watch", "watch-session", "list"}),
         "once": True,
-        "lingering": True,
+        "lingering": LONG,
         "chaos": {**acts, "destroy session": rng.uniform(4.0, 10.0)},
         "chaos_seconds": rng.uniform(15.0, 25.0),
         "spec": _long(plan),
@@ -397,7 +412,7 @@ def _slow_sessions(rng: Dice, plan: Plan) -> dict[str, Any]:
         "fates": dict.fromkeys(("slow",), 0.02),
         "hot": frozenset({"create", "renew"}),
         "hot_probability": rng.uniform(0.4, 0.9),
-        "lingering": rng.chance(0.5),
+        "lingering": LONG * rng.chance(0.5),
         "chaos": {"cut": rng.uniform(6.0, 12.0), "destroy session": rng.uniform(6.0, 12.0)},
         "chaos_seconds": rng.uniform(10.0, 20.0),
         "spec": _long(plan),
@@ -483,12 +498,15 @@ STRIKES = (
 )
 _CALM_STRIKES = frozenset({*STRIKES[:3], "slow", "no leader", "index back"})
 """Those after which the others need no more requests, and no more time."""
-ENOUGH = 100
-"""Connections that no run needs: where there is a limit, the clients' own pool carries the requests."""
 CONNECTED_SHARE = 0.4
 """The part of all runs that have connections, but no limit that anybody meets."""
 STRUCK = 61
 """How many requests of a run are struck; no two of these three numbers have a common divisor."""
+KEPT = 149
+"""Likewise, where what is got is kept for long."""
+LONG = 12.0
+KEPT_FOR = 30.0
+"""Seconds for which most of what is got is kept at most, where that is long, and where it is very long."""
 _TWO_KEYS = ("jobs/a", "jobs/b")
 STUCK = 0.4
 STUCK_SHARE = 0.2
@@ -526,7 +544,8 @@ def _spec(rng: Dice) -> SessionSpec:
 
 SHARES = {
     draw_mixed: 12,
-    draw_strike: 16,
+    draw_strike: 13,
+    draw_keepers: 3,
     draw_hiccups: 4,
     draw_calm: 2,
     draw_with_rwlocks: 2,
