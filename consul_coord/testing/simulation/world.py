@@ -210,6 +210,7 @@ class World:
             self._chaos_phase,
             self._healing,
             self._settling,
+            self._belongings,
             self._calm,
             self._resting,
             self._leftovers,
@@ -341,6 +342,15 @@ class World:
             bound += _FREED * len(self.processes)
         if not self.advance(now + bound, unless=lambda: not self._running):
             self.judge.convict("progress", f"undisturbed, the turns took more than {bound:.1f} s")
+
+    def _belongings(self) -> None:
+        """Judge what clients have on the server while users want nothing: the next call would hide it."""
+        for process in self._alive():
+            for kept in process.core.sessions:
+                for entry in self.cluster.under(""):
+                    if entry.session == kept.id:
+                        text = f"{process.name} keeps {entry.key} locked by {short(kept.id)} for nobody"
+                        self.judge.convict("nothing left", text)
 
     def _leftovers(self) -> None:
         for rules in self.judge.rules.values():
