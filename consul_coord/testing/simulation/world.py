@@ -347,7 +347,8 @@ class World:
         """Judge what clients have on the server while users want nothing: the next call would hide it."""
         for process in self._alive():
             for kept in process.core.sessions:
-                for entry in self.cluster.under(""):
+                # One whose holder is stuck still has a hold.
+                for entry in () if kept.dependents else self.cluster.under(""):
                     if entry.session == kept.id:
                         text = f"{process.name} keeps {entry.key} locked by {short(kept.id)} for nobody"
                         self.judge.convict("nothing left", text)
