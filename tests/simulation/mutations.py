@@ -992,7 +992,7 @@ MUTATIONS = (
         "deadline=min(over, now + lease.longest / TRIES_PER_LEASE)",
         "deadline=over",
         breaks="cause",
-        within=600,
+        within=1000,
         drawn=draw_keepers,
     ),
     Mutation(
@@ -1022,7 +1022,7 @@ MUTATIONS = (
         "task.cancel()",
         "task.done.is_set()",
         breaks="order",
-        within=80,
+        within=200,
         drawn=draw,
     ),
     Mutation(
@@ -1042,7 +1042,7 @@ MUTATIONS = (
         "TxnOp.check_session(key, hold.session),",
         "",
         breaks="order",
-        within=400,
+        within=500,
         drawn=draw,
     ),
     Mutation(
@@ -1052,7 +1052,7 @@ MUTATIONS = (
         "self._sweep_unanswered()",
         "self.unanswered.clear()",
         breaks="nothing left",
-        within=200,
+        within=500,
         drawn=draw,
     ),
     Mutation(
@@ -1062,7 +1062,7 @@ MUTATIONS = (
         "self._sweep_unanswered()",
         "self.unanswered.clear()",
         breaks="nothing left",
-        within=200,
+        within=500,
         drawn=draw,
     ),
     Mutation(

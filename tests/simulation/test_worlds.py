@@ -16,6 +16,7 @@ from consul_coord.testing import Simulation
 from consul_coord.testing.simulation.worlds import (
     draw_calm,
     draw_hiccups,
+    draw_keepers,
     draw_strike,
     draw_with_agents,
     draw_with_limit,
@@ -61,6 +62,12 @@ WORLDS = {
         range(80),
         1_000,
         ("adopted", "chaos: pause", "chaos: close", "chaos: old leader", "lost reply on take", "job done"),
+    ),
+    "keepers": World(
+        draw_keepers,
+        range(12),
+        500,
+        ("released: released", "chaos: pause", "chaos: destroy session", "several slots taken"),
     ),
     "agents": World(
         draw_with_agents,

@@ -265,6 +265,7 @@ class Holder:
             return FAILED
         finally:
             promises.ended(pending)
+            self.process.asked_at = self.judge.now
         return found
 
 

@@ -7,7 +7,7 @@ Rules
   that relies on its hold. A leadership's fence is its term.
 - Among the waiters, the key goes to the first, or to the heir that a leader has named. No client with a fair
   lock goes past them, as far as the token may read and write the queue.
-- Who leads names an heir that queues at that moment.
+- A leader names an heir, which queues at that moment.
 - An heir that queues is let go first while its note is young, and gets the key at once if it is able to.
 - A lock of several keys knows of no queue, so none of that is asked of it; of each of its keys all else is.
 - A candidate of low priority queues only for a key that nobody has held for its delay.

@@ -82,6 +82,8 @@ class Process:
         """When waiting calls for something were cancelled last, by its clock."""
         self.struck_at = -math.inf
         """When a Ctrl-C has struck it last."""
+        self.asked_at = 0.0
+        """When one of its users has asked for something last with a hold, the true time."""
         self.slept = 0.0
         """Seconds, in all, for which its timers stood still as well."""
         self.fair = rng.chance(0.4)

@@ -143,6 +143,8 @@ class Promises:
         self._asked: Counter[str] = Counter()
         self._queries: dict[tuple[str, str], tuple[int, deque[float]]] = {}
         """The times at which each process has asked for each thing since the last write of anybody."""
+        self._acted: dict[str, float] = {}
+        """When each process has done something else than to ask and to renew."""
         # Several agents are looked after; at a limit on connections, what was put off comes late.
         self._is_quiet = plan.agents == 1 and not plan.connections
         self._sightings: dict[Sighting, None] = {}
@@ -159,17 +161,19 @@ class Promises:
             self._count(process, alike, most, shape)
         if shape.name == "watch" and self._judge.calm and not process.foreign:
             self._count_queries(process, str(shape))
+        elif shape.name != "renew":
+            self._acted[process.name] = self._judge.now
         if self._judge.room is not None:
             self._judge.room.sent(process, shape)
 
     def _count_queries(self, process: Process, alike: str) -> None:
-        """Judge how often a process asks for the same thing while nothing at all changes."""
+        """Judge how often a process asks for the same thing while nothing changes, and it only renews."""
         now, index = self._judge.now, self._judge.cluster.state.store.raft_index
         since, asked = self._queries.get((process.name, alike), (index, deque[float]()))
         if since != index or self._judge.promises.contact(process.name).failures:
             asked = deque[float]()
         asked.append(now)
-        while asked[0] < now - STILL:
+        while asked[0] < max(now - STILL, self._acted.get(process.name, 0.0)) and len(asked) > 1:
             asked.popleft()
         self._queries[process.name, alike] = index, asked
         if len(asked) > MOST_STILL:

@@ -109,5 +109,5 @@ class RoomRules:
                 self._many_since.pop(name, None)
             elif process.foreign:
                 continue
-            elif now > self._many_since.setdefault(name, now) + self._rest * stretch:
+            elif now > max(self._many_since.setdefault(name, now), process.asked_at) + self._rest * stretch:
                 judge.convict("connections", f"{name} rests, and keeps {opened[name]} of them")
