@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.world import World
 
 
-_GONE = RELEASED_WITHIN + 1.0
+_GONE = RELEASED_WITHIN + 4.0
 """Seconds after which nothing of a closed client runs: a release waits for its answer no longer."""
 _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""

@@ -141,6 +141,8 @@ class Promises:
         self._sent: dict[tuple[str, str], deque[float]] = {}
         """The times of each process's latest requests, of all and of those alike."""
         self._asked: Counter[str] = Counter()
+        self._agents = plan.agents
+        """Each may be asked as often."""
         self._queries: dict[tuple[str, str], tuple[int, deque[float]]] = {}
         """The times at which each process has asked for each thing since the last write of anybody."""
         self._acted: dict[str, float] = {}
@@ -183,7 +185,7 @@ class Promises:
     def _most_sent(self, alike: str) -> tuple[tuple[str, int], tuple[str, int]]:
         if self._judge.calm:
             return (("", CALMLY_SENT), (alike, CALMLY_ALIKE))
-        return (("", MOST_SENT), (alike, MOST_ALIKE))
+        return (("", MOST_SENT), (alike, MOST_ALIKE * self._agents))
 
     def _count(self, process: Process, alike: str, most: int, shape: Shape) -> None:
         now, times = self._judge.now, self._sent.setdefault((process.name, alike), deque())
