@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _GONE = RELEASED_WITHIN + 4.0
-"""Seconds after which nothing of a closed client runs: a release waits for its answer no longer."""
+"""Seconds after which nothing of a closed client runs: a release has ended by then, and a user has rested."""
 _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""
 OLD_FOR = 2.5
