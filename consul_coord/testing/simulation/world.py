@@ -346,8 +346,8 @@ class World:
     def _belongings(self) -> None:
         """Judge what clients have on the server while users want nothing: the next call would hide it."""
         for process in self._alive():
-            for kept in process.core.sessions:
-                # One whose holder is stuck still has a hold.
+            # Stuck holders still have a hold, or had one less than a lock-delay ago.
+            for kept in () if process.core.holds.limits else process.core.sessions:
                 for entry in () if kept.dependents else self.cluster.under(""):
                     if entry.session == kept.id:
                         text = f"{process.name} keeps {entry.key} locked by {short(kept.id)} for nobody"
