@@ -40,7 +40,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_TIMEOUT = 5.0
-THREADS_END = 0.5
+THREADS_END = 0.1
 """Seconds that a client's threads have to end when giving back took all the time of closing."""
 
 
