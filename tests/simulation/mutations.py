@@ -37,7 +37,7 @@ from consul_coord.recipes.election.candidacy import Candidacy
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.following import Following
 from consul_coord.recipes.group.membership import Membership
-from consul_coord.recipes.hold import asking, holds
+from consul_coord.recipes.hold import asking, evidence, holds
 from consul_coord.recipes.hold.grant import Grant
 from consul_coord.recipes.hold.holds import Holds
 from consul_coord.recipes.hold.limits import Limits
@@ -1063,6 +1063,16 @@ MUTATIONS = (
         "self.unanswered.clear()",
         breaks="nothing left",
         within=500,
+        drawn=draw,
+    ),
+    Mutation(
+        "the write of somebody else is reported again and again",
+        evidence,
+        "_note_write",
+        "hold.overwritten_at = index",
+        "hold.overwritten_at = 0",
+        breaks="told",
+        within=200,
         drawn=draw,
     ),
     Mutation(

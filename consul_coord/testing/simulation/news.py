@@ -1,8 +1,8 @@
 """The events that clients report, judged by what has happened.
 
 Rules
-- Each loss, grant, release and timeout that a user learns of was an event before. A loss and a grant are
-  reported once.
+- Each loss, grant, release and timeout that a user learns of was an event before. A loss, a grant and
+  the write of somebody else are reported once.
 - An outage is reported only if something went wrong.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
   waited.
@@ -54,6 +54,8 @@ class News:
                 self._waited[process.name, key, fence] = event.waited
             case events.Released(key=key, fence=fence, outcome=outcome):
                 self._note(process, "released", key, fence, outcome)
+            case events.Overwritten(key=key, modify_index=index):
+                self._note_once(process, "overwritten", key, index)
             case events.TimedOut(key=key, waited=waited):
                 self._note(process, "timed out", key, waited)
             case events.OutageBegan(error=error):
@@ -94,7 +96,7 @@ class News:
 
     def _note_once(self, process: Process, kind: str, key: str, fence: int) -> None:
         if (process.name, kind, key, fence) in self._seen:
-            self._judge.convict("told", f"{process.name} reports twice that {key} is {kind}, fence {fence}")
+            self._judge.convict("told", f"{process.name} reports twice that {key} is {kind}, index {fence}")
         self._note(process, kind, key, fence)
 
     def _check_reason(self, process: Process, error: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.hold import asking as hold_ops
-from consul_coord.recipes.hold.grant import Grant, Handle
+from consul_coord.recipes.hold.grant import Grant, Handle, KeyWatch, watch_of
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.watch import engine
 from tests.support.fake_io import FakeIO
@@ -463,6 +464,44 @@ def test_the_watch_of_a_session_ends_with_it(*, fails: bool) -> None:
     bench.io.at(ends, lambda: bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE))
     bench.watch_session()
     assert bench.io.time == ends
+
+
+class InAFolder(LockKind):
+    """A hold that depends on a whole folder, as a permit does."""
+
+    def watches(self, hold: Grant) -> tuple[KeyWatch, ...]:
+        return (replace(watch_of(hold), directory="k"),)
+
+
+@pytest.mark.parametrize(("quiet", "apart"), [(False, 2 * engine.LONGEST_HELD), (True, engine.LONGEST_HELD)])
+def test_a_busy_folder_is_left_alone_for_longer_and_a_quiet_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, quiet: bool, apart: float
+) -> None:
+    monkeypatch.setattr(f"{__name__}.LockKind", InAFolder)
+    bench = Bench(keys=())
+    hold, folder, left_at = bench.grant("k"), list[float](), list[float]()
+    bench.attend()
+
+    def answer(request: Request) -> Response:
+        below, io = "recurse" in dict(request.params), bench.io
+        if below and left_at:
+            hold.begin_release()
+            folder.append(io.time)
+            return pairs(entry("k"))
+        bench.io.expect("GET", "/v1/kv/k", answer)
+        if not below:
+            io.time += request.hold_open
+            return pairs(entry("k"))
+        folder.append(io.time)
+        io.time += request.hold_open * quiet
+        changes = len(folder) > 1 and (not quiet or io.time > folder[0] + engine.LONGEST_APART)
+        if changes:
+            left_at.append(io.time)
+        return pairs(entry("k"), index=8 + changes)
+
+    bench.io.expect("GET", "/v1/kv/k", answer)
+    bench.watch_key()
+    assert folder[-1] - left_at[0] == pytest.approx(apart, abs=engine.LONGEST_HELD / 2)
 
 
 # -- writes by the holder
