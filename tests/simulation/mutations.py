@@ -149,6 +149,12 @@ def _watching(seed: int) -> Plan:
     return replace(plan, **SCENES[0](Dice(seed, "watching"), plan))
 
 
+def _in_short_offices(seed: int) -> Plan:
+    """Return a run with leaderships that last for a moment."""
+    plan = draw_mixed(seed)
+    return replace(plan, **SCENES[4](Dice(seed, "short offices"), plan))
+
+
 def _restarting(seed: int) -> Plan:
     """Return a plan in which nothing goes wrong except that the agent restarts."""
     return replace(draw_mixed(seed), chaos={"agent restart": 2.0}, fates={})
@@ -696,6 +702,8 @@ MUTATIONS = (
         "if now.value == seen.value:",
         "if now.value is None or now.value.session is None:",
         breaks="order",
+        within=600,
+        drawn=_in_short_offices,
     ),
     Mutation(
         "a stuck holder's key is given back at once",
