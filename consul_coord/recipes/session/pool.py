@@ -30,7 +30,7 @@ from consul_coord.recipes.session.keeping import Creation
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from consul_coord.io import IO
+    from consul_coord.io import IO, Signal
     from consul_coord.models import SessionSpec
     from consul_coord.recipes.session.keeping import KeptSession, Sessions
 
@@ -74,7 +74,8 @@ class SessionPool:
         """Those that may join at once; the longest idle one first."""
         self._resting: list[PooledSession] = []
         """Those that the record may still name."""
-        self._being_made = 0
+        self._made_ahead: Signal | None = None
+        """Raised when the one that is made ahead is made, or can't be."""
         self._tidier = OnDemand(sessions.host, self._tidy, has_work=self._idle, name="idle sessions")
 
     async def get(
@@ -119,9 +120,11 @@ class SessionPool:
                     self._fit.append(session)
 
     def prepare(self) -> None:
-        """Have a session made ahead if there is none in stock."""
-        if not self._idle() and not self._being_made and not self._sessions.closing.is_set():
-            self._sessions.host.spawn(partial(self._make, Creation()), name="create a session")
+        """Have a session made ahead if there is none in stock, and none on its way there."""
+        on_its_way = self._made_ahead is not None and not self._made_ahead.is_set()
+        if not on_its_way and not self._idle() and not self._sessions.closing.is_set():
+            task = self._sessions.host.spawn(partial(self._make, Creation()), name="create a session")
+            self._made_ahead = task.done
 
     def _idle(self) -> list[PooledSession]:
         return self._fit + self._resting
@@ -136,15 +139,12 @@ class SessionPool:
 
     async def _make(self, creation: Creation, io: IO) -> None:
         """Make a session for the stock."""
-        self._being_made += 1
         try:
             kept = await self._sessions.create(io, self.spec)
             self.put_back(PooledSession(self._sessions, kept))
             creation.settle(kept)
         except Exception as error:  # noqa: BLE001 - raised in the one that waits
             creation.settle(error)
-        finally:
-            self._being_made -= 1
 
     async def _tidy(self, io: IO) -> None:
         while idle := self._idle():

@@ -35,6 +35,11 @@ class Stock:
         assert claimed[-1] is found, "nobody would answer for it"
         return found
 
+    @property
+    def made_ahead(self) -> int:
+        """How many are about to be made."""
+        return sum(each.name == "create a session" for each in self.io.spawned)
+
     def is_live(self, session: PooledSession) -> bool:
         return self.core.sessions.get(session.id) is not None
 
@@ -131,16 +136,24 @@ def test_each_idle_one_has_its_own_time(stock: Stock) -> None:
 
 
 def test_one_is_made_ahead_only_where_none_is_in_stock(stock: Stock) -> None:
-    def made_ahead() -> int:
-        return sum(each.name == "create a session" for each in stock.io.spawned)
-
     session = stock.get()
     stock.pool.put_back(session)
     stock.pool.prepare()
-    assert made_ahead() == 0
+    assert stock.made_ahead == 0
     stock.get()
     stock.pool.prepare()
-    assert made_ahead() == 1
+    assert stock.made_ahead == 1
     stock.core.closing.set()
     stock.pool.prepare()
-    assert made_ahead() == 1
+    assert stock.made_ahead == 1
+
+
+def test_one_is_made_ahead_at_a_time_though_the_background_comes_to_it_late(stock: Stock) -> None:
+    stock.get()
+    for _ in range(3):
+        stock.pool.prepare()
+    assert stock.made_ahead == 1
+    stock.io.expect("PUT", "/v1/session/create", unreachable())
+    stock.io.run_spawned("create a session")
+    stock.pool.prepare()
+    assert stock.made_ahead == 1, "the one before has failed"
