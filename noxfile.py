@@ -28,6 +28,9 @@ nox.options.sessions = ["lint", "types", "docs", "tests"]
 # agree.
 _EPOCH = "1580601600"
 
+_WITH_SLOW = ("-m", "not search and not long")
+"""Of pytest: what it selects by itself, and the slow tests."""
+
 
 def _install_dev(session: nox.Session, group: str = "dev") -> None:
     # With --no-venv everything runs where nox does, which then has the group.
@@ -59,9 +62,9 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests, except searches and long ones; arguments after ``--`` go to pytest."""
+    """Run the tests, also the slow ones, but not searches and long ones; ``-- ARGUMENTS`` of pytest."""
     _install_dev(session)
-    session.run(_python(session), "-m", "pytest", *session.posargs)
+    session.run(_python(session), "-m", "pytest", *_WITH_SLOW, *session.posargs)
 
 
 @nox.session
@@ -103,7 +106,7 @@ def fuzz(session: nox.Session) -> None:
 def integrations(session: nox.Session) -> None:
     """Run the tests of the how-to pages, also with the heavy packages that the group ``dev`` leaves out."""
     _install_dev(session, "integrations")
-    session.run(_python(session), "-m", "pytest", "tests/integrations", *session.posargs)
+    session.run(_python(session), "-m", "pytest", "tests/integrations", *_WITH_SLOW, *session.posargs)
 
 
 @nox.session

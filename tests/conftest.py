@@ -6,9 +6,11 @@ Rules
 - Every test is searched for tokens in what it says: see ``tests/tokens/search.py``.
 - Tests send signals to programs that they start, and to themselves. A pytest that was started in the
   background may ignore some, which children inherit: `pytest_configure` takes that back.
-- There are three tiers, and a test is in one of them: without a marker, what a person runs; ``search``, which
-  looks for faults among very many runs, from where ``search_seed`` says; ``long``, of which CI runs other
-  clients' suites and the quick form of each benchmark.
+- There are four tiers, and a test is in one of them: without a marker, what a person runs; ``slow``, which
+  takes more than some two seconds of waiting or one of work (leases that run out, outages, whole programs,
+  all of ``cluster``); ``search``, which looks for faults among many runs, from where ``search_seed`` says;
+  ``long``, of which CI runs other clients' suites and the quick form of each benchmark. Of two markers the
+  later one in this list counts.
 - No Consul binary means skipped tests, with the reason; under CONSUL_COORD_REQUIRE_AGENT=1 it means failed
   ones, so that a build can't pass without them.
 """
@@ -75,6 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and not _AGENT_FIXTURES.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.agent)
+        if item.get_closest_marker("cluster") is not None:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collectstart() -> None:

@@ -85,6 +85,7 @@ def test_a_paused_agent_can_be_terminated(consul_binary: Path) -> None:
         assert "signal=terminated" in agent.log
 
 
+@pytest.mark.slow
 def test_a_persistent_agent_keeps_keys_and_sessions_when_killed(consul_binary: Path, tmp_path: Path) -> None:
     with RealAgent(binary=consul_binary, data_dir=tmp_path / "data") as agent:
         address, pid = agent.address, agent.pid

@@ -273,6 +273,7 @@ def test_an_agent_that_was_left_is_tried_again(
     eventually(lambda: len(events.of(FailedOver)) == 2)
 
 
+@pytest.mark.slow
 def test_an_agent_of_another_cluster_is_refused_by_name(
     server: ReferenceServer[Any], other_cluster: ReferenceServer[Any], make: MakeClient, events: Events
 ) -> None:

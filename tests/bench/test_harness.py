@@ -141,6 +141,7 @@ def test_each_measure_has_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_was_asked_for(agent_address: str, tmp_path: Path) -> None:
     found, tables = tmp_path / "found.json", tmp_path / "found.md"
     options = ["--quick", "--only", "threads", "--address", agent_address]
@@ -171,6 +172,7 @@ def test_an_aim_is_met_or_not_and_without_its_figure_not_judged() -> None:
     )
 
 
+@pytest.mark.slow
 def test_publishing_replaces_what_lies_between_the_marks(tmp_path: Path) -> None:
     pages = [tmp_path / "performance.md", tmp_path / "capacity.md"]
     for page in pages:

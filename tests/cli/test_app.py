@@ -134,6 +134,7 @@ def test_a_bug_is_70_and_asks_for_a_report(
     assert "ZeroDivisionError" in told
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_answer_that_cannot_be_written_is_no_bug(unbuffered: str) -> None:

@@ -42,6 +42,7 @@ def check(lines: list[str]) -> None:
     until(lambda: not any(map(is_alive, pids(lines))), "workers ended")
 
 
+@pytest.mark.slow
 def test_it_runs_without_consul_whatever_the_settings_and_finds_all_well() -> None:
     settings = {"CONSUL_HTTP_ADDR": "127.0.0.1:1", "CONSUL_NAMESPACE": "team", "CONSUL_HTTP_SSL": "true"}
     with Cli("demo", "--ttl", "4", env=environ(**settings)) as demo:
@@ -50,6 +51,7 @@ def test_it_runs_without_consul_whatever_the_settings_and_finds_all_well() -> No
         assert demo.stderr.all() == []
 
 
+@pytest.mark.slow
 def test_it_runs_on_a_real_agent_and_leaves_no_key(agent_address: str) -> None:
     with Cli("demo", "--real", agent_address, "--ttl", "4", env=environ()) as demo:
         assert demo.end() == 0
@@ -58,6 +60,7 @@ def test_it_runs_on_a_real_agent_and_leaves_no_key(agent_address: str) -> None:
         assert client.kv.keys("demo/").value == ()
 
 
+@pytest.mark.slow
 def test_no_agent_is_69(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--real", "127.0.0.1:1"]) == 69
     assert "127.0.0.1:1" in capsys.readouterr().err

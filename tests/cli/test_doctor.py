@@ -90,6 +90,7 @@ def test_rate_limits_are_told_where_there_are_any(limits: dict[str, float], told
     assert finding.text.partition("each waiter needs one")[2] == told
 
 
+@pytest.mark.slow
 def test_no_agent_is_a_fault_and_the_end(call: Call) -> None:
     found = findings(call, code=1, address="127.0.0.1:1")
     assert [(name, finding["status"]) for name, finding in found.items()] == [("agent", "fault")]

@@ -158,6 +158,7 @@ def leading(start: Start, key: str, *options: str) -> Cli:
     return leader
 
 
+@pytest.mark.slow
 def test_a_signal_hands_over_and_the_leader_stands_again(start: Start, key: str) -> None:
     first = leading(start, key, "--drain-on", "USR1")
     second = start("elect", key, "--json", "--", "sh", "-c", STEADY)

@@ -55,6 +55,7 @@ def children_of(pid: int) -> set[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_stopped_holder_leaves_no_command_beside_the_next_holder(start: Start, key: str, verb: str) -> None:
     first = begin(start, verb, key, STUBBORN)
@@ -75,6 +76,7 @@ def test_a_stopped_holder_leaves_no_command_beside_the_next_holder(start: Start,
         assert first.end() == 76
 
 
+@pytest.mark.slow
 def test_the_guard_asks_before_it_kills(start: Start, key: str) -> None:
     script = "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
     command = begin(start, "lock", key, script)
@@ -85,6 +87,7 @@ def test_the_guard_asks_before_it_kills(start: Start, key: str) -> None:
     assert command.end() == 76
 
 
+@pytest.mark.slow
 def test_a_short_stop_costs_nothing_and_renewals_move_the_deadline(start: Start, key: str) -> None:
     command = begin(start, "lock", key, "echo ready; read -r line; echo $line")
     command.stdout.wait_for("ready".__eq__, "ready")

@@ -62,6 +62,7 @@ def test_commands_under_one_lock_never_overlap(start: Start, key: str, anywhere:
     assert log.read_text().split() == ["in", "out"] * 4
 
 
+@pytest.mark.slow
 def test_a_killed_holder_is_succeeded_and_its_command_is_killed(
     start: Start, key: str, anywhere: str
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_deleted_key_stops_the_command(start: Start, key: str, client: Client)
     assert command.end() == 76
 
 
+@pytest.mark.slow
 def test_the_command_is_dead_before_the_lease_ends_when_nobody_answers(
     start: Start, key: str, tmp_path: Path
 ) -> None:
@@ -349,6 +351,7 @@ def test_a_lost_lock_is_not_taken_before_its_command_is_dead(
     assert command.end() == 76
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verb", [("lock", "k"), ("semaphore", "k", "--limit", "2")], ids=["lock", "semaphore"]
 )

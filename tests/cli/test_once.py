@@ -28,6 +28,7 @@ def logging_to(log: Path, *, takes: float = 0.0) -> tuple[str, ...]:
     return ("sh", "-c", f'sleep {takes}; echo "$CONSUL_ONCE_SLOT $CONSUL_LOCK_FENCE" >>{log}')
 
 
+@pytest.mark.slow
 def test_two_crontabs_on_one_agent_run_each_period_once(
     start: Start, key: str, anywhere: str, tmp_path: Path
 ) -> None:
@@ -58,6 +59,7 @@ def test_many_at_once_run_the_command_once(start: Start, key: str, anywhere: str
     assert len(log.read_text().split()) == 2
 
 
+@pytest.mark.slow
 def test_a_killed_host_is_taken_over_by_one_that_waits(
     start: Start, key: str, anywhere: str, tmp_path: Path
 ) -> None:

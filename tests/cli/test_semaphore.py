@@ -53,6 +53,7 @@ def test_another_limit_is_65_and_told(start: Start, key: str, client: Client) ->
         assert "3" in told
 
 
+@pytest.mark.slow
 def test_a_lost_slot_stops_the_command(start: Start, key: str, client: Client) -> None:
     script = "trap '' TERM; echo $$; while :; do sleep 0.01; done"
     command = start("semaphore", key, "--limit", "1", "--json", "--", "sh", "-c", script)

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+import pytest
+
 from consul_coord.cli import main
 from consul_coord.testing.history import load
 from tests.simulation.mutations import MUTATIONS
@@ -13,9 +15,8 @@ from tests.simulation.mutations import MUTATIONS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
 
-
+@pytest.mark.slow
 def test_the_same_seeds_tell_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stories, told = [], []
     for name in ("one", "two"):
@@ -39,6 +40,7 @@ def test_a_broken_rule_is_told_and_the_answer_is_no(
     assert "exclusion" in (tmp_path / "story").read_text().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_files_hold_what_their_names_say(tmp_path: Path) -> None:
     names = {name: tmp_path / name for name in ("run.json", "run.jsonl", "run.svg", "run.html")}
     assert main(["simulate", "--seed", "6", "--trace", str(names["run.json"])]) == 0

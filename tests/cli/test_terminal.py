@@ -195,6 +195,7 @@ def test_ctrl_z_suspends_and_fg_continues(shell: Screen, key: str) -> None:
     shell.wait_for("code 0")
 
 
+@pytest.mark.slow
 def test_a_command_whose_lock_was_lost_while_suspended_does_not_go_on(
     shell: Screen, key: str, client: Client
 ) -> None:

@@ -146,6 +146,7 @@ def quorum(request: pytest.FixtureRequest) -> Iterator[Quorum]:
         yield given
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_without_a_leader(quorum: Quorum) -> None:
     target = quorum.target
@@ -206,6 +207,7 @@ def refused_for_want_of_a_leader(target: Target, session: str, path: str, pool: 
     assert time.monotonic() - began >= 6.5
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_lock_delay_survives_a_change_of_the_leader(quorum: Quorum) -> None:
     target = quorum.target
@@ -219,6 +221,7 @@ def test_a_lock_delay_survives_a_change_of_the_leader(quorum: Quorum) -> None:
     assert time.monotonic() - began >= 6.0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_new_leader_starts_every_ttl_afresh(quorum: Quorum) -> None:
     target = quorum.target

@@ -127,6 +127,7 @@ def persistent(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Persi
         yield running
 
 
+@pytest.mark.slow
 def test_a_restart_of_a_single_server(persistent: Persistent) -> None:
     """Keys, sessions and locks are kept, and each TTL starts afresh, counted from the new start.
 

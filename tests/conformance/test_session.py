@@ -189,6 +189,7 @@ def test_sessions_of_a_node(target: Target) -> None:
     assert (missing.status, missing.text) == (400, "Missing node name")
 
 
+@pytest.mark.slow
 def test_a_late_renewal_starts_the_whole_time_again(target: Target) -> None:
     session = target.session(TTL="800ms")
     began = time.monotonic()

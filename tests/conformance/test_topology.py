@@ -247,6 +247,7 @@ def mortal(request: pytest.FixtureRequest, side: str) -> Iterator[Mortal]:
         yield Mortal(target, target, lambda: target.put("/v1/catalog/register", dead))
 
 
+@pytest.mark.slow
 def test_the_sessions_of_a_node_that_dies_end(mortal: Mortal) -> None:
     """By the default check alone: Consul's gossip makes serfHealth critical, which ends what relies on it.
 

@@ -49,6 +49,7 @@ def killed(agent: RealAgent) -> Callable[[], object]:
     return agent.start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [stopped, killed])
 def test_being_cut_off_shows_and_passes(
     agent: RealAgent, key: str, harm: Callable[[RealAgent], Callable[[], object]]
@@ -100,6 +101,7 @@ def test_being_cut_off_shows_and_passes(
         assert told.news[2] in {"first", "second"}
 
 
+@pytest.mark.slow
 def test_a_hold_in_jeopardy_is_healthy_and_not_ready(agent: RealAgent, key: str) -> None:
     with Client(address=agent.address, session=SPEC) as client, Lock(client, key) as hold:
         until(client.ready, "it is ready")
@@ -111,6 +113,7 @@ def test_a_hold_in_jeopardy_is_healthy_and_not_ready(agent: RealAgent, key: str)
         until(client.ready, "it is ready again")
 
 
+@pytest.mark.slow
 def test_an_outage_is_two_lines_of_the_log_however_much_is_held(
     agent: RealAgent, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:

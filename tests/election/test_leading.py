@@ -182,6 +182,7 @@ def test_who_is_no_candidate_at_present_is_told_so(stand: Stand) -> None:
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.slow
 def test_a_loss_is_told_with_its_reason(stand: Stand, client: Client, key: str) -> None:
     told = Told()
     election = stand(on_lost=told.say)
@@ -487,6 +488,7 @@ def test_a_key_that_is_something_else_is_a_problem_until_it_is_not(
     assert election.problem is None
 
 
+@pytest.mark.slow
 def test_foreign_candidates_take_part_where_their_flags_are_accepted(
     stand: Stand, client: Client, key: str
 ) -> None:

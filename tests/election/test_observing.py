@@ -84,6 +84,7 @@ def test_who_comes_late_sees_the_present_state_at_once(stand: Stand, client: Cli
     assert first == leader(client, key)
 
 
+@pytest.mark.slow
 def test_an_agent_that_restarts_costs_no_news_and_repeats_none(
     consul_binary: Path, key: str, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def still() -> Iterator[ReferenceServer[VirtualClock]]:
         yield server
 
 
+@pytest.mark.slow
 def test_many_elections_share_one_thread_and_one_session(agent_address: str, key: str) -> None:
     before = set(threading.enumerate())
     with Client(address=agent_address) as client, ExitStack() as running:

@@ -102,6 +102,7 @@ class Rounds:
         assert_one_at_a_time(self.fleet.beliefs())
 
 
+@pytest.mark.slow
 def test_one_leader_at_a_time_whatever_happens_to_it(agent_address: str, key: str, tmp_path: Path) -> None:
     with Fleet(address=agent_address, key=key, folder=tmp_path, count=5) as fleet:
         rounds = Rounds(fleet)
@@ -110,6 +111,7 @@ def test_one_leader_at_a_time_whatever_happens_to_it(agent_address: str, key: st
         rounds.finish()
 
 
+@pytest.mark.slow
 def test_one_leader_at_a_time_on_the_reference_server(
     reference_address: str, key: str, tmp_path: Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_one_leader_at_a_time_on_the_reference_server(
         rounds.finish()
 
 
+@pytest.mark.slow
 def test_an_agent_that_stops_costs_the_leadership_and_nothing_else(
     consul_binary: Path, key: str, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_what_ends_the_program_goes_on_after_resigning(
     stand().wait_for_leadership(timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_the_loss_is_visible_to_the_work_and_is_no_error(
     make_client: MakeClient, client: Client, key: str
 ) -> None:

@@ -90,6 +90,7 @@ def prefixes_for(prefix: str, where: str) -> list[str]:
     return {"together": together, "apart": apart, "one in another": [prefix, *together[:3]]}[where]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["together", "apart", "one in another"])
 def test_any_number_of_groups_has_one_connection_and_none_afterwards(
     make_client: MakeClient, proxy: FaultProxy, prefix: str, count: Count, where: str
@@ -109,6 +110,7 @@ def test_any_number_of_groups_has_one_connection_and_none_afterwards(
         assert eventually(lambda: count.now() == 0, within=AFTERWARDS)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("address", ["reference_address"], indirect=True)
 async def test_an_async_client_has_one_too(
@@ -138,6 +140,7 @@ async def test_an_async_client_has_one_too(
         assert await anyio.to_thread.run_sync(lambda: eventually(lambda: count.now() == 0, within=AFTERWARDS))
 
 
+@pytest.mark.slow
 def test_a_partitioner_adds_only_the_connections_of_its_locks(
     make_client: MakeClient, proxy: FaultProxy, prefix: str, count: Count
 ) -> None:
@@ -191,6 +194,7 @@ def test_a_lost_member_joins_again(make_client: MakeClient, prefix: str, where: 
         assert all(group.joined for group in groups)
 
 
+@pytest.mark.slow
 def test_a_busy_folder_does_not_cost_a_request_for_each_write(make_client: MakeClient, prefix: str) -> None:
     """The groups in it take turns then, and hear of changes as before."""
     client, other = make_client(), make_client()

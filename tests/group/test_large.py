@@ -83,6 +83,7 @@ def crowd(address: str, prefix: str, tmp_path: Path) -> Iterator[Crowd]:
         yield Crowd(operator, prefix, seen, counts)
 
 
+@pytest.mark.slow
 def test_a_change_costs_each_of_a_thousand_watchers_a_sixteenth_of_the_list(crowd: Crowd) -> None:
     """Its bucket, and a look at each; and a few waiting queries: young ones are short."""
     members = names(MEMBERS)

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from consul_coord import Group, failover_bound
 from tests.election.waiting import until
 from tests.group.conftest import SPEC
@@ -35,6 +37,7 @@ def start(address: str, prefix: str, name: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_a_member_that_is_killed_is_gone_and_can_come_back(address: str, client: Client, prefix: str) -> None:
     with Seen(Group(client, prefix)) as seen:
         first = start(address, prefix, "one")

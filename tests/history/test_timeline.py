@@ -92,6 +92,7 @@ def test_what_records_say_is_escaped() -> None:
     assert "<script>alert(1)</script>&\ufffd\ufffd" in _texts_of(svg(story, title=evil))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(records=st.lists(_records, max_size=12).map(lambda records: sorted(records, key=lambda one: one.at)))
 def test_any_history_gives_a_well_formed_picture(records: list[Record]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,14 +11,13 @@ from consul_coord.server import ReferenceServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FOLDER = Path(__file__).parent
 TIMEOUT = 240.0
 """Seconds: most tests here start several programs, which takes long where much else is going on."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if FOLDER in item.path.parents:
+        if item.nodeid.startswith("tests/integrations/"):
             item.add_marker(pytest.mark.timeout(TIMEOUT))
 
 

@@ -70,6 +70,7 @@ def ran(process: Served) -> list[float]:
     return [float(words[1]) for words in lines if words[:1] == ["ran"]]
 
 
+@pytest.mark.slow
 def test_one_process_runs_jobs_and_after_its_death_another(process: Callable[[], Served]) -> None:
     first = process()
     until(lambda: ran(first), "the first one runs the job")

@@ -49,6 +49,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_tasks_wait_for_the_lock_and_a_worker_that_ends_leaves_no_session(
     address: str, project: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_tasks_wait_for_the_lock_and_a_worker_that_ends_leaves_no_session(
         assert own <= {held.session}
 
 
+@pytest.mark.slow
 def test_one_beat_runs_and_the_next_machine_takes_over(address: str, project: Path) -> None:
     (line,) = [text for text in pages.blocks("celery", "sh") if "elect" in text]
     elect = re.sub(r"/var/lib/shop/beat", "MACHINE", line.strip())

@@ -83,6 +83,7 @@ def runs(client: Client) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_one_beat_sends_and_the_next_one_knows_when_each_task_ran(
     shop: Shop, beat: Callable[[], Served]
 ) -> None:
@@ -109,6 +110,7 @@ def test_one_beat_sends_and_the_next_one_knows_when_each_task_ran(
         assert leader(client, "shop/beat") is None
 
 
+@pytest.mark.slow
 def test_a_task_that_was_due_while_no_beat_ran_is_sent_once(shop: Shop, beat: Callable[[], Served]) -> None:
     with Client(address=shop.address) as client:
         long_ago = (datetime.now().astimezone() - timedelta(hours=5)).isoformat()
@@ -129,6 +131,7 @@ def waiting(client: Client) -> list[str]:
     return [key for key in client.kv.keys("shop/beat/.wait/").value if not key.endswith("/term")]
 
 
+@pytest.mark.slow
 def test_who_does_not_lead_any_more_sends_nothing(shop: Shop, beat: Callable[[], Served]) -> None:
     """The leadership goes to somebody else, who says so; what is written under the old fence is refused."""
     with Client(address=shop.address) as client:

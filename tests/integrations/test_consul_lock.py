@@ -41,6 +41,7 @@ def test_the_commands_are_found() -> None:
     assert len(ROWS) == 2
 
 
+@pytest.mark.slow
 def test_they_lock_the_same_key(consul_binary: Path, agent_address: str) -> None:
     with Client(address=agent_address) as client:
         with Lock(client, "jobs/archive/.lock").hold(timeout=PATIENCE):
@@ -51,6 +52,7 @@ def test_they_lock_the_same_key(consul_binary: Path, agent_address: str) -> None
         ends(theirs(0, consul_binary, agent_address), code=0)
 
 
+@pytest.mark.slow
 def test_they_share_the_slots(consul_binary: Path, agent_address: str) -> None:
     with Client(address=agent_address) as client:
         slots = Semaphore(client, "jobs/slots", 3)

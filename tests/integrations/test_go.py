@@ -67,6 +67,7 @@ def go(program: Path, address: str) -> Iterator[Served]:
             pipe.close()
 
 
+@pytest.mark.slow
 def test_they_exclude_each_other(go: Served, address: str, tmp_path: Path) -> None:
     with Client(address=address) as client:
         lock = Lock(client, KEY)

@@ -61,6 +61,7 @@ def test_sigterm_hands_over_within_the_grace(address: str, pod: Path) -> None:
         assert client.session.info(found.session).value is None
 
 
+@pytest.mark.slow
 def test_liveness_fails_before_the_lease_ends(pod: Path) -> None:
     more = {"LEASE_TTL": "6", "PROBE_PORT": "0"}
     with (

@@ -33,6 +33,7 @@ def shell(commands: str, address: str, **more: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 def test_a_stuck_lock_is_found_and_taken(address: str) -> None:
     # A key of its own: what is destroyed here leaves a lock-delay on the agent.
     who, will, take, by_hand, doctor = (

@@ -67,6 +67,7 @@ def ask(s3: dict[str, str], code: str, folder: Path) -> str:
     return pages.run(CLIENT + code, folder=folder, address="127.0.0.1:1", more=s3)
 
 
+@pytest.mark.slow
 def test_an_older_fence_is_refused(address: str, s3: dict[str, str], tmp_path: Path) -> None:
     ask(s3, "s3.create_bucket(Bucket='reports')", tmp_path)
     said = pages.run(pages.blocks(PAGE, "python")[0], folder=tmp_path, address=address, more=s3)
@@ -79,6 +80,7 @@ def test_names_that_carry_the_fence(reference_address: str, s3: dict[str, str], 
     assert said == "True\n"
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_passed_after_its_look_looks_again(
     reference_address: str, s3: dict[str, str], tmp_path: Path
 ) -> None:

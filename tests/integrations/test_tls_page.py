@@ -145,6 +145,7 @@ def test_another_name_in_the_certificate(secured: Secured) -> None:
     right(1, the_error(secured.settings(server_name="other.example"), secured.address))
 
 
+@pytest.mark.slow
 def test_no_certificate_of_the_client(secured: Secured) -> None:
     right(2, the_error(secured.settings(client_cert=None, client_key=None), secured.address))
 
@@ -153,6 +154,7 @@ def test_http_to_the_port_for_tls(agent: Secured) -> None:
     right(3, the_error(None, agent.address.replace("https", "http")))
 
 
+@pytest.mark.slow
 def test_tls_to_the_plain_port(agent: Secured) -> None:
     assert agent.plain is not None
     right(4, the_error(agent.settings(), agent.plain.replace("http", "https")))

@@ -60,6 +60,7 @@ def test_the_suite_of_tooz_passes(address: str) -> None:
     assert len(outcomes) >= 98
 
 
+@pytest.mark.slow
 def test_the_page_runs(address: str, tmp_path: Path) -> None:
     quiet = 'import warnings\nwarnings.simplefilter("ignore")\n'  # as above
     program = quiet + pages.blocks("migrating-from-tooz", "python")[0]
@@ -189,6 +190,7 @@ def test_a_member_that_lost_its_session_comes_back(coordinator: Coordinators, op
     assert one.get_members_with_capabilities(b"web").get() == {b"host-1": {"port": 80}}
 
 
+@pytest.mark.slow
 def test_a_member_that_was_removed_does_not_come_back(coordinator: Coordinators, operator: Client) -> None:
     one, other = coordinator(b"host-1"), coordinator(b"host-2")
     one.join_group_create(b"web")
@@ -213,6 +215,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_leader_is_succeeded_and_leaves_the_group(real_agent: Any) -> None:
     """TTL and lock-delay are a second each: the agent's shortest TTL is 0.2 s."""
     query = "ttl=1&lock_delay=1"

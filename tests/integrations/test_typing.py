@@ -18,6 +18,7 @@ CHECKERS = {
 FOUND = re.compile(r"(\w+)\.py:(\d+)(?::\d+)?(?: -|:) error", re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_what_names_return_is_known_exactly_and_mistakes_are_found(checker: str, tmp_path: Path) -> None:
     """One run for both files: a checker reads the whole package first."""

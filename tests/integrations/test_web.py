@@ -71,6 +71,7 @@ def other_than(pid: int, role: dict[str, Any] | None) -> dict[str, Any] | None:
     return role if role is not None and role["pid"] != pid else None
 
 
+@pytest.mark.slow
 def test_of_two_uvicorn_workers_one_leads(address: str, tmp_path: Path) -> None:
     page_into(tmp_path, "fastapi", "shop.py")
     with Client(address=address) as client:
@@ -93,6 +94,7 @@ def accepted(reply: tuple[int, Any]) -> Any | None:
     return body if status == 200 else None
 
 
+@pytest.mark.slow
 def test_fastapi_leads_locks_and_resigns(address: str, tmp_path: Path) -> None:
     page_into(tmp_path, "fastapi", "shop.py")
     command = [sys.executable, "-m", "uvicorn", "shop:app", "--port", "0"]

@@ -51,6 +51,7 @@ def test_some_places(site: Site, case: Case, kind: str) -> None:
     check(site, case, kind, drawn(case, kind, 0, FEW))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -492,6 +492,7 @@ async def test_a_forgotten_hold_is_given_back(site: Site, make_client: MakeClien
         await eventually(lambda: site.operator.holder(site.key) is None)
 
 
+@pytest.mark.slow
 async def test_an_unanswered_release_is_finished_in_the_background(
     site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def is_watching(client: Client) -> bool:
     return bool(client._runner.core.watches._queries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Lock, Semaphore])
 def test_what_is_held_stays_held_and_is_released(small_agent: str, kind: type[Lock | Semaphore]) -> None:
     with Client(address=small_agent, session=QUICK) as client:
@@ -126,6 +127,7 @@ def test_error_and_event_name_the_limit(small_agent: str) -> None:
         assert "limits.http_max_conns_per_client" in told[0].describe()
 
 
+@pytest.mark.slow
 def test_a_call_gets_through_when_there_is_room_again(small_agent: str) -> None:
     with Client(address=small_agent) as client:
         with full(small_agent), pytest.raises(AcquireTimeout) as caught:
@@ -135,6 +137,7 @@ def test_a_call_gets_through_when_there_is_room_again(small_agent: str) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_the_limit_reached_and_left_leaves_nothing(small_agent: str) -> None:
     operator = Operator(small_agent)
     with Client(address=small_agent, session=QUICK) as holder, Lock(holder, "full/kept") as hold:
@@ -184,11 +187,13 @@ async def crowd(address: str, size: int) -> None:
             assert await hold.release() is ReleaseOutcome.RELEASED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [150, pytest.param(400, marks=pytest.mark.long)])
 def test_holders_lose_nothing_beside_a_crowd_that_waits(default_agent: str, size: int) -> None:
     anyio.run(crowd, default_agent, size)
 
 
+@pytest.mark.slow
 def test_a_turn_takes_no_more_than_twice_as_long(small_agent: str) -> None:
     # A release that waited for the end of its hold's long query would take 6 s each time.
     crowd, work = 18, 0.5
@@ -218,6 +223,7 @@ def test_a_turn_takes_no_more_than_twice_as_long(small_agent: str) -> None:
     assert served[-1] - served[0] < 2 * work * crowd + crowd * measured.slack
 
 
+@pytest.mark.slow
 def test_clients_beyond_the_limit_get_their_turns(small_agent: str) -> None:
     # Those with a connection would keep it for ever, as they never have nothing to do for its idle time.
     crowd, enough = SMALL + 6, 3
@@ -241,6 +247,7 @@ def test_clients_beyond_the_limit_get_their_turns(small_agent: str) -> None:
     anyio.run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["permits", "candidates"])
 def test_a_crowd_in_one_client_leaves_room_for_others(small_agent: str, kind: str) -> None:
     async def main() -> None:

@@ -259,6 +259,7 @@ def test_a_late_copy_of_an_unlock_frees_no_later_hold(
     assert again.release() is ReleaseOutcome.RELEASED
 
 
+@pytest.mark.slow
 def test_an_unanswered_release_is_finished_in_the_background(
     site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ class Count:
         return eventually(lambda: self.now() <= IN_USE, within=PROMISED + TOLERANCE)
 
 
+@pytest.mark.slow
 def test_a_clients_idle_connections_are_closed(site: Site, make_client: MakeClient) -> None:
     count, client = Count(site.address), make_client()
     with Lock(client, site.key):
@@ -65,6 +66,7 @@ def test_a_clients_idle_connections_are_closed(site: Site, make_client: MakeClie
         assert count.falls()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_an_async_clients_idle_connections_are_closed(site: Site) -> None:
     count = Count(site.address)
@@ -125,6 +127,7 @@ ROLES: dict[str, Callable[[Client, SessionSpec, str], AbstractContextManager[obj
 }
 
 
+@pytest.mark.slow
 @ON_AN_AGENT
 @pytest.mark.parametrize("role", ROLES)
 def test_a_client_at_rest_keeps_one_connection_and_none_afterwards(
@@ -140,6 +143,7 @@ def test_a_client_at_rest_keeps_one_connection_and_none_afterwards(
             assert eventually(lambda: count.now() == 0, within=PROMISED + TOLERANCE)
 
 
+@pytest.mark.slow
 @ON_A_REFERENCE
 @pytest.mark.anyio
 async def test_an_async_client_at_rest_keeps_one_connection_and_none_afterwards(
@@ -160,6 +164,7 @@ async def test_an_async_client_at_rest_keeps_one_connection_and_none_afterwards(
             )
 
 
+@pytest.mark.slow
 @ON_AN_AGENT
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.anyio

@@ -105,6 +105,7 @@ def test_a_loss_that_only_the_release_finds_is_told(site: Site, make_client: Mak
     assert told.value.reason is LossReason.KEY_DELETED
 
 
+@pytest.mark.slow
 def test_an_unknown_outcome_is_not_raised(
     site: Site, proxy: FaultProxy, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

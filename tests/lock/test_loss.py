@@ -163,6 +163,7 @@ def test_the_median_loss_is_told_within_50_ms(site: Site, make_client: MakeClien
     assert statistics.median(took) <= 0.05
 
 
+@pytest.mark.slow
 def test_a_permission_withdrawn_for_a_while_is_no_loss(consul_binary: Path) -> None:
     everything = (SESSIONS, Rule("key", "k", "write"), Rule("key", "k/", "write", prefix=True))
     nothing = (Rule("key", "other", "read"),)
@@ -289,6 +290,7 @@ def frail(frail_agent: RealAgent) -> Iterator[tuple[RealAgent, Site]]:
     frail_agent.resume()
 
 
+@pytest.mark.slow
 @pytest.mark.agent
 def test_a_stopped_agent_costs_the_hold_by_its_deadline(frail: tuple[RealAgent, Site]) -> None:
     agent, site = frail

@@ -77,6 +77,7 @@ def test_a_lost_release_is_repeated_and_told_truthfully(
     assert site.operator.under(site.key) == []
 
 
+@pytest.mark.slow
 def test_a_late_copy_of_the_release_deletes_no_later_hold(
     site: Site, proxy: FaultProxy, make_client: MakeClient
 ) -> None:

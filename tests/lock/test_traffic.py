@@ -122,6 +122,7 @@ def texts(thing: object) -> list[str]:
     return [repr(thing), str(thing)]
 
 
+@pytest.mark.slow
 def test_a_token_is_sent_and_never_shown(
     site: Site, proxy: FaultProxy, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,8 @@ import gc
 import tracemalloc
 from typing import TYPE_CHECKING
 
+import pytest
+
 from consul_coord import AcquireCancelled, AsyncClient, AsyncLock
 from tests.lock.conftest import spec
 
@@ -18,6 +20,7 @@ MOST_EACH = 6.0
 """KiB: ten thousand of them take 60 MiB at most."""
 
 
+@pytest.mark.slow
 def test_a_task_that_waits_keeps_a_few_kib(site: Site) -> None:
     async def kib_of_each() -> float:
         async with AsyncClient(address=site.address, session=spec(site, ttl=30)) as client:

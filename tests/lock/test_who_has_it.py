@@ -103,6 +103,7 @@ def _node(hold: Hold, client: Client) -> str:
     return session.node
 
 
+@pytest.mark.slow
 def test_it_names_who_took_the_lock_while_the_call_waited_behind_others(
     site: Site, make_client: MakeClient, held: Hold
 ) -> None:

@@ -136,6 +136,7 @@ def test_tasks_are_woken_by_a_release_of_their_own_client(
     anyio.run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["semaphore", "write"])
 def test_a_waiter_is_woken_by_one_of_its_own_client_that_gives_up(
     small: str, kind: str, queued: Callable[[int], bool], key: str

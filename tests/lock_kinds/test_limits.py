@@ -272,6 +272,7 @@ def test_a_forked_child_leaves_it_to_its_parent(site: Site, make_client: MakeCli
         assert time.monotonic() - lost_at >= DELAY - 0.1
 
 
+@pytest.mark.slow
 def test_without_contact_the_key_is_given_back_when_it_comes_back(
     site: Site, make_client: MakeClient, proxy: Any
 ) -> None:

@@ -132,6 +132,7 @@ def test_while_one_key_is_held_none_of_the_others_is_taken(
     assert len(set(holders(site))) == 1
 
 
+@pytest.mark.slow
 def test_a_lock_delay_on_one_key_is_named_and_waited_out(site: Site, make_client: MakeClient) -> None:
     delayed = keys(site)[1]
     hold = Lock(make_client(lock_delay=2.5), delayed).acquire(timeout=5)

@@ -196,6 +196,7 @@ def test_a_waiting_caller_takes_over_when_the_runners_session_ends(
     assert (found["by"], found["fence"]) == ("second", job.fences[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("survivors", [1, 0])
 def test_a_slot_is_done_unless_all_its_callers_have_died(
     site: Site, make_client: MakeClient, survivors: int

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.slow
 def test_a_small_fleet_runs_each_period_once(tmp_path: Path) -> None:
     with ReferenceServer(config=CONFIG) as server:
         setting = Setting(

@@ -6,6 +6,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from proof.partitions.judge import Spans, judge
 from proof.partitions.member import Setting, last_look, looks
 from tests.election.waiting import until
@@ -62,6 +64,7 @@ class Crowd:
         return spans
 
 
+@pytest.mark.slow
 def test_no_partition_has_two_believers_when_members_are_killed_and_stopped(
     address: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_heirs_named_past_one_and_the_same_candidate_are_all_woken(make_client: 
         election.stop()
 
 
+@pytest.mark.slow
 def test_an_heir_that_never_comes_is_not_waited_for_beyond_its_time(
     make_client: MakeClient, operator: Operator, key: str
 ) -> None:

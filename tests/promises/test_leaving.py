@@ -224,6 +224,7 @@ def test_a_program_that_is_cancelled_before_its_start_does_nothing_in_a_simulati
     assert ran == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.0, 0.0005, 0.002])
 def test_calls_that_end_as_they_begin_leave_no_query_with_the_agent(
     server: ReferenceServer[SystemClock], make_client: MakeClient, key: str, pause: float

@@ -88,6 +88,7 @@ def test_a_slow_create_costs_a_leadership_its_time(proxy: FaultProxy, client: Cl
         assert me.deadline() < asked_at + LEASE + SLOW / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TAKES)
 def test_a_slow_renewal_extends_the_lease_from_its_sending(
     proxy: FaultProxy, client: Client, key: str, kind: str
@@ -104,6 +105,7 @@ def test_a_slow_renewal_extends_the_lease_from_its_sending(
     assert hold.deadline() < renewed_at + LEASE + SLOW / 2
 
 
+@pytest.mark.slow
 def test_a_renewal_without_an_answer_extends_nothing(proxy: FaultProxy, client: Client, key: str) -> None:
     hold = Lock(client, key).acquire(timeout=5)
     proxy.add(Fault(lose=Lose.REPLY, method="PUT", path="/v1/session/renew/", times=1_000))
@@ -113,6 +115,7 @@ def test_a_renewal_without_an_answer_extends_nothing(proxy: FaultProxy, client: 
     assert hold.deadline() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended_by", ["time-out", "cancel"])
 @pytest.mark.parametrize("kind", TAKES)
 def test_an_acquire_that_ended_leaves_no_query_with_the_agent(
@@ -157,6 +160,7 @@ def test_an_acquire_that_ended_leaves_no_query_with_the_agent(
     assert blocking.is_held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["never applied", "applied late"])
 @pytest.mark.parametrize("ended_by", ["time-out", "cancel"])
 def test_a_withdrawal_without_an_answer_holds_no_caller_up_and_is_made_up_for(

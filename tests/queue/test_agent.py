@@ -66,6 +66,7 @@ def queued(site: Site) -> list[str]:
     return [each["Session"] for each in sorted(found, key=lambda each: each["CreateIndex"])]
 
 
+@pytest.mark.slow
 def test_thirty_waiters_in_four_processes_are_served_in_order(site: Site, tmp_path: Path) -> None:
     with (
         Client(address=site.address, session=spec(site)) as client,
@@ -83,6 +84,7 @@ def test_thirty_waiters_in_four_processes_are_served_in_order(site: Site, tmp_pa
     assert site.left_behind() == []
 
 
+@pytest.mark.slow
 def test_a_hold_costs_three_raft_entries_however_many_wait(agent: RealAgent, tmp_path: Path) -> None:
     cost = {waiters: _cost(Site.at("agent", agent.address), tmp_path, waiters) for waiters in (10, 50)}
     report(f"Raft entries per hold: {cost}")
@@ -177,6 +179,7 @@ def _has_come(site: Site) -> bool:
     return any(site.unique in name and name.startswith("Consul lock") for name in names)
 
 
+@pytest.mark.slow
 def test_consul_lock_and_ours_alternate(consul_binary: Path, site: Site, tmp_path: Path) -> None:
     lines = alternate(consul_binary, site, tmp_path, turns=60)
     assert lines == ["py in", "py out", "go in", "go out"] * 30

@@ -75,6 +75,7 @@ def use(semaphore: Semaphore, room: Room, *, who: int, times: int) -> None:
             time.sleep(STAY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False], ids=["one object", "a client each"])
 def test_threads_keep_to_the_limit(make_client: MakeClient, place: Place, shared: bool) -> None:
     room, times = Room(LIMIT), 8 if shared else 5
@@ -133,6 +134,7 @@ def test_a_cancelled_task_leaves_nothing(site: Site, backend: str) -> None:
     assert place.left_behind() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entries", "losses"), [(60, 4), pytest.param(150, 10, marks=pytest.mark.search)], ids=["some", "many"]
 )
@@ -183,6 +185,7 @@ def test_holders_and_waiters_that_die_under_load_never_let_too_many_in(
     eventually(lambda: not place.contenders())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("contenders", "acquisitions"),
     [(20, 200), pytest.param(50, 1_000, marks=[pytest.mark.long, pytest.mark.timeout(300)])],

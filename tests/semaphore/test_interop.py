@@ -141,6 +141,7 @@ def share(client: Client, peers: Peers, journal: Journal, often: Often) -> None:
     eventually(lambda: place.contenders() == [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("often", MANY)
 def test_both_keep_to_the_limit_where_we_came_first(
     client: Client, peers: Peers, journal: Journal, often: Often
@@ -150,6 +151,7 @@ def test_both_keep_to_the_limit_where_we_came_first(
     share(client, peers, journal, often)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("often", MANY)
 def test_both_keep_to_the_limit_where_they_came_first(
     client: Client, peers: Peers, journal: Journal, often: Often

@@ -188,6 +188,7 @@ class TestLockDelay:
             assert time.monotonic() - destroyed >= DELAY
         assert place.contenders() == []
 
+    @pytest.mark.slow
     def test_the_slot_of_a_holder_that_died_is_taken_within_the_bound(
         self, site: Site, make_client: MakeClient, proxy: FaultProxy
     ) -> None:
@@ -283,6 +284,7 @@ def test_an_async_block_is_cancelled_at_the_loss(site: Site, backend: str) -> No
     assert place.left_behind() == []
 
 
+@pytest.mark.slow
 def test_two_holders_of_the_last_slot_never_believe_at_once_over_a_stopped_agent(
     consul_binary: Path,
 ) -> None:
@@ -308,6 +310,7 @@ def test_two_holders_of_the_last_slot_never_believe_at_once_over_a_stopped_agent
         eventually(lambda: operator.sessions("stopped") == [])
 
 
+@pytest.mark.slow
 def test_when_sessions_are_destroyed_no_two_believe_in_the_last_slot(
     make_client: MakeClient, place: Place
 ) -> None:

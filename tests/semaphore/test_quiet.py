@@ -52,6 +52,7 @@ def semaphore(make_client: MakeClient, proxy: FaultProxy, place: Place) -> Semap
     return Semaphore(client, place.prefix, 2)
 
 
+@pytest.mark.slow
 def test_it_costs_one_query_for_each_renewal(semaphore: Semaphore, proxy: FaultProxy, place: Place) -> None:
     with semaphore.hold(timeout=5) as permit:
         assert eventually(lambda: is_quiet(proxy, place))
@@ -89,6 +90,7 @@ def test_where_others_come_and_go_its_own_key_is_watched_again(
         assert eventually(lambda: is_quiet(proxy, place)), "for a while"
 
 
+@pytest.mark.slow
 def test_a_crowd_is_not_listed_again_and_again(
     semaphore: Semaphore, proxy: FaultProxy, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_crowd_is_not_listed_again_and_again(
     assert asked.count("record") > asked.count("all")
 
 
+@pytest.mark.slow
 def test_what_the_token_may_not_read_any_more_is_no_loss() -> None:
     anything, session = Rule("key", "", "write", prefix=True), Rule("session", "", "write", prefix=True)
     tokens = {TOKEN: Token((session, anything))}

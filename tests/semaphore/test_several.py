@@ -337,6 +337,7 @@ class TestLoss:
         assert permit.reason is reason
         eventually(lambda: place.operator.holder(f"{place.prefix}/{permit.session}") is None)
 
+    @pytest.mark.slow
     def test_no_slot_of_it_opens_before_its_holder_has_stopped(
         self, site: Site, place: Place, make_client: MakeClient
     ) -> None:

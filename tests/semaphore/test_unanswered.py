@@ -130,6 +130,7 @@ def test_a_late_join_of_who_was_cancelled_brings_nothing(
     semaphore.acquire(timeout=5).release()
 
 
+@pytest.mark.slow
 def test_a_late_leave_takes_nothing_from_the_next_hold(
     semaphore: Semaphore, place: Place, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_late_leave_takes_nothing_from_the_next_hold(
     assert following.release() is ReleaseOutcome.RELEASED
 
 
+@pytest.mark.slow
 def test_what_can_not_be_given_back_now_is_given_back_in_the_background(
     semaphore: Semaphore,
     make_client: MakeClient,

@@ -451,6 +451,7 @@ def test_a_release_of_a_slot_that_was_not_permitted_is_no_loss(seed: int) -> Non
     Simulation(seed=seed, plan=draw_mixed(seed)).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [

@@ -37,6 +37,7 @@ for seed in map(int, sys.argv[1:]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 58])
 def test_the_same_seed_gives_the_same_run(seed: int) -> None:
     first, second = Simulation(seed=seed).run(), Simulation(seed=seed).run()
@@ -51,6 +52,7 @@ def test_seeds_are_of_all_worlds_by_their_shares() -> None:
     assert all(5 * share < drawn[world] < 20 * share for world, share in SHARES.items())
 
 
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_the_order_of_sets() -> None:
     seeds = 7, *SEVERAL_UNANSWERED
     first, second = (
@@ -68,6 +70,7 @@ def test_a_run_does_not_depend_on_the_order_of_sets() -> None:
     assert len(first) == len(seeds)
 
 
+@pytest.mark.slow
 def test_no_rule_is_broken_in_a_few_runs_and_another_judge_agrees() -> None:
     kinds: Counter[str] = Counter()
     for seed in range(FEW):
@@ -99,6 +102,7 @@ def test_no_rule_is_broken_in_a_few_runs_and_another_judge_agrees() -> None:
     assert told <= kinds.keys()
 
 
+@pytest.mark.slow
 def test_a_broken_rule_is_told_with_its_seed_and_its_story() -> None:
     (planted,) = (mutation for mutation in MUTATIONS if mutation.name == "threads do not queue")
     with planted.planted():

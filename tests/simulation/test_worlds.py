@@ -97,6 +97,7 @@ WORLDS = {
 every = pytest.mark.parametrize("world", [pytest.param(world, id=name) for name, world in WORLDS.items()])
 
 
+@pytest.mark.slow
 @every
 def test_no_rule_is_broken_and_what_is_rare_comes_up(world: World) -> None:
     seen = sum((world.run(seed) for seed in world.few), Counter[str]())
@@ -111,6 +112,7 @@ def test_the_same_seed_gives_the_same_run(world: World) -> None:
     assert one.trace.digest() == two.trace.digest()
 
 
+@pytest.mark.slow
 def test_members_of_a_large_group_are_followed_by_the_same_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs have few members, so buckets are read only where a few are many."""
     monkeypatch.setattr(follow, "LARGE", 1)

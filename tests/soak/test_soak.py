@@ -68,6 +68,7 @@ def _soak(address: str, seconds: float) -> None:
     assert {name: left[name] for name in LEFT if left[name] > 0} == {}
 
 
+@pytest.mark.slow
 def test_nothing_grows_under_load(agent_address: str) -> None:
     _soak(agent_address, _SHORT)
 

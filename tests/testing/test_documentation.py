@@ -5,12 +5,13 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.docs.blocks import ROOT, blocks_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
 
 pytest_plugins = ["pytester"]
 
@@ -21,6 +22,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_examples_pass(
     pytester: pytest.Pytester, consul_binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,12 +114,14 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *arguments, timeout=110)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
 def test_an_applications_tests(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     pytester.makepyfile(APPLICATION)
     run(pytester, *workers).assert_outcomes(passed=COUNT)
 
 
+@pytest.mark.slow
 def test_a_real_agent_for_each_worker(
     pytester: pytest.Pytester, consul_binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_real_agent_for_each_worker(
     run(pytester, "-n", "2").assert_outcomes(passed=REAL_COUNT)
 
 
+@pytest.mark.slow
 def test_without_a_binary_tests_are_skipped_and_say_why(nowhere: pytest.Pytester) -> None:
     nowhere.makepyfile(REAL)
     result = run(nowhere, "-rs")
@@ -135,6 +138,7 @@ def test_without_a_binary_tests_are_skipped_and_say_why(nowhere: pytest.Pytester
     result.stdout.fnmatch_lines(["*no Consul binary: set CONSUL_BIN*"])
 
 
+@pytest.mark.slow
 def test_where_an_agent_is_required_they_fail(
     nowhere: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +160,7 @@ def test_a_run_that_wants_none_of_it_loads_next_to_nothing() -> None:
     assert not [name for name in loaded if name.startswith("consul_coord")]
 
 
+@pytest.mark.slow
 def test_without_the_extra_a_fixture_names_it(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("import sys; sys.modules['uvicorn'] = None")
     pytester.makepyfile("def test(consul_client): pass")

@@ -43,6 +43,7 @@ def run(nowhere: Path, *arguments: str, **environment: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_without_a_binary_a_test_is_skipped_and_says_how_to_get_one(nowhere: Path) -> None:
     done = run(nowhere, str(ONE_TEST))
     assert done.returncode == 0, done.stdout
@@ -50,6 +51,7 @@ def test_without_a_binary_a_test_is_skipped_and_says_how_to_get_one(nowhere: Pat
     assert "tools/install-consul" in done.stdout
 
 
+@pytest.mark.slow
 def test_where_agents_are_required_it_fails_instead(nowhere: Path) -> None:
     done = run(nowhere, str(ONE_TEST), CONSUL_COORD_REQUIRE_AGENT="1")
     assert done.returncode == 1, done.stdout

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from consul_coord.testing.simulation.worlds import draw_mixed
 from proof import guided
 from tests.simulation.mutations import MUTATIONS
@@ -28,6 +30,7 @@ def test_a_scene_gets_another_seed_alone() -> None:
         assert guided.bred(f"{SCENE}/{number}") == replace(draw_mixed(SCENE), seed=number)
 
 
+@pytest.mark.slow
 def test_a_run_that_reaches_something_new_is_kept_and_bred() -> None:
     seen = guided.Seen()
     told: list[str] = []

@@ -82,6 +82,7 @@ def test_texts_for_people_are_left_alone() -> None:
     assert {place.operator for place in places(text)} == {"uncalled"}
 
 
+@pytest.mark.slow
 def test_there_are_many_and_each_has_a_name_of_its_own() -> None:
     found = catalogue.mutants()
     assert len(found) >= 400

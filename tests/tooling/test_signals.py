@@ -19,6 +19,7 @@ def test_a_child_ignores_no_signal() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_child_ignores_no_signal_when_pytest_was_started_ignoring_them(workers: str) -> None:
     this = f"{__file__}::{test_a_child_ignores_no_signal.__name__}"

@@ -494,6 +494,7 @@ def test_a_child_that_forgets_nothing_still_gets_a_connection_of_its_own(serve: 
     assert server.connections == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was_served", [True, False])
 def test_an_outage_that_ends_open_connections_is_not_put_down_to_the_limit(
     own_engine: MakeEngine, serve: Serve, was_served: bool
