@@ -3,6 +3,8 @@
 Rules
 - One program does all tasks, one after the other, each with a bounded request; a task that fails comes again,
   later and later.
+- The same task twice is one task: each reading of a queue asks for the removal of the dead it has seen, and
+  what can't be removed for a while is seen many times.
 - A closing client can't wait for a minute. A create that was just given up makes its session within a
   moment, mostly: the reaper looks for it several times in a second.
 """
@@ -38,7 +40,7 @@ class Reaper:
         self._host = host
         self._timeout = timeout
         self._closing = closing
-        self._entries: dict[_Entry, None] = {}
+        self._entries: dict[CleanupTask, _Entry] = {}
         self._more = Signal()
         self._program = OnDemand(host, self._run, has_work=lambda: self._entries, name="reaper")
 
@@ -47,14 +49,18 @@ class Reaper:
         """How many tasks are not done."""
         return len(self._entries)
 
+    @property
+    def tasks(self) -> list[CleanupTask]:
+        """The tasks that are not done, the oldest first."""
+        return list(self._entries)
+
     def owes_unlocks(self, session: str) -> bool:
         """Return whether something that a session holds is still to be given back."""
-        tasks = [entry.task for entry in list(self._entries)]
-        return any(isinstance(task, GiveBack) and task.session == session for task in tasks)
+        return any(isinstance(task, GiveBack) and task.session == session for task in self.tasks)
 
     def add(self, task: CleanupTask, *, after: float = 0.0) -> None:
-        """Take on a task; from any thread, also the garbage collector's."""
-        self._entries[_Entry(task, self._host.now() + after)] = None
+        """Take on a task, unless it is one already; from any thread, also the garbage collector's."""
+        self._entries.setdefault(task, _Entry(task, self._host.now() + after))
         self._more.set()
         if not self._closing.is_set():
             self._program.start()
@@ -63,7 +69,7 @@ class Reaper:
         while self._entries:
             self._more = Signal()
             # A copy: another thread, or the garbage collector, may add a task just now.
-            entry = min(list(self._entries), key=lambda one: one.due)
+            entry = min(list(self._entries.values()), key=lambda one: one.due)
             if entry.due <= io.now():
                 await self._do(io, entry, deadline=io.now() + self._timeout)
             else:
@@ -80,7 +86,7 @@ class Reaper:
         else:
             entry.failures = 0
         if again is None:
-            self._entries.pop(entry, None)
+            self._entries.pop(entry.task, None)
         else:
             entry.due = io.now() + again
 
@@ -103,17 +109,18 @@ class Reaper:
                 entry.task.hurry()
             tried.add(entry)
             await self._do(io, entry, deadline=min(deadline, io.now() + self._timeout))
-        for entry in list(self._entries):
+        for entry in list(self._entries.values()):
             looked = isinstance(entry.task, StraySession) and entry.task.has_ttl and not entry.failures
             if isinstance(entry.task, Sweep) or (looked and entry in tried):
-                self._entries.pop(entry, None)
+                self._entries.pop(entry.task, None)
 
     def _but(self, tried: set[_Entry]) -> deque[_Entry]:
         """Return what has not been tried yet, in the order for that."""
-        left = (entry for entry in list(self._entries) if entry not in tried)
+        left = (entry for entry in list(self._entries.values()) if entry not in tried)
         return deque(sorted(left, key=lambda one: isinstance(one.task, DestroySession)))
 
     def _next_soon(self, now: float) -> _Entry | None:
         """Return what was done without a failure, but comes again so soon that closing can wait for it."""
-        soon = (one for one in list(self._entries) if not one.failures and one.due <= now + max(LAST_LOOKS))
+        entries = list(self._entries.values())
+        soon = (one for one in entries if not one.failures and one.due <= now + max(LAST_LOOKS))
         return min(soon, key=lambda one: one.due, default=None)

@@ -26,6 +26,7 @@ from consul_coord.http.retry import send_once
 from consul_coord.models import ReleaseOutcome, TxnOp
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.cleanup.unlock import remove, withdraw
+from consul_coord.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -135,8 +136,8 @@ class Sweep(_AtKey):
         return self.pauses.pop(0) if self.pauses else None
 
 
-@dataclass(slots=True, eq=False)
-class RemoveKey:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RemoveKey(Value):
     """Remove a contender or a note that stands for nobody."""
 
     key: str
@@ -151,8 +152,8 @@ class RemoveKey:
         return None
 
 
-@dataclass(slots=True, eq=False)
-class RemoveDead:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RemoveDead(Value):
     """Remove a dead contender that is in nobody's way, if its lock-delay is over: one try."""
 
     removal: tuple[TxnOp, ...]

@@ -48,7 +48,9 @@ HEALTH_INTERVAL = 0.5
 RESIGNED_WITHIN = 1.0
 """Seconds within which a leader that is ill, or whose ``on_elected`` has failed, leads no more."""
 ILL = 0.9
-"""Seconds after which a candidate that is ill does not queue any more, if all goes well."""
+"""Seconds after which a candidate that has fallen ill has left the queue, if all goes well."""
+JOINED_LATE = 1.2
+"""Seconds after which it has left even if it was about to join: it looks for that request a second later."""
 CALLED_WITHIN = 0.01
 """Seconds after which a callback that was due has been called."""
 
@@ -65,6 +67,8 @@ class CandidateUser(Holder):
         self._resigning: PendingCall | None = None
         self._ill_since = math.inf
         """Since when its health has been bad, the true time."""
+        self._queued_then: frozenset[str] = frozenset()
+        """Its contenders in the queue at that time."""
         sick = self.rng.chance(0.2)
         session = plan.spec if self.rng.chance(0.3) else None
         self._lock = lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
@@ -113,19 +117,22 @@ class CandidateUser(Holder):
 
     def _health(self) -> bool:
         well = self.healed() or self.rng.chance(0.7)
+        if not well and self._ill_since == math.inf:
+            self._queued_then = self._queued()
         self._ill_since = math.inf if well else min(self._ill_since, self.judge.now)
         candidacy, promises = self._candidacy, self.judge.promises
         if not well and candidacy is not None and candidacy.leading(self.process.clock.now()) is not None:
             self._resigning = promises.called(self.process, "resigns, as it is ill,", RESIGNED_WITHIN)
-        if self.judge.now > max(self._ill_since, promises.troubled(self.process.name)) + ILL:
-            self._judge_queueing()
+        ill_for = self.judge.now - max(self._ill_since, promises.troubled(self.process.name))
+        left = self._queued() if ill_for > JOINED_LATE else self._queued() & self._queued_then
+        if left and ill_for > ILL and self.process.awake_since < self._ill_since:
+            self.judge.convict("order", f"{self.process.name} is ill, and queues for {self.key}")
         return well
 
-    def _judge_queueing(self) -> None:
-        """Judge a candidate that has been ill for a while: it leaves the queue to others."""
-        for entry in self.judge.cluster.under(waitqueue.directory(self.key)):
-            if self.process.core.sessions.get(entry.session) and self.process.awake_since < self._ill_since:
-                self.judge.convict("order", f"{self.process.name} is ill, and queues for {self.key}")
+    def _queued(self) -> frozenset[str]:
+        """Return its process's contenders for the key."""
+        queue = self.judge.cluster.under(waitqueue.directory(self.key))
+        return frozenset(entry.key for entry in queue if self.process.core.sessions.get(entry.session))
 
     # -- his life
 

@@ -288,10 +288,6 @@ class WatchedReaper(Reaper):
         super().__init__(client.host, timeout=client.timeout, closing=client.closing)
         self._judge = judge
 
-    def duties(self) -> list[CleanupTask]:
-        """Return what is not done."""
-        return [entry.task for entry in self._entries]
-
     def add(self, task: CleanupTask, *, after: float = 0.0) -> None:
         """Take on a task."""
         self._judge.counts.see(f"reaper: {type(task).__name__}")

@@ -306,7 +306,7 @@ class World:
     def _settled(self) -> bool:
         if self.scheduler.now < self._nothing_comes_after:
             return False
-        duties = [duty for process in self._alive() for duty in process.reaper.duties()]
+        duties = [duty for process in self._alive() for duty in process.reaper.tasks]
         # The first look after the last late request finds all there is; only some runs wait for the others.
         latest = self.plan.latest if self._late else SWEEPS[0]
         enough = next((look for look in accumulate(SWEEPS[:-1]) if look > latest), None)

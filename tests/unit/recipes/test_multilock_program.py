@@ -84,8 +84,9 @@ class Bench:
 
     def gives_back(self) -> None:
         """Let the reaper give the keys back, and leave out its later looks."""
-        for later in [each for each in self.core.reaper._entries if isinstance(each.task, Sweep)]:
-            del self.core.reaper._entries[later]
+        for task in self.core.reaper.tasks:
+            if isinstance(task, Sweep):
+                del self.core.reaper._entries[task]
         self.io.run_spawned("reaper")
 
     def is_idle(self) -> bool:
@@ -98,8 +99,7 @@ class Bench:
 
     def tasks(self, kind: type[GiveBack | Sweep]) -> list[str]:
         """Return the keys that the reaper is to clean in a way."""
-        tasks = [each.task for each in self.core.reaper._entries]
-        return sorted(task.key for task in tasks if isinstance(task, kind))
+        return sorted(task.key for task in self.core.reaper.tasks if isinstance(task, kind))
 
 
 def granted(index: int) -> Response:

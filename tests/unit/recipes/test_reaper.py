@@ -10,8 +10,8 @@ import pytest
 
 from consul_coord.events import Cleaned, Failed, Released
 from consul_coord.http.backoff import LONGEST_PAUSE
-from consul_coord.models import LOCK_FLAGS, ReleaseOutcome, SessionSpec
-from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, Sweep
+from consul_coord.models import LOCK_FLAGS, ReleaseOutcome, SessionSpec, TxnOp
+from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, RemoveDead, RemoveKey, Sweep
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.lock.keys import Keys
@@ -62,7 +62,7 @@ class Bench:
         """Have looked for what a request of the session may still do."""
         Keys(self.core, ["k"], LOCK_FLAGS, "me").sweep_later(SESSION)
         if pauses is not None:
-            (task,) = (entry.task for entry in self.reaper._entries)
+            (task,) = self.reaper.tasks
             assert isinstance(task, Sweep)
             task.pauses = list(pauses)
 
@@ -196,10 +196,24 @@ def test_a_task_that_arrives_while_it_chooses_ends_nothing(bench: Bench) -> None
                 bench.reaper.add(late)
             return 1000.0
 
-    bench.reaper._entries[Nosy()] = None  # type: ignore[index]
+    bench.reaper._entries[Nosy.task] = Nosy()  # type: ignore[assignment]
     bench.reaper.add(Task([None]))
     bench.run()
     assert late.done_at == [1000.0]
+
+
+def test_what_is_seen_again_while_it_can_not_be_removed_is_removed_once(bench: Bench) -> None:
+    for _ in range(50):
+        for task in (RemoveKey("k/.wait/a", 7), RemoveKey("k/.wait/b", 7), RemoveDead((TxnOp.delete("k"),))):
+            bench.reaper.add(task)
+    bench.reaper.add(RemoveKey("k/.wait/a", 9))  # another one of that name, made since
+    assert bench.reaper.pending == 4
+    bench.io.expect("DELETE", "/v1/kv/k/.wait/a", ok(value=True))
+    bench.io.expect("DELETE", "/v1/kv/k/.wait/b", ok(value=True))
+    bench.io.expect("PUT", "/v1/txn", txn_done())
+    bench.io.expect("DELETE", "/v1/kv/k/.wait/a", ok(value=True))
+    bench.run()
+    assert [dict(each.params).get("cas") for each in bench.io.requests] == ["7", "7", None, "9"]
 
 
 def test_giving_back_goes_on_until_answered_and_then_passes_the_turn_on(bench: Bench) -> None:

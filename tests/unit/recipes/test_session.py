@@ -724,7 +724,7 @@ def test_closing_looks_for_a_second_and_leaves_the_rest_to_a_ttl_or_tells(
 def test_closing_looks_once_for_what_was_looked_for_before(bench: Bench) -> None:
     unanswered_create(bench, lost(CREATE))
     bench.io.expect("GET", LIST, ok([]), ok([]))
-    (stray,) = (entry.task for entry in bench.core.reaper._entries)
+    (stray,) = bench.core.reaper.tasks
     assert isinstance(stray, StraySession)
     bench.io.run(stray.step(bench.io, deadline=bench.io.time + 1))
     bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.time + 5))

@@ -70,7 +70,7 @@ class Bench:
 
     @property
     def tasks(self) -> list[type[object]]:
-        return [type(each.task) for each in self.core.reaper._entries]
+        return [type(task) for task in self.core.reaper.tasks]
 
     def is_idle(self) -> bool:
         return self.core.tickets.join_if_idle(Ticket(self.core.tickets, "k", "probe"))

@@ -142,11 +142,11 @@ class Bench:
         for spawned in list(self.io.spawned):
             if spawned.name == "reaper":
                 self.io.spawned.remove(spawned)
-                for entry in self.core.reaper._entries:
-                    assert isinstance(entry.task, DestroySession)
-                    if entry.task.contender is not None:
-                        self.io.expect("DELETE", f"/v1/kv/{P}/{entry.task.session}", ok(True))
-                    self.io.expect("PUT", f"/v1/session/destroy/{entry.task.session}", ok(True))
+                for task in self.core.reaper.tasks:
+                    assert isinstance(task, DestroySession)
+                    if task.contender is not None:
+                        self.io.expect("DELETE", f"/v1/kv/{P}/{task.session}", ok(True))
+                    self.io.expect("PUT", f"/v1/session/destroy/{task.session}", ok(True))
                 self.io.run(self.core.reaper._run(self.io))
         paths = [path for path in self.io.paths if path.startswith("/v1/session/destroy/")]
         return [path.rpartition("/")[2] for path in paths]
