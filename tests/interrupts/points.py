@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -129,6 +131,8 @@ _CALLS_PER_PLACE = 1
 
 
 def _measured() -> int:
+    if sys.getprofile() is not None:  # each pending call would make the next one due before it is over
+        pytest.skip("a profiler runs", allow_module_level=True)
     namespace: dict[str, Callable[[], object]] = {}
     exec(compile("def entered(): pass", "elsewhere", "exec"), namespace)  # one place: its entry
     return strike(namespace["entered"], None).places
