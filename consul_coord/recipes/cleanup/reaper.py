@@ -69,11 +69,12 @@ class Reaper:
         while self._entries:
             self._more = Signal()
             # A copy: another thread, or the garbage collector, may add a task just now.
-            entry = min(list(self._entries.values()), key=lambda one: one.due)
-            if entry.due <= io.now():
+            entries = sorted(self._entries.values(), key=lambda one: one.due)
+            due = [one for one in entries if one.due <= io.now()]
+            for entry in due:
                 await self._do(io, entry, deadline=io.now() + self._timeout)
-            else:
-                await io.wait(self._more, deadline=entry.due)
+            if not due:
+                await io.wait(self._more, deadline=entries[0].due)
 
     async def _do(self, io: IO, entry: _Entry, *, deadline: float) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -200,6 +201,21 @@ def test_a_task_that_arrives_while_it_chooses_ends_nothing(bench: Bench) -> None
     bench.reaper.add(Task([None]))
     bench.run()
     assert late.done_at == [1000.0]
+
+
+def test_many_tasks_cost_no_more_each_than_few(bench: Bench) -> None:
+    """An agent that hangs for a day leaves thousands of them."""
+
+    def seconds(number: int) -> float:
+        for _ in range(number):
+            bench.reaper.add(Task([unreachable(), None]))
+        began = time.process_time()
+        bench.run()
+        return time.process_time() - began
+
+    few, many = seconds(200), seconds(4_000)
+    assert bench.reaper.pending == 0
+    assert many < 60 * few, f"20 times as many took {many / few:.0f} times as long"
 
 
 def test_what_is_seen_again_while_it_can_not_be_removed_is_removed_once(bench: Bench) -> None:
