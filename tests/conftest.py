@@ -11,6 +11,8 @@ Rules
   all of ``cluster``); ``search``, which looks for faults among many runs, from where ``search_seed`` says;
   ``long``, of which CI runs other clients' suites and the quick form of each benchmark. Of two markers the
   later one in this list counts.
+- Where nothing is compiled yet, each worker would compile all of it. So one goes ahead, and the others read
+  what it has compiled.
 - No Consul binary means skipped tests, with the reason; under CONSUL_COORD_REQUIRE_AGENT=1 it means failed
   ones, so that a build can't pass without them.
 """
@@ -21,6 +23,8 @@ import gc
 import os
 import random
 import signal
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,10 +32,10 @@ from hypothesis import HealthCheck, settings
 
 from consul_coord.testing.agent import RealAgent, find_consul
 from tests.support.portions import is_in, parse
+from tests.support.turns import first_goes_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Generator, Iterator
 
 pytest_plugins = ["tests.tokens.search"]
 
@@ -79,6 +83,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.agent)
         if item.get_closest_marker("cluster") is not None:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    is_one_of_several = hasattr(session.config, "workerinput")
+    with first_goes_ahead(Path(__file__)) if is_one_of_several else nullcontext():
+        return (yield)
 
 
 def pytest_collectstart() -> None:
