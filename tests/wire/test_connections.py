@@ -131,6 +131,20 @@ def test_a_unix_socket(own_engine: MakeEngine, serve: Serve, tmp_path: Path) -> 
     assert server.connections == 1
 
 
+def test_a_call_ends_also_while_errors_are_handled_that_refer_to_each_other(
+    engine: MakeEngine, tmp_path: Path
+) -> None:
+    """The error of a connection has what is handled as its context, and a certificate is looked for there."""
+    first, second = ValueError("first"), ValueError("second")
+    first.__context__, second.__cause__ = second, first
+    sender = engine(f"unix://{tmp_path}/none.sock")
+    try:
+        raise first
+    except ValueError:
+        with pytest.raises(ConnectFailed):
+            sender.send(CAS)
+
+
 def test_a_unix_socket_that_is_not_there(own_engine: MakeEngine, tmp_path: Path) -> None:
     with pytest.raises(ConnectFailed):
         own_engine(f"unix://{tmp_path}/none.sock").send(CAS)
@@ -327,6 +341,29 @@ def cancelled_send(transport: Transport, request: Request, *, when: threading.Ev
     return raised.value
 
 
+def test_what_is_cut_off_here_was_not_ended_by_the_other_side(serve: Serve) -> None:
+    """Else a refusal soon after would not be put down to the agent's limit."""
+    arrived = threading.Event()
+
+    def handle(peer: Peer) -> None:
+        peer.request()
+        peer.send(OK)
+        peer.request()
+        arrived.set()
+        peer.wait_for_hang_up()
+
+    server = serve(handle)
+    transport = DirectTransport(settings_for(server))
+    transport.send(GET, timeout=PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(transport.send, CAS, timeout=PATIENCE)
+        assert arrived.wait(PATIENCE)
+        transport.pool.cut()
+        assert isinstance(waits.exception(PATIENCE), BrokenReply)
+    assert transport.pool.limit.is_blamed(transport.pool.now())
+    transport.close()
+
+
 @pytest.mark.parametrize(("request_", "unknown"), [(GET, False), (CAS, True)])
 @pytest.mark.parametrize("user_client", [False, True])
 def test_a_waiting_send_is_cancelled_at_once(
@@ -521,8 +558,9 @@ def test_an_outage_that_ends_open_connections_is_not_put_down_to_the_limit(
     assert sender.send(GET).body == b"true"
 
 
+@pytest.mark.parametrize("request_", [CAS, GET], ids=["CAS", "GET"])
 def test_a_time_that_ends_amid_a_new_try_is_put_down_to_the_limit(
-    own_engine: MakeEngine, serve: Serve
+    own_engine: MakeEngine, serve: Serve, request_: Request
 ) -> None:
     refused = iter(range(2))
 
@@ -537,6 +575,6 @@ def test_a_time_that_ends_amid_a_new_try_is_put_down_to_the_limit(
     with pytest.raises(BrokenReply):
         sender.send(CAS)
     with pytest.raises(TooManyConnections) as raised:
-        sender.send(CAS, timeout=1.0)
+        sender.send(request_, timeout=1.0)
     assert not raised.value.outcome_unknown
     assert server.connections == 3

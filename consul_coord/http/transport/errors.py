@@ -58,7 +58,7 @@ def failed(attempt: Attempt, error: BaseException) -> TransportError | SendCance
 
 def timed_out(attempt: Attempt) -> RequestTimeout:
     """Return the error for an exchange whose time is up."""
-    allowed = attempt.deadline - attempt.began
+    allowed = max(0.0, attempt.deadline - attempt.began)
     where = NO_REPLY if attempt.sent else NO_CONNECTION
     return _error(attempt, RequestTimeout, f"{where} from {attempt.address} within {allowed:.3g} s")
 
@@ -75,9 +75,13 @@ def _error(attempt: Attempt, kind: type[E], what: str) -> E:
 
 def _is_about_a_certificate(error: BaseException | None) -> bool:
     """Return whether verification failed: ssl's own error says so, and others are raised from it."""
-    while error is not None and not getattr(error, "verify_code", 0):
+    seen: set[int] = set()  # an error that is raised again while its own effect is handled closes a circle
+    while error is not None and id(error) not in seen:
+        if getattr(error, "verify_code", 0):
+            return True
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
-    return error is not None
+    return False
 
 
 def _reason(error: BaseException) -> str:

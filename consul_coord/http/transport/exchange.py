@@ -97,6 +97,8 @@ class Attempt:
         """Whether a byte may have left."""
         self.answered = False
         """Whether a byte of a reply came."""
+        self.opened = -math.inf
+        """When its latest new connection was opened."""
         self.cancellation = cancellation
         self.cancelled = False
         self._held: dict[None, socket.socket] = {}
@@ -302,18 +304,19 @@ class Engine(ABC):
             if near and not self._tells_at_once(attempt):
                 return None
             raise errors.too_many(attempt, limit=limit.is_blamed(self.pool.now())) from error
-        opened = self.pool.now()
+        attempt.opened = self.pool.now()
         response: Response | None = None
         try:
             if near and not attempt.is_harmless:
                 link = await self._tried_out(link, attempt)
             response = await self._use(link, attempt, keep=keep)
         except LOST as error:
-            if self.pool.now() >= opened + SOON or not self._note_refusal(attempt, error):
+            if self.pool.now() >= attempt.opened + SOON or not self._note_refusal(attempt, error):
                 raise
             is_final = not near or self._tells_at_once(attempt)
             if is_final or (attempt.sent and not attempt.is_harmless):
                 raise errors.turned_away(attempt, limit=limit.is_blamed(self.pool.now())) from error
+            attempt.sent = attempt.outcome_unknown  # a reading begins anew
             return None
         if _is_refusal(response):
             limit.refused(self.pool.now())
@@ -346,9 +349,12 @@ class Engine(ABC):
 
     def _failed(self, attempt: Attempt, error: BaseException) -> TransportError | SendCancelled:
         """Return the error for an exchange that this one ended; the limit's, if it had no room until then."""
-        limit, waited = self.pool.limit, isinstance(error, TimeoutError) and not attempt.sent
-        if waited and not attempt.cancelled and limit.has_refused_since(attempt.began):
-            return errors.too_many(attempt, limit=limit.is_blamed(self.pool.now()))
+        limit, now = self.pool.limit, self.pool.now()
+        # A reading on a connection so new that it may be refused yet is as good as not sent.
+        tries = now < attempt.opened + SOON and not (attempt.answered or attempt.outcome_unknown)
+        had_none = isinstance(error, TimeoutError) and (tries or not attempt.sent)
+        if had_none and not attempt.cancelled and limit.has_refused_since(attempt.began):
+            return errors.too_many(attempt, limit=limit.is_blamed(now))
         return errors.failed(attempt, error)
 
     def _tells_at_once(self, attempt: Attempt) -> bool:

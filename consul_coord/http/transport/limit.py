@@ -6,7 +6,8 @@ Rules
   any byte of a reply, is taken for that; over TLS, one that ends amid the handshake. A lost reply looks the
   same: only a second refusal is reported.
 - An outage behind a proxy looks the same, too, but ends the open connections as well, which the limit leaves
-  alone. Since an open one has ended, and until one is answered, a refusal is not put down to the limit.
+  alone. Since an open one has ended, and until one is answered, a refusal is not put down to the limit. Then
+  no pause exceeds ``LEAST`` seconds, so that a call is served soon after an outage.
 - A renewal whose client has no other connection is not held back: it asks at its own pace, its hold learns of
   each failure, and contact that is back is noticed at once.
 - Open connections stay open, and requests take turns on them. New connections are tried again after pauses
@@ -76,6 +77,7 @@ class Limit:
     def ended(self, now: float) -> None:
         """Take note that the other side has ended a connection on which it had answered before."""
         self._ended_at = now
+        self._next_try = min(self._next_try, now + LEAST * self._random())
 
     def is_blamed(self, now: float) -> bool:
         """Return whether a refusal is put down to the limit."""
@@ -94,7 +96,7 @@ class Limit:
         self._refusals += 1
         self._refused_at = now
         waited = max(0, self._refusals - PATIENT - 1)
-        most = max(LEAST, MOST - waited)
+        most = max(LEAST, MOST - waited) if self.is_blamed(now) else LEAST
         self._next_try = now + delay(self._refusals, self._random(), first=FIRST, most=most)
         if self._refusals > 1 and self.is_blamed(now):
             self.on_refusal()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consul_coord.http.transport.limit import ALONE, REMEMBERED, STEP, Limit
+from consul_coord.http.transport.limit import ALONE, LEAST, PATIENT, REMEMBERED, STEP, Limit
 
 
 def pauses(limit: Limit, refusals: int) -> list[float]:
@@ -30,6 +30,16 @@ def test_a_refusal_amid_connections_that_end_is_not_put_down_to_the_limit() -> N
     assert reported == []
     limit.refused(1000.0 + REMEMBERED)
     assert reported == [1.0]
+
+
+def test_amid_connections_that_end_no_pause_is_long_as_it_may_be_an_outage() -> None:
+    limit = Limit(lambda: 1.0)
+    assert max(pauses(limit, PATIENT + 1)) > 3 * LEAST
+    limit.ended(1000.0)
+    assert limit._next_try == 1000.0 + LEAST
+    assert max(pauses(limit, 20)) == LEAST
+    limit.ended(1000.0 - LEAST / 2)
+    assert limit._next_try == 1000.0 + LEAST / 2
 
 
 def test_of_those_who_wait_for_room_the_one_who_waited_longest_tries_most_often() -> None:
