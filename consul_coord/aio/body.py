@@ -64,7 +64,10 @@ class Body:
         raised = None if swallowed else error
         lost = error_at_exit(self._hold, raised)
         if lost is not None:
-            raise lost from raised
+            try:
+                raise lost from raised
+            finally:
+                del lost, raised, error  # the traceback keeps this frame, which would keep them: a circle
 
     def _close_scope(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

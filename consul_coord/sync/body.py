@@ -73,7 +73,10 @@ class Body:
         self._hold.release()
         lost = error_at_exit(self._hold, error)
         if lost is not None:
-            raise lost from error
+            try:
+                raise lost from error
+            finally:
+                del lost, error  # the traceback keeps this frame, which would keep them: a circle
 
 
 class LeaderBody(Body):

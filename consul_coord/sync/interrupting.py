@@ -8,6 +8,9 @@ Rules
   is sent again until it has raised, or the block is left.
 - The handler is there while such a block is, and then the one before it again. A signal that somebody else
   sends goes to that one.
+- The interpreter drops what is raised in a finalizer, or in the callback of a weak reference, and tells
+  ``sys.unraisablehook``. A loss that was dropped there is raised again, unless that code caught it, or raised
+  something else in its place.
 - ``SIGNAL`` is one that does nothing by default: one that comes late does no harm.
 - A forked child has none of its parent's blocks to interrupt.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import weakref
 from contextlib import suppress
@@ -35,10 +39,16 @@ SIGNAL: signal.Signals | None = getattr(signal, "SIGURG", None)
 """The signal that is sent to the main thread at a loss; None where there is no such thing."""
 AGAIN = 0.01
 """Seconds after which it is sent again, when it could not raise."""
-_GIVING_BACK = frozenset(
-    {"__exit__", "leave", "release", "give_back", "close", "_give_up", "stop", "resign", "record"}
+LONGEST_PAUSE = 1.0
+"""Seconds, at most, between two looks at whether there is something to raise still."""
+_MOST_CAUSES = 10
+_LEFT_ALONE = frozenset(
+    {"__exit__", "leave", "release", "give_back", "close", "_give_up", "stop", "resign", "record", "dropped"}
 )
-"""The functions of this package that no loss is raised into: they give something back, or record a run."""
+"""The functions of this package that no loss is raised into.
+
+They give something back, record a run, or hear of an exception that the interpreter has dropped.
+"""
 
 
 class Block(Protocol):
@@ -62,7 +72,11 @@ class Interruption:
         """Raised when the hold, or the block, has ended."""
         self._unsubscribe = over.subscribe(self._news.set)
         self.ended = False
-        """Whether it has raised, or the block is left."""
+        """Whether the block is left."""
+        self._raised: weakref.ref[LockLost] | None = None
+        """The error that it has raised; None again when that was dropped."""
+        self.was_dropped = Signal()
+        """Raised when the present error is dropped."""
         _open.append(weakref.ref(self, _gone))
         _install()
         host.spawn(_knocking(weakref.ref(self), self._news), name="interrupt a block at its loss")
@@ -70,12 +84,32 @@ class Interruption:
     def due(self) -> LockLost | None:
         """Return what is to be raised into the body now, if anything."""
         block = self._block()
-        return None if self.ended or block is None or not block.is_inside() else block.loss()
+        done = self.ended or not self.is_pending()
+        return None if done or block is None or not block.is_inside() else block.loss()
+
+    def raising(self, error: LockLost) -> LockLost:
+        """Take note that an error is raised; returns it."""
+        self._raised = weakref.ref(error)
+        return error
+
+    def dropped(self, error: BaseException | None) -> bool:
+        """Raise the loss again, if the interpreter has dropped that very error; returns whether it did."""
+        if error is None or self.ended or self._raised is None or self._raised() is not error:
+            return False
+        news, self.was_dropped = self.was_dropped, Signal()
+        self._raised = None
+        news.set()
+        return True
 
     def is_pending(self) -> bool:
-        """Return whether it has something to raise, now or when the block is entered."""
+        """Return whether it has raised nothing, or the interpreter has dropped that."""
+        return self._raised is None
+
+    def is_over(self) -> bool:
+        """Return whether it will raise nothing more: the block is left, or its error has arrived."""
         block = self._block()
-        return not self.ended and block is not None and block.loss() is not None
+        arrived = self._raised is not None and self._raised() is None
+        return self.ended or arrived or block is None or block.loss() is None
 
     def end(self) -> None:
         """Be done, and let the former handler have its place. Repeatable."""
@@ -122,17 +156,49 @@ def _install() -> None:
         _former.append(signal.SIG_DFL if former is None else former)
     if SIGNAL is not None:
         signal.signal(SIGNAL, _received)
+    _listen()
+
+
+class _Hook:
+    """A ``sys.unraisablehook`` that has a loss raised again, and passes on all else."""
+
+    def __init__(self, former: Callable[[sys.UnraisableHookArgs], object]) -> None:
+        self.former = former
+
+    def dropped(self, unraisable: sys.UnraisableHookArgs) -> None:
+        error, causes = unraisable.exc_value, 0
+        # Another loss may have been raised from it, by an inner block.
+        while error is not None and causes < _MOST_CAUSES and not _is_raised_again(error):
+            error, causes = error.__cause__, causes + 1
+        if error is None or causes:
+            self.former(unraisable)
+
+    __call__ = dropped
+
+
+def _is_raised_again(error: BaseException) -> bool:
+    return any(one is not None and one.dropped(error) for one in [ref() for ref in _open.copy()])
+
+
+def _listen() -> None:
+    """Have the hook be ours, unless it is. Others may take it away again, and put back what they found."""
+    if not isinstance(sys.unraisablehook, _Hook):
+        sys.unraisablehook = _Hook(sys.unraisablehook)
 
 
 def _restore() -> None:
     """Put the former handler back if no block needs ours; from another thread, have the main thread do so."""
     needed = any(one is not None and not one.ended for one in [ref() for ref in _open.copy()])
-    if SIGNAL is None or not _former or needed:
+    former = _former.copy()  # a signal that comes in the midst of this empties it
+    if SIGNAL is None or not former or needed:
         return
     if threading.current_thread() is not threading.main_thread():
         _send()
         return
-    signal.signal(SIGNAL, _former[0])
+    hook = sys.unraisablehook
+    if isinstance(hook, _Hook):
+        sys.unraisablehook = hook.former
+    signal.signal(SIGNAL, former[0])
     _former.clear()
 
 
@@ -151,19 +217,23 @@ def _received(number: int, frame: FrameType | None) -> None:
         interruption = ref()
         error = None if interruption is None else interruption.due()
         if interruption is not None and error is not None:
-            if _gives_back(frame):
+            if _is_left_alone(frame):
                 return
-            interruption.ended = True
-            raise error
+            _listen()  # another may have taken its place since the block was entered
+            try:
+                raise interruption.raising(error)
+            finally:
+                # Its traceback keeps this frame, which would keep it: a circle, and all of the body in it.
+                del error, interruption
     _restore()
     if not ours and callable(former):
         former(number, frame)
 
 
-def _gives_back(frame: FrameType | None) -> bool:
-    """Return whether this package is giving something back, on the stack."""
+def _is_left_alone(frame: FrameType | None) -> bool:
+    """Return whether a function of this package that is not to be interrupted is on the stack."""
     while frame is not None:
-        if frame.f_code.co_name in _GIVING_BACK and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        if frame.f_code.co_name in _LEFT_ALONE and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
             return True
         frame = frame.f_back
     return False
@@ -177,10 +247,15 @@ def _knocking(
 ) -> Callable[[IO], Coroutine[Any, Any, None]]:
     async def knock(io: IO) -> None:
         await io.wait(news)
-        while (one := interruption()) is not None and one.is_pending():
+        pause = AGAIN
+        while (one := interruption()) is not None and not one.is_over():
+            was_dropped = one.was_dropped
+            if one.is_pending():
+                pause = AGAIN
+                _send()
             del one
-            _send()
-            await io.sleep(AGAIN)
+            await io.wait(was_dropped, deadline=io.now() + pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     return knock
 

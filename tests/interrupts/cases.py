@@ -151,7 +151,7 @@ CASES = [
     Case("put", ("lock", "multi", "read", "semaphore"), put, prepare=take, after=put_again),
     Case("with lock", KINDS, block),
     Case("with lock.hold()", KINDS, hold_block, after=keep_object),
-    Case("with lock.hold(), interruptible", KINDS, interrupted_block, after=as_handled_before),
+    Case("with lock.hold(), interruptible", KINDS, interrupted_block, after=as_handled_before, slow=True),
     Case("lock.run", ("lock",), run_body, after=keep_object),
     Case("close", ("lock", "semaphore"), close, prepare=take, after=close_again, fresh=True),
 ]

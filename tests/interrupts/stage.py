@@ -111,6 +111,8 @@ class Case:
     """What the application does after the strike."""
     fresh: bool = False
     """Whether each run has a client of its own, which has done nothing yet."""
+    slow: bool = False
+    """Whether some places of it take seconds to try."""
 
 
 @dataclass

@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 EVERY = range(100_000)
 """More places than any call has: it ends where a call does."""
-FEW = 8
+FEW = 5
 PORTION = 60
 WITHIN = 1_500
 """About how many places the longest calls have."""
 
 each_case = pytest.mark.parametrize(
     ("case", "kind"),
-    [pytest.param(case, kind, id=f"{case.name}: {kind}") for case in CASES for kind in case.kinds],
+    [
+        pytest.param(case, kind, id=f"{case.name}: {kind}", marks=[pytest.mark.slow] * case.slow)
+        for case in CASES
+        for kind in case.kinds
+    ],
 )
 
 

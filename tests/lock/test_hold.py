@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from consul_coord import (
     LOCK_FLAGS,
     HoldState,
     InvalidArgument,
+    KeyConflict,
     Lock,
     LockLost,
     LossReason,
@@ -23,7 +26,7 @@ from consul_coord import (
     TxnFailed,
     TxnOp,
 )
-from consul_coord.events import Overwritten
+from consul_coord.events import FencesRestarted, Overwritten
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
 
@@ -323,6 +326,64 @@ def test_a_forgotten_hold_is_given_back_without_the_garbage_collector(
         assert eventually(lambda: "dropped" in caplog.text)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("interrupt", [True, False])
+def test_what_else_a_lost_body_held_is_given_back_without_the_garbage_collector(
+    site: Site, client: Client, make_client: MakeClient, interrupt: bool
+) -> None:
+    """The traceback of a loss refers to the body, and so to all that it had."""
+
+    def body() -> None:
+        with Lock(client, site.key).hold(timeout=5, interrupt=interrupt, max_hold=0.05) as hold:
+            other = Lock(client, f"{site.key}.2").acquire(timeout=5)
+            hold.lost.wait(30)
+            if interrupt:
+                time.sleep(30)
+            assert other.is_held
+
+    lost: list[str] = []
+    gc.disable()
+    try:
+        try:
+            body()
+        except LockLost as error:
+            lost.append(error.key)
+        Lock(make_client(), f"{site.key}.2").acquire(timeout=15).release()
+    finally:
+        gc.enable()
+    assert lost == [site.key]
+
+
+def test_an_acquire_that_is_refused_leaves_no_circle(site: Site, client: Client) -> None:
+    """A circle would keep the application's own objects alive until the garbage collector comes."""
+    client.kv.put(site.key, "of another program", flags=7)
+
+    class InHand:
+        pass
+
+    def refused() -> weakref.ref[InHand]:
+        in_hand = InHand()
+        found = weakref.ref(in_hand)
+        try:
+            Lock(client, site.key).acquire(timeout=5)
+        except KeyConflict:
+            return found
+        raise AssertionError("it was not refused")
+
+    gc.disable()
+    try:
+        assert refused()() is None
+    finally:
+        gc.enable()
+
+
+def test_fences_that_rise_are_no_news(site: Site, make_client: MakeClient) -> None:
+    notes = Notes()
+    lock = Lock(make_client(observer=notes), site.key)
+    fences = [lock.run(lambda hold: hold.fence, timeout=5) for _ in range(3)]
+    assert fences == sorted(set(fences))
+    assert notes.of(FencesRestarted) == []
 
 
 def test_waiting_for_a_loss_ends_at_the_release(site: Site, client: Client) -> None:

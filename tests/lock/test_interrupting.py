@@ -9,8 +9,9 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from consul_coord import (
     LockLost,
     LossReason,
     ReentrantLock,
+    ReleaseOutcome,
     Semaphore,
 )
 from consul_coord.sync import interrupting
@@ -221,6 +223,116 @@ def test_no_code_runs_where_an_interrupt_would_be_lost(
     assert called.isdisjoint({"_gone", "_remove"})
 
 
+class Finalized:
+    """Waits in its finalizer."""
+
+    def __del__(self) -> None:
+        sleep()
+
+
+def in_a_finalizer() -> None:
+    Finalized()
+
+
+def in_a_callback() -> None:
+    doomed = threading.Event()
+    ref = weakref.ref(doomed, lambda _: sleep())
+    del doomed
+    assert ref() is None
+
+
+def in_the_garbage_collector() -> None:
+    doomed = [Finalized()]
+    doomed.append(doomed)  # type: ignore[arg-type]
+    del doomed
+    gc.collect()
+
+
+@pytest.mark.parametrize("there", [in_a_finalizer, in_a_callback, in_the_garbage_collector])
+def test_a_loss_that_the_interpreter_drops_is_raised_again(
+    site: Site, client: Client, there: Callable[[], None]
+) -> None:
+    before, began = sys.unraisablehook, time.monotonic()
+    with pytest.raises(LockLost), Lock(client, site.key).hold(timeout=5, interrupt=True, max_hold=0.1):  # noqa: PT012
+        there()
+        sleep()
+    assert time.monotonic() - began < LONG  # neither there nor after it was slept to the end
+    assert sys.unraisablehook is before
+
+
+def test_it_is_raised_again_as_soon_as_the_interrupted_finalizer_has_ended(
+    site: Site, client: Client
+) -> None:
+    class Slow:
+        def __del__(self) -> None:
+            try:
+                sleep()
+            finally:
+                time.sleep(0.7)
+
+    ended: list[float] = []
+    with stalls() as stalled:
+        with pytest.raises(LockLost), Lock(client, site.key).hold(timeout=5, interrupt=True, max_hold=0.1):  # noqa: PT012
+            Slow()
+            ended.append(time.monotonic())
+            sleep()
+        late = time.monotonic() - ended[0]
+    assert late < WITHIN + stalled.slack
+
+
+def test_it_is_raised_again_also_where_another_loss_came_of_it(
+    site: Site, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+    key, began = f"{site.key}.inner", time.monotonic()
+
+    class WithALock:
+        def __del__(self) -> None:
+            with Lock(client, key).hold(timeout=5, max_hold=0.01) as hold:
+                hold.lost.wait(5)
+                sleep()
+
+    with pytest.raises(LockLost) as caught, Lock(client, site.key).hold(timeout=5, interrupt=True) as outer:  # noqa: PT012
+        threading.Timer(0.2, site.operator.destroy, [outer.session]).start()
+        WithALock()
+        sleep()
+    assert caught.value.fence == outer.fence
+    assert [type(each) for each in told] == [LockLost]
+    assert time.monotonic() - began < LONG
+
+
+def test_a_hook_that_others_put_back_is_ours_again_when_it_is_needed(site: Site, client: Client) -> None:
+    before = ours = sys.unraisablehook
+    for _ in range(3):
+        with pytest.raises(LockLost), Lock(client, site.key).hold(timeout=5, interrupt=True, max_hold=0.1):  # noqa: PT012
+            ours = sys.unraisablehook
+            sys.unraisablehook = before
+            in_a_finalizer()
+            sleep()
+        assert sys.unraisablehook is before
+        sys.unraisablehook = ours  # as one who began inside the block, and ends after it
+        with Lock(client, site.key).hold(timeout=5, interrupt=True):
+            assert sys.unraisablehook is ours
+        assert sys.unraisablehook is before
+
+
+def test_what_else_is_dropped_is_told_as_ever(
+    site: Site, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+    error = ValueError("of the application")
+
+    class Failing:
+        def __del__(self) -> None:
+            raise error
+
+    with Lock(client, site.key).hold(timeout=5, interrupt=True):
+        Failing()
+    assert told == [error]
+
+
 def test_nested_blocks_get_one_each_the_inner_one_first(site: Site, client: Client) -> None:
     seen: list[tuple[str, int]] = []
     inner: Hold | None = None
@@ -244,6 +356,28 @@ def test_nested_blocks_get_one_each_the_inner_one_first(site: Site, client: Clie
     assert seen[0] == ("inner body", inner.fence)
     assert seen[-1] == ("outer body", outer.fence)
     assert caught.value.fence == outer.fence
+
+
+def test_the_signal_may_come_at_any_line_of_putting_the_handler_back(site: Site, client: Client) -> None:
+    lock, struck = Lock(client, site.key), list[int]()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is not interrupting._restore.__code__:
+            return None
+        if event == "line" and frame.f_lineno not in struck and len(struck) < runs:
+            struck.append(frame.f_lineno)
+            signal.raise_signal(SIGNAL)
+        return trace
+
+    runs = 0
+    while runs == len(struck):  # each run strikes one more line; the last run finds no new one
+        runs += 1
+        with lock.hold(timeout=5, interrupt=True) as hold:
+            sys.settrace(trace)
+        sys.settrace(None)
+        assert hold.release() is ReleaseOutcome.RELEASED
+        assert site.operator.holder(site.key) is None
+    assert runs > 5
 
 
 def test_only_the_block_whose_hold_is_lost_is_meant(site: Site, client: Client) -> None:
