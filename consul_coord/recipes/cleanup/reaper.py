@@ -4,7 +4,8 @@ Rules
 - One program does all tasks, one after the other, each with a bounded request; a task that fails comes again,
   later and later.
 - The same task twice is one task: each reading of a queue asks for the removal of the dead it has seen, and
-  what can't be removed for a while is seen many times.
+  what can't be removed for a while is seen many times. If it is added while a try is under way, it is tried
+  once more.
 - A closing client can't wait for a minute. A create that was just given up makes its session within a
   moment, mostly: the reaper looks for it several times in a second.
 """
@@ -31,6 +32,8 @@ class _Entry:
     task: CleanupTask
     due: float
     failures: int = 0
+    again: bool = False
+    """Whether the same task was added again while a try was under way, which may have come too early."""
 
 
 class Reaper:
@@ -60,7 +63,9 @@ class Reaper:
 
     def add(self, task: CleanupTask, *, after: float = 0.0) -> None:
         """Take on a task, unless it is one already; from any thread, also the garbage collector's."""
-        self._entries.setdefault(task, _Entry(task, self._host.now() + after))
+        new = _Entry(task, self._host.now() + after)
+        entry = self._entries.setdefault(task, new)
+        entry.again = entry is not new
         self._more.set()
         if not self._closing.is_set():
             self._program.start()
@@ -72,11 +77,13 @@ class Reaper:
             entries = sorted(self._entries.values(), key=lambda one: one.due)
             due = [one for one in entries if one.due <= io.now()]
             for entry in due:
-                await self._do(io, entry, deadline=io.now() + self._timeout)
+                if self._has(entry):  # closing has not done it meanwhile
+                    await self._do(io, entry, deadline=io.now() + self._timeout)
             if not due:
                 await io.wait(self._more, deadline=entries[0].due)
 
     async def _do(self, io: IO, entry: _Entry, *, deadline: float) -> None:
+        entry.again = False
         try:
             again = await entry.task.step(io, deadline=deadline)
         except Exception as error:  # noqa: BLE001 - whatever one task raises, the others must be done
@@ -86,10 +93,13 @@ class Reaper:
             again = delay(entry.failures, io.random(), most=LONGEST_PAUSE)
         else:
             entry.failures = 0
-        if again is None:
+        if again is not None or entry.again:
+            entry.due = io.now() + (again or 0.0)
+        elif self._has(entry):
             self._entries.pop(entry.task, None)
-        else:
-            entry.due = io.now() + again
+
+    def _has(self, entry: _Entry) -> bool:
+        return self._entries.get(entry.task) is entry
 
     async def finish(self, io: IO, *, deadline: float) -> None:
         """Try each task once more, now: the client closes. Those too that come up meanwhile.

@@ -32,7 +32,7 @@ from tests.support.replies import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consul_coord.http.messages import Response
+    from consul_coord.http.messages import Request, Response
     from consul_coord.io import IO
 
 CONTENDER = f"/v1/kv/k/.wait/{SESSION}"
@@ -230,6 +230,38 @@ def test_what_is_seen_again_while_it_can_not_be_removed_is_removed_once(bench: B
     bench.io.expect("DELETE", "/v1/kv/k/.wait/a", ok(value=True))
     bench.run()
     assert [dict(each.params).get("cas") for each in bench.io.requests] == ["7", "7", None, "9"]
+
+
+def test_what_is_asked_for_while_it_is_under_way_is_done_once_more(bench: Bench) -> None:
+    """The request under way may have been applied before there was something to remove again."""
+
+    def ask_again(request: Request) -> Response:
+        bench.reaper.add(RemoveKey("k/.wait/a"))
+        return ok(value=True)
+
+    bench.reaper.add(RemoveKey("k/.wait/a"))
+    bench.io.expect("DELETE", "/v1/kv/k/.wait/a", ask_again, ok(value=True))
+    bench.run()
+    assert bench.reaper.pending == 0
+    assert len(bench.io.requests) == 2
+
+
+def test_what_closing_has_done_meanwhile_is_not_done_again(bench: Bench) -> None:
+    class Closing:
+        closed = False
+
+        async def step(self, io: IO, *, deadline: float) -> float | None:
+            if not self.closed:
+                self.closed = True
+                await bench.reaper.finish(io, deadline=deadline)
+            return None
+
+    later = Task([None])
+    bench.reaper.add(Closing())
+    bench.reaper.add(later)
+    bench.run()
+    assert later.done_at == [1000.0]
+    assert bench.reaper.pending == 0
 
 
 def test_giving_back_goes_on_until_answered_and_then_passes_the_turn_on(bench: Bench) -> None:
