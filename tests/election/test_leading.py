@@ -31,6 +31,7 @@ from consul_coord.events import Elected, Failed, Resigned
 from consul_coord.recipes.election.notes import heir_key, term_key
 from tests.election.conftest import QUICK, SPEC
 from tests.election.waiting import PATIENCE, Told, queued, until
+from tests.support.proxy import Fault, FaultProxy, Lose
 from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
@@ -175,6 +176,35 @@ def test_waiting_in_vain_says_so(stand: Stand) -> None:
     assert " within 0." in str(caught.value)
 
 
+def test_waiting_in_vain_names_the_leaders_node_from_a_reading_within_the_wait(
+    stand: Stand, make_client: MakeClient, address: str, key: str
+) -> None:
+    first = stand()
+    first.wait_for_leadership(timeout=PATIENCE)
+    found = leader(make_client(), key)
+    assert found is not None
+    assert found.node
+    with FaultProxy(address) as proxy:
+        through = make_client(address=proxy.address)
+        waiting = stand(client=through)
+        queued(first, 1)
+        with lasting(least=1.0, most=1.05), pytest.raises(AcquireTimeout) as caught:
+            waiting.wait_for_leadership(timeout=1.0)
+        (holder,) = caught.value.blocker.holders
+        assert (holder.node, holder.session) == (found.node, found.session)
+        assert f" (node {found.node}, session {found.session}); place 1 in the queue" in str(caught.value)
+        silent = proxy.add(Fault(lose=Lose.TIME, path="/v1/session/info/", times=99))
+        with lasting(least=1.0, most=1.05), pytest.raises(AcquireTimeout, match="node unknown, session"):
+            waiting.wait_for_leadership(timeout=1.0)
+        assert silent.hits == 1
+        proxy.clear()
+        proxy.add(Fault(lose=Lose.AGENT, path="/v1/session/info/", status=403, times=99))
+        with pytest.raises(AcquireTimeout, match="node unknown, session"):
+            waiting.wait_for_leadership(timeout=0.2)
+        waiting.stop()
+        through.close()
+
+
 def test_who_is_no_candidate_at_present_is_told_so(stand: Stand) -> None:
     unhealthy = stand(health=lambda: False)
     with pytest.raises(AcquireTimeout, match="it does not stand at present") as caught:
@@ -297,6 +327,25 @@ def test_the_next_in_the_queue_can_be_the_heir(stand: Stand) -> None:
     queued(first, 1)
     first.transfer_to(first.candidates()[0].session)
     second.wait_for_leadership(timeout=PATIENCE)
+
+
+def test_who_leaves_the_queue_leaves_the_note_of_another_heir(stand: Stand, client: Client, key: str) -> None:
+    first, second = stand(), stand()
+    until(lambda: first.is_leader or second.is_leader, "one of them leads")
+    leads, waits = (first, second) if first.is_leader else (second, first)
+    idle = client.session.create(SPEC)
+    assert client.kv.acquire(f"{key}/.wait/{idle}", idle)
+    queued(leads, 2)
+    leads.transfer_to(idle)
+    note = client.kv.get(heir_key(key)).value
+    assert note is not None
+    until(lambda: leads.leadership is None, "it does not lead any more")
+    waits.resign(pause=60)
+    waits.stop()
+    leads.stop()
+    until(lambda: client.pending_cleanup == 0, "the candidates have cleaned up")
+    assert client.kv.keys(f"{key}/.wait/").value == (f"{key}/.wait/{idle}", heir_key(key))
+    assert client.kv.get(heir_key(key)).value == note
 
 
 def test_an_heir_behind_a_value_too_large_to_pass_is_refused_and_nothing_given_up(stand: Stand) -> None:

@@ -25,10 +25,12 @@ from consul_coord import (
     Lock,
     LockLost,
     LossReason,
+    NoLeader,
     NotHeld,
     Once,
     OnceResult,
     OnceRun,
+    RequestTimeout,
     TransportError,
     TxnOp,
     async_every,
@@ -41,6 +43,7 @@ from consul_coord.server import ReferenceServer
 from tests.lock.conftest import spec
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import PATIENCE, eventually
+from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -432,6 +435,66 @@ def test_an_agent_that_cannot_be_reached_is_told_in_time(
     assert told.value.blocker.kind == "unreachable"
     proxy.come_up()
     assert once.run(job, slot="1", timeout=10).ran
+
+
+@pytest.mark.parametrize("lose", [Lose.TIME, Lose.AGENT])
+@pytest.mark.parametrize("what", ["the look", "the record alone", "all after the grant"])
+def test_the_timeout_covers_all_until_the_job_begins(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, what: str, lose: Lose
+) -> None:
+    job = Job()
+    client = make_client(address=proxy.address)
+    with Lock(client, f"{site.key}-other"):
+        pass  # a session is at hand
+    alone = f"/v1/kv/{site.key}/.once"
+    if what == "the look":
+        proxy.add(Fault(lose=lose, path="/v1/txn", containing=b'"get"', times=99))
+    else:
+        proxy.add(Fault(lose=lose, path=alone, times=99))
+    if what == "all after the grant":
+        proxy.add(Fault(lose=lose, path="/v1/txn", containing=b'"unlock"', times=99))
+        proxy.add(Fault(lose=lose, path="/v1/status/", times=99))
+    with lasting(least=1.0, most=1.1), pytest.raises(AcquireTimeout) as late:
+        Once(client, site.key).run(job, slot="1", timeout=1)
+    assert late.value.blocker.kind == "unreachable"
+    assert isinstance(late.value.__cause__, RequestTimeout if lose is Lose.TIME else NoLeader)
+    assert late.value.waited >= 1.0
+    assert job.runs == 0
+    proxy.clear()
+    eventually(lambda: site.operator.holder(site.key) is None)
+    assert Once(client, site.key).run(job, slot="1", timeout=PATIENCE).ran
+
+
+def test_a_failure_that_is_over_is_not_what_stood_in_the_way(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
+) -> None:
+    client = make_client(address=proxy.address)
+    with Lock(client, site.key) as hold, ThreadPoolExecutor(1) as pool:
+        failed = proxy.add(Fault(lose=Lose.AGENT, path="/v1/txn", containing=b'"get"'))
+        error = pool.submit(Once(client, site.key).run, job, slot="1", timeout=0.5).exception(PATIENCE)
+    assert failed.hits == 1
+    assert isinstance(error, AcquireTimeout)
+    assert (error.blocker.kind, error.__cause__) == ("queued", None)
+    assert [holder.session for holder in error.blocker.holders] == [hold.session]
+
+
+def test_a_slot_that_another_has_run_meanwhile_is_told_of_within_the_timeout(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
+) -> None:
+    client = make_client(address=proxy.address)
+    proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"', times=99))
+    with ThreadPoolExecutor(1) as pool:
+        run = Once(make_client(), site.key).begin(slot="1")
+        assert isinstance(run, OnceRun)
+        with lasting(most=2.1):
+            waiting = pool.submit(Once(client, site.key).run, job, slot="1", timeout=2)
+            eventually(lambda: site.operator.under(f"{site.key}/.wait/"))
+            run.record()
+            run.release()
+            assert not waiting.result(PATIENCE).ran
+    proxy.clear()
+    eventually(lambda: site.operator.holder(site.key) is None)
+    assert job.runs == 0
 
 
 # -- the record

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireCancelled, ClientClosed, LeadershipLost, SessionNotFound
+from consul_coord.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    ClientClosed,
+    LeadershipLost,
+    SessionNotFound,
+)
 from consul_coord.http.backoff import LONGEST_PAUSE
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
@@ -473,3 +479,30 @@ def test_a_join_that_its_connection_lost_is_looked_after_although_it_was_sent_ag
 def test_a_sweep_that_had_to_wait_for_the_own_hold_comes_soon_after_it() -> None:
     # The next look was ten seconds later, and after a hold of a minute none was left.
     Simulation(seed=70081, plan=draw_strike(70081)).run()
+
+
+@pytest.mark.parametrize("queues", [True, False])
+def test_an_old_leader_that_calls_a_key_free_has_no_client_try_in_a_loop(scene: Scene, queues: bool) -> None:
+    """It answers plain reads from what it knew when it lost the lead; the tries go to the new leader."""
+    keys = (KEY, "jobs/b") if queues else (KEY,)
+    plan = LockPlan(
+        keys=keys, value=b"", flags=LOCK_FLAGS, accept_flags=frozenset(), fair=False, reentrant=False
+    )
+    lock, core, cluster = LockObject(plan), scene.process.core, scene.world.cluster
+    sent: list[int] = []
+
+    async def program(io: SimIO) -> None:
+        handle = await scene.acquire(io, lock)
+        await release(io, core.holds, handle.grant)
+        if not queues:
+            core.queue_memory.may_not_queue(KEY, io.now())
+        cluster.be_followed()
+        cluster.lock(keys[-1], cluster.open_session(ttl=60.0))
+        before = io.task.sent
+        with pytest.raises(AcquireTimeout):
+            await scene.acquire(io, lock, timeout=5.0)
+        sent.append(io.task.sent - before)
+        cluster.be_alone()
+
+    scene.play(program, seconds=8.0)
+    assert sent[0] < 20

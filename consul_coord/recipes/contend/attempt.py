@@ -7,8 +7,9 @@ Rules
   only, and a hold whose key can't be read could not be watched.
 - A failure to serve stands in the way like a holder does: the attempt pauses and moves again.
 - A single try (``timeout=0``) never waits for a change.
-- Shortly before its deadline a waiter looks once more, and reads on which nodes the holders are. So the error
-  that it raises names them without a request after the deadline.
+- Shortly before its deadline a waiter looks once more, and reads on which nodes the holders are, see
+  ``last_look``. So the error that it raises names them without a request after the deadline.
+- A recipe may read something besides its moves, before its hold counts. That has the attempt's time.
 - Leaving without a hold leaves nothing behind: at once if the server answers soon, otherwise by the reaper.
 - A claim is entered before anything is sent. If the call is interrupted, even while it gives up, the register
   has the rest done.
@@ -35,22 +36,23 @@ from consul_coord.events import Acquired, TimedOut, Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
 from consul_coord.http.endpoints import kv
-from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import is_safe
 from consul_coord.http.failures import outcome_unknown, retryable
 from consul_coord.http.retry import send_once
 from consul_coord.models import Blocker, _validate
-from consul_coord.models.state import MOST_NAMED
+from consul_coord.recipes.contend import last_look
 from consul_coord.recipes.contend.refusals import timed_out
+from consul_coord.recipes.hold.asking import check
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from consul_coord.http.messages import Retry
+    from consul_coord.http.messages import Call, Retry
     from consul_coord.io import IO
     from consul_coord.models import BlockerKind, Holder, KVPair, Result, TxnOp, TxnResult
+    from consul_coord.recipes.contend.last_look import Nodes
     from consul_coord.recipes.contend.shared import Shared
-    from consul_coord.recipes.hold.grant import Handle, HoldKind
+    from consul_coord.recipes.hold.grant import Grant, Handle, HoldKind
     from consul_coord.recipes.session.keeping import KeptSession
 
 T = TypeVar("T")
@@ -58,10 +60,6 @@ T = TypeVar("T")
 FIRST_PAUSE = 0.1
 """Seconds to the second try in a lock-delay or after a failure; grows to LONGEST_PAUSE."""
 LONGEST_PAUSE = 1.0
-LAST_LOOK = 0.5
-"""Seconds before the deadline at which a waiter looks once more; a fifth of a shorter timeout."""
-NODES_BUDGET = 0.25
-"""Seconds that reading the holders' nodes may take."""
 GIVE_UP_BUDGET = 0.08
 """Seconds that giving up may take before the reaper takes over: a cancelled call ends within 100 ms."""
 SPREAD = 0.02
@@ -119,8 +117,8 @@ class Attempt(ABC):
         self.once = timeout == 0
         self.began = io.now()
         self.deadline = io.now() + client.timeout if self.once else deadline_of(io, timeout)
-        self._last_look = self.deadline - min(LAST_LOOK, (timeout or 0.0) / 5)
-        self._nodes: dict[str, str | None] | None = None
+        self._last_look = last_look.due(self.deadline, timeout)
+        self._nodes: Nodes | None = None
         """The node of each session that holds, once they were read."""
         self.holders: tuple[Holder, ...] = ()
         """The holders as they were last read."""
@@ -179,18 +177,15 @@ class Attempt(ABC):
                     await self._read_names()
                     handle = await self._move()
                 except ConsulCoordError as error:
+                    if not retryable(error):
+                        raise
                     self._note(error)
                 if handle is not None:
                     hold = handle.grant
                     io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - self.began))
                     return handle
                 failures = failures + 1 if self._must_pause else 0
-                lost = isinstance(self.cause, BrokenReply)  # one broken exchange is made up for at once
-                if io.now() >= self.deadline or (self.once and failures):
-                    raise self._timeout()
-                if failures > lost:
-                    pause = delay(failures, io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
-                    await io.sleep(min(pause, max(0.0, self.deadline - io.now())))
+                await self._pause(failures)
         except AcquireTimeout as error:
             io.emit(TimedOut(error.key, error.blocker, error.waited))
             raise
@@ -200,10 +195,43 @@ class Attempt(ABC):
             if handle is None and self.kind is None:
                 await self._give_up()
 
+    async def until_answered(self, call: Call[T], hold: Grant | None = None) -> T:
+        """Send what is read besides the moves until it is answered; ``hold`` is what the attempt has got.
+
+        Raises AcquireTimeout when the time is up, the LockLost of the hold, and what the server refuses.
+        """
+        failures, self._reported = 0, None  # the moves are over, and so is their blocker
+        while True:
+            if hold is not None:
+                check(hold, self.io.now())
+            try:
+                answer = await send_once(self.io, call, deadline=self.limit)
+            except ConsulCoordError as error:
+                if not retryable(error):
+                    raise
+                self._note(error)
+            else:
+                self._reported = self.cause = None  # an earlier failure is over
+                return answer
+            failures += 1
+            try:
+                await self._pause(failures)
+            except AcquireTimeout as error:
+                self.io.emit(TimedOut(error.key, error.blocker, error.waited))
+                raise
+
+    async def _pause(self, failures: int) -> None:
+        """Wait after so many failures in a row, 0 for none. Raises AcquireTimeout when the time is up."""
+        io = self.io
+        if io.now() >= self.deadline or (self.once and failures):
+            raise self._timeout()
+        lost = isinstance(self.cause, BrokenReply)  # one broken exchange is made up for at once
+        if failures > lost:
+            pause = delay(failures, io.random(), first=FIRST_PAUSE, most=LONGEST_PAUSE)
+            await io.sleep(min(pause, max(0.0, self.deadline - io.now())))
+
     def _note(self, error: ConsulCoordError) -> None:
-        """Take a failure to serve for something that stands in the way. Raises any other error."""
-        if not retryable(error):
-            raise error
+        """Take a failure to serve for something that stands in the way."""
         # A request cut short by the caller's own deadline says nothing new.
         if not (isinstance(error, RequestTimeout) and self.io.now() >= self.deadline and self._reported):
             self._block("unreachable", cause=error)
@@ -227,12 +255,10 @@ class Attempt(ABC):
             self.io.emit(Waiting(self.wanted, self.blocker, "" if cause is None else str(cause)))
 
     def _timeout(self) -> AcquireTimeout:
-        nodes = self._nodes or {}
-        holders = tuple(replace(one, node=nodes.get(one.session)) for one in self.holders)
         return timed_out(
             self.wanted,
             self.session,
-            replace(self.blocker, holders=holders),
+            last_look.with_nodes(replace(self.blocker, holders=self.holders), self._nodes),
             self.cause,
             waited=self.io.now() - self.began,
         )
@@ -322,19 +348,10 @@ class Attempt(ABC):
         if self.once:
             raise self._timeout()
         if self._nodes is None and self.io.now() >= self._last_look:
-            self._nodes = {}
-            await self._read_nodes(self._nodes)
+            self._nodes = await last_look.read_nodes(self.io, self.holders, deadline=self.deadline)
         self._pace, pause = self._pace.take(self.io.now(), self.io.random())
         if pause:
             await self.io.sleep(pause)
-
-    async def _read_nodes(self, nodes: dict[str, str | None]) -> None:
-        """Read where the holders that an error would name are; what can't be read stays unknown."""
-        until = min(self.deadline, self.io.now() + NODES_BUDGET)
-        with suppress(ConsulCoordError):
-            for holder in self.holders[:MOST_NAMED]:
-                found = await send_once(self.io, session_endpoint.info(holder.session), deadline=until)
-                nodes[holder.session] = None if found.value is None else found.value.node
 
 
 async def or_none(single_try: Awaitable[T]) -> T | None:

@@ -3,6 +3,7 @@
 Rules
 - A waiting call looks again at each of the candidacy's ``changes``, and judges the state of that moment.
 - Without a candidacy, or before its first leadership, there is nothing to wait for or to give up.
+- A candidate's attempt has no deadline, so it makes no last look: the waiting call makes it, in its own time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import AcquireCancelled, AcquireTimeout, NotHeld, TxnFailed
 from consul_coord.http.failures import next_step
 from consul_coord.models import LossReason, ReleaseOutcome, _validate
+from consul_coord.recipes.contend import last_look
 from consul_coord.recipes.contend.attempt import deadline_of
 from consul_coord.recipes.contend.refusals import within
 from consul_coord.recipes.election import heirs
@@ -21,6 +23,7 @@ from consul_coord.recipes.hold.holds import release
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
+    from consul_coord.recipes.contend.last_look import Nodes
     from consul_coord.recipes.election.candidacy import Candidacy
     from consul_coord.recipes.hold.grant import Grant
 
@@ -48,6 +51,7 @@ async def wait_for_leadership(
     Raises AcquireTimeout, and AcquireCancelled when there is no candidate (any more).
     """
     began, deadline = io.now(), deadline_of(io, timeout)
+    nodes: Nodes | None = None
     while candidacy is not None:
         with candidacy.changes.watching() as changed:
             hold = candidacy.leading(io.now())
@@ -55,24 +59,29 @@ async def wait_for_leadership(
                 return candidacy, hold
             if candidacy.is_over:
                 break
-            if not await io.wait(changed, deadline=deadline):
-                raise _timeout(candidacy, waited=io.now() - began)
+            until = last_look.due(deadline, timeout) if nodes is None else deadline
+            if await io.wait(changed, deadline=until):
+                continue
+        if nodes is not None or io.now() >= deadline:
+            raise _timeout(candidacy, nodes, waited=io.now() - began)
+        nodes = await last_look.read_nodes(io, candidacy.blocker.holders, deadline=deadline)
     key = "" if candidacy is None else candidacy.plan.key
     raise AcquireCancelled("this is not a candidate: the election was not started, or was stopped", key=key)
 
 
-def _timeout(candidacy: Candidacy, *, waited: float) -> AcquireTimeout:
+def _timeout(candidacy: Candidacy, nodes: Nodes | None = None, *, waited: float) -> AcquireTimeout:
     key, attempt, problem = candidacy.plan.key, candidacy.attempt, candidacy.refusal
+    blocker = last_look.with_nodes(candidacy.blocker, nodes)
     just_begun = attempt is not None and attempt.blocker.kind == "unreachable" and attempt.cause is None
     if problem is not None and (attempt is None or just_begun):
         why = f"its last attempt was refused: {problem}"
     elif attempt is not None:
-        why = attempt.blocker.describe(attempt.cause)
+        why = blocker.describe(attempt.cause, nodes=True)
         why += next_step(attempt.cause) if attempt.blocker.kind == "unreachable" else ""
     else:
         why = "it does not stand at present: it just started, rests, is not healthy, or has low priority"
     message = f"not elected leader of {key!r} {within(waited)}: {why}"
-    error = AcquireTimeout(message, key=key, blocker=candidacy.blocker, waited=waited)
+    error = AcquireTimeout(message, key=key, blocker=blocker, waited=waited)
     error.__cause__ = problem if attempt is None or attempt.cause is None else attempt.cause
     return error
 

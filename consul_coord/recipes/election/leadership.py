@@ -100,8 +100,9 @@ class LeadershipView(HoldView):
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:
         """Call ``fn`` with the reason, once, when it has ended; at once when it has.
 
-        On the client's callback thread, or in its event loop.
+        On the client's callback thread, or in its event loop. Raises InvalidArgument.
         """
+        self._check_lost_callback(fn)
         hold, host = self._hold, self._core.host
 
         told: Once[LossReason] = Once()

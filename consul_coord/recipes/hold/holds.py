@@ -91,8 +91,12 @@ class Register:
         return (claim for claim in list(self._claims) if isinstance(claim, kind))
 
     def sweep(self) -> None:
-        """Abandon the claims that nobody answers for."""
-        for claim, answerer in list(self._claims.items()):
+        """Abandon the claims that nobody answers for.
+
+        The newest first: where an acquire was interrupted just after it made a hold, that has ended before
+        its keys are given back.
+        """
+        for claim, answerer in reversed(list(self._claims.items())):
             if answerer() is None and self._claims.get(claim) is answerer:
                 claim.abandon()
                 self.remove(claim)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from consul_coord.models import _validate
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold import grant
 
@@ -38,6 +39,8 @@ class HoldView:
     _hold: Grant
     _handle: Handle | None
     """Keeps the hold, where whoever has this view answers for it."""
+    _check_callbacks: Callable[..., None]
+    """Refuses a function that can't be called here, by its parameter."""
 
     def _now(self) -> float:
         return self._core.host.now()
@@ -117,9 +120,15 @@ class HoldView:
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:
         """Call ``fn`` with the reason, once, when it is lost.
 
-        At once when it is. On the client's callback thread.
+        At once when it is. On the client's callback thread. Raises InvalidArgument.
         """
+        self._check_lost_callback(fn)
         self._core.holds.on_lost(self._hold, fn)
+
+    def _check_lost_callback(self, fn: object) -> None:
+        if fn is None:  # which stands for no function elsewhere
+            _validate.refuse_kind("fn", fn, "a function")
+        self._check_callbacks(fn=fn)
 
     def __reduce__(self) -> tuple[object, ...]:
         name = type(self).__name__

@@ -35,6 +35,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
 from consul_coord.models import Holder, TxnOp
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.cleanup.unlock import Locked, unlock, withdraw
 from consul_coord.recipes.contend import queue as waitqueue
@@ -414,7 +415,10 @@ class LockAttempt(Attempt):
         if self.contender is not None or self._missed is not None:
             self.client.reaper.add(RemoveKey(self._own))
             self.contender = self._missed = None
-        held = self._holder((await send_once(self.io, kv.get(self.key), deadline=self.limit)).value)
+        # A server that has lost the lead may long call a key free that is taken. Then each try would be
+        # refused, and the next one follow at once.
+        look = kv.get(self.key, options=CONSISTENT)
+        held = self._holder((await send_once(self.io, look, deadline=self.limit)).value)
         if held is not None:
             if not await self._wait_until_free(held):
                 return None

@@ -15,7 +15,7 @@ from consul_coord.http.endpoints._keys import check_key, check_name, check_paren
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask, perform
 from consul_coord.models import Contender, Holder, KVPair, TxnOp
-from consul_coord.models._validate import uint64
+from consul_coord.models._validate import breaking, uint64
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.models.session import check_spec
 from consul_coord.recipes.cleanup.unlock import Locked, unlock
@@ -153,7 +153,11 @@ async def contenders(io: IO, client: Shared, lock: LockObject) -> tuple[Contende
 async def break_lock(
     io: IO, client: Shared, lock: LockObject, expected_session: str, *, how: Literal["release", "destroy"]
 ) -> bool:
-    """Take what the lock covers from a session that has it; False when that session has none of it."""
+    """Take what the lock covers from a session that has it; False when that session has none of it.
+
+    Raises InvalidArgument.
+    """
+    breaking(expected_session, how)
     deadline = io.now() + client.timeout
     pairs = [pair for key in lock.plan.keys if (pair := await _read(io, key, deadline)) is not None]
     held = [pair for pair in pairs if pair.session == expected_session]

@@ -22,6 +22,7 @@ from consul_coord.http.endpoints._keys import check_key
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
 from consul_coord.models import _validate
+from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend.attempt import SPREAD
 from consul_coord.recipes.contend.refusals import blocked_by
 from consul_coord.recipes.lock.attempt import LockAttempt
@@ -63,7 +64,8 @@ class MultiLockAttempt(LockAttempt):
             await self._need_session()
             handle = await self._try()
         finally:
-            if handle is None:
+            # A hold is given back by the register: it has ended before its keys are free.
+            if handle is None and self.kind is None:
                 self._give_up_tickets()
         if handle is None and self.blocker.kind == "held":
             await self._wait_for_key()
@@ -128,7 +130,10 @@ class MultiLockAttempt(LockAttempt):
         kind = blocked_by(self.client.sessions, self.kept, key, error)
         if kind == "held":
             self._block("held")
-            pair = (await send_once(self.io, kv.get(key), deadline=self.limit)).value
+            # A server that has lost the lead may long call a key free that is taken. Then each try would be
+            # refused, and the next one follow at once.
+            look = kv.get(key, options=CONSISTENT)
+            pair = (await send_once(self.io, look, deadline=self.limit)).value
             if self._holder(pair) is not None and pair is not None:
                 self._held_by(pair)
         elif kind is not None:

@@ -13,27 +13,28 @@ Rules, each with what happens without it
   and opens it.
 - A transaction shows nothing of a key that the token may not read. So when it shows no record, the record's
   key is read by itself, which is refused instead.
+- The timeout is for all until the run begins. A caller that has the lock, but not the record when its time is
+  up, gives the lock back: in the background if that is not answered at once.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, DecodeError, TxnFailed
-from consul_coord.events import SlotAhead, Waiting
+from consul_coord.events import SlotAhead
 from consul_coord.http.endpoints import kv
-from consul_coord.http.failures import raise_if_denied, retryable
+from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
-from consul_coord.models import Blocker, TxnOp
+from consul_coord.models import TxnOp
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.contend.attempt import GIVE_UP_BUDGET
 from consul_coord.recipes.contend.recipe import Cancellable, check_max_hold
-from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold.asking import check, put
-from consul_coord.recipes.hold.holds import release
+from consul_coord.recipes.hold.holds import BUDGET, release
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
@@ -41,10 +42,11 @@ from consul_coord.recipes.once.record import ONCE_FLAGS, Record, judge, key_of, 
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
+    from consul_coord.http.messages import Call
     from consul_coord.io import IO
-    from consul_coord.models import KVPair, SessionSpec
+    from consul_coord.models import KVPair, Result, SessionSpec
     from consul_coord.recipes.contend.shared import Shared
-    from consul_coord.recipes.hold.grant import Handle
+    from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.once.record import Ask
 
 _GUARD_CLOSED = {"stale_index", "not_holder", "missing"}
@@ -85,40 +87,38 @@ async def begin(
 ) -> Turn | Record:
     """Get the turn to run, or return the record of the run that makes it needless.
 
-    Waits up to ``timeout`` seconds while another caller has the lock, and has it for ``max_hold`` at most.
-    Raises what an acquire raises, and LockLost when the lock was lost again before the run began.
+    Takes ``timeout`` seconds at most, all requests before the run included, and has the lock for ``max_hold``
+    at most. Raises what an acquire raises, and LockLost when the lock was lost again before the run began.
     """
     check_max_hold(max_hold)
     attempt = LockAttempt(io, client, once.lock.plan, once.lock.with_client(client), timeout=timeout)
-    started = io.now()
-    seen = await _look(io, client, once, deadline=attempt.deadline)
+    seen = await _look(attempt, once)
     verdict = judge(ask, read(seen.pop(once.record, None)))
     if isinstance(verdict, Record):
-        return _told(io, once, ask, verdict, started)
+        return _told(io, once, ask, verdict, attempt.began)
     attempt.begin_from(seen.values())
     handle = await attempt.run()
     client.holds.limit(handle.grant, max_hold)
     try:
-        verdict = judge(ask, read(attempt.read[0] if attempt.read else await _alone(io, client, once)))
+        pair = attempt.read[0] if attempt.read else await _alone(attempt, once, handle.grant)
+        verdict = judge(ask, read(pair))
         check(handle.grant, io.now())
     except ConsulCoordError:
-        await release(io, client.holds, handle.grant)
+        await _let_go(attempt, handle.grant)
         raise
     if isinstance(verdict, str):
         return Turn(handle, verdict, attempt.value.decode(errors="replace"))
-    await release(io, client.holds, handle.grant)
-    return _told(io, once, ask, verdict, started)
+    await _let_go(attempt, handle.grant)
+    return _told(io, once, ask, verdict, attempt.began)
 
 
-async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) -> dict[str, KVPair]:
+async def _look(attempt: LockAttempt, once: OnceObject) -> dict[str, KVPair]:
     """Read the record, the lock and its queue as they are at one moment."""
     tree = TxnOp.get_tree(waitqueue.directory(once.key))
-    ops, started = [TxnOp.get(once.record), TxnOp.get(once.key), tree], io.now()
-    failures, blocker = Failures(io, deadline), Blocker("unreachable")
+    ops = [TxnOp.get(once.record), TxnOp.get(once.key), tree]
     while True:
         try:
-            limit = min(deadline, io.now() + client.timeout)
-            result = await send_once(io, kv.txn(*ops), deadline=limit)
+            result = await attempt.until_answered(kv.txn(*ops))
         except TxnFailed as error:
             raise_if_denied(once.record, error)
             missing = {failure.op_index for failure in error.failures if failure.kind == "missing"}
@@ -126,25 +126,32 @@ async def _look(io: IO, client: Shared, once: OnceObject, *, deadline: float) ->
                 raise
             ops = [op for at, op in enumerate(ops) if at not in missing]
         except DecodeError:
-            await _alone(io, client, once)  # the token may not read it, which this says
+            await _alone(attempt, once)  # the token may not read it, which this says
             raise
-        except ConsulCoordError as error:
-            if not retryable(error):
-                raise
-            if not failures.any:
-                io.emit(Waiting(once.key, blocker, str(error)))
-            with suppress(ConsulCoordError):
-                await failures.pause(error)
-                continue
-            raise timed_out(once.key, "", blocker, error, waited=io.now() - started) from error
         else:
             return {pair.key: pair for pairs in result for pair in pairs}
 
 
-async def _alone(io: IO, client: Shared, once: OnceObject) -> KVPair | None:
-    """Read the record by itself, as the leader has it. Raises PermissionDenied."""
-    call = kv.get(once.record, options=CONSISTENT)
-    return (await perform(io, call, deadline=io.now() + client.timeout)).value
+async def _alone(attempt: LockAttempt, once: OnceObject, hold: Grant | None = None) -> KVPair | None:
+    """Read the record by itself in an attempt's time. Raises PermissionDenied."""
+    return (await attempt.until_answered(_reading(once), hold)).value
+
+
+async def _let_go(attempt: LockAttempt, hold: Grant) -> None:
+    """Give the lock back in what is left of an attempt's time; the rest is done in the background."""
+    left = attempt.deadline - attempt.io.now()
+    budget = min(BUDGET, max(GIVE_UP_BUDGET, left))
+    await release(attempt.io, attempt.client.holds, hold, budget=budget)
+
+
+def _reading(once: OnceObject) -> Call[Result[KVPair | None]]:
+    """Return the call that reads the record by itself, as the leader has it."""
+    return kv.get(once.record, options=CONSISTENT)
+
+
+async def _read(io: IO, client: Shared, once: OnceObject) -> KVPair | None:
+    """Read the record by itself. Raises PermissionDenied."""
+    return (await perform(io, _reading(once), deadline=io.now() + client.timeout)).value
 
 
 def _told(io: IO, once: OnceObject, ask: Ask, record: Record, started: float) -> Record:
@@ -156,13 +163,13 @@ def _told(io: IO, once: OnceObject, ask: Ask, record: Record, started: float) ->
 
 async def last(io: IO, client: Shared, once: OnceObject) -> Record | None:
     """Return the record of the last run; None before the first."""
-    return read(await _alone(io, client, once))
+    return read(await _read(io, client, once))
 
 
 async def forget(io: IO, client: Shared, once: OnceObject) -> bool:
     """Delete the record; returns whether there was one."""
     deadline = io.now() + client.timeout
-    pair = await _alone(io, client, once)
+    pair = await _read(io, client, once)
     if pair is not None and pair.flags != ONCE_FLAGS:
         read(pair)
     delete = kv.delete(once.record, cas=0 if pair is None else pair.modify_index)
@@ -184,7 +191,7 @@ async def finish(io: IO, client: Shared, once: OnceObject, turn: Turn, *, at: fl
             raise_if_denied(once.record, error)
             if not {failure.kind for failure in error.failures} <= _GUARD_CLOSED:
                 raise
-            if failures.doubt and read(await _alone(io, client, once)) == record:
+            if failures.doubt and read(await _read(io, client, once)) == record:
                 return record  # an earlier try got through, though not its answer
             await put(io, client.sessions, hold, hold.value)
             await failures.moved()

@@ -11,7 +11,7 @@ from consul_coord.events import TimedOut, Waiting
 from consul_coord.models import LOCK_FLAGS, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
-from consul_coord.recipes.contend.attempt import NODES_BUDGET
+from consul_coord.recipes.contend.last_look import NODES_BUDGET
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from tests.support.fake_io import FakeIO

@@ -484,6 +484,24 @@ def test_a_short_lease_that_cannot_be_refreshed_is_used_while_it_lasts(bench: Be
     assert bench.live() is bench.kept
 
 
+def test_a_refresh_without_an_answer_takes_no_longer_than_the_lease_lasts(bench: Bench) -> None:
+    bench.io.time = 1012.0
+    bench.io.expect("PUT", RENEW, lost(), takes=60.0)
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
+    left = bench.kept.lease.remaining(bench.io.time)
+    assert bench.live(deadline=10.0).id == OTHER
+    assert bench.io.time == pytest.approx(1012.0 + left)
+
+
+def test_a_renewal_that_failed_is_next_due_after_its_pause(bench: Bench) -> None:
+    due: list[float] = []
+    bench.kept.renewed.subscribe(lambda: due.append(bench.kept.due - bench.io.time))
+    bench.io.expect("PUT", RENEW, unreachable())
+    expect_gone(bench.io)
+    bench.keep()
+    assert due[0] > 0
+
+
 def test_a_session_found_gone_at_the_refresh_is_replaced(bench: Bench) -> None:
     bench.io.time = 1012.0
     expect_gone(bench.io)
