@@ -15,7 +15,7 @@ import math
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 
@@ -50,16 +50,21 @@ def has_ended(task: object) -> bool:
 
 
 def is_own(error: BaseException) -> bool:
-    """Return whether code of this task made an error by itself; not so if somebody cancels the task.
+    """Return whether code of this task made an error by itself.
 
-    On asyncio, code that awaits something cancelled raises what a cancellation of its own task raises.
+    It did not if somebody cancels or closes the task, or pressed Ctrl-C while it ran. On asyncio, code that
+    awaits something cancelled raises the same as a cancellation of its own task.
     """
-    if isinstance(error, Exception) or not _on_asyncio():
-        return isinstance(error, Exception)
-    import asyncio
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_own, cast("BaseExceptionGroup[BaseException]", error).exceptions))
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        if not _on_asyncio():
+            return False
+        import asyncio
 
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and not (task and task.cancelling())
+        task = asyncio.current_task()
+        return not (task and task.cancelling())
+    return not isinstance(error, (KeyboardInterrupt, GeneratorExit))
 
 
 def current_waker() -> Callable[[Callable[[], object]], None]:

@@ -99,6 +99,7 @@ class AsyncHost(BaseHost):
             result = function()
         except BaseException as error:
             if not self.contains(error):
+                ended.set()  # closing waits for it
                 raise
             self.report_failure("a callback", error)
             result = None

@@ -17,6 +17,7 @@ from consul_coord import (
     AlreadyHeld,
     AsyncClient,
     AsyncHold,
+    AsyncLeaderElection,
     AsyncLock,
     ClientClosed,
     HoldState,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
+    from consul_coord import Event
     from tests.support.proxy import FaultProxy
 
 pytestmark = pytest.mark.anyio
@@ -379,6 +381,58 @@ async def test_a_callback_that_was_cancelled_by_itself_is_reported_and_ends_noth
         await eventually(lambda: caplog.text.count("a callback raised CancelledError") == 2)
 
 
+class Panic(BaseException):
+    """As what test frameworks and other languages' runtimes raise."""
+
+
+@pytest.mark.parametrize("where", ["a callback", "a coroutine callback", "an observer", "a health function"])
+@pytest.mark.parametrize("error", [Panic, SystemExit])
+async def test_whatever_a_users_function_raises_ends_nothing_else(
+    site: Site, make_client: MakeClient, where: str, error: type[BaseException]
+) -> None:
+    raised: list[str] = []
+    told = anyio.Event()
+
+    def fail(*_: object) -> Any:
+        raised.append(where)
+        raise error
+
+    async def fail_later(*_: object) -> None:
+        await anyio.lowlevel.checkpoint()
+        fail()
+
+    class Observer:
+        def on_event(self, event: Event) -> None:
+            if isinstance(event, Lost):
+                fail()
+
+    async with make_client(observer=Observer() if where == "an observer" else None) as client:
+        other = await AsyncLock(client, f"{site.key}.other").acquire(timeout=5)
+        if where == "a health function":
+            asked: list[None] = []
+
+            def health() -> bool:
+                asked.append(None)
+                return len(asked) == 1 or fail()
+
+            async with AsyncLeaderElection(client, site.key, health=health, health_interval=0.2) as election:
+                me = await election.wait_for_leadership(timeout=10)
+                assert await me.lost.wait(10)
+                await eventually(lambda: len(asked) > 4)
+        else:
+            hold = await AsyncLock(client, site.key).acquire(timeout=5)
+            if where != "an observer":
+                hold.on_lost(fail if where == "a callback" else fail_later)
+            hold.on_lost(lambda _: told.set())
+            await anyio.to_thread.run_sync(site.operator.delete, site.key)
+            with anyio.fail_after(10):
+                await told.wait()
+        await eventually(lambda: bool(raised))
+        assert await other.verify()
+        assert (await AsyncLock(client, f"{site.key}.new").acquire(timeout=5)).is_held
+        assert client.ready()
+
+
 # -- misuse
 
 
@@ -571,16 +625,19 @@ async def test_no_task_and_no_descriptor_is_left(site: Site, anyio_backend_name:
 
 
 @ON_ASYNCIO
-async def test_a_client_whose_loop_has_ended_acquires_nothing(site: Site) -> None:
+async def test_a_client_whose_loop_has_ended_acquires_nothing_and_is_not_ready(site: Site) -> None:
     client = AsyncClient(address=site.address, session=spec(site))
 
     async def enter() -> None:
         await client.__aenter__()
+        await client.kv.get(site.key)
+        assert client.ready()
 
     def elsewhere() -> None:
         asyncio.run(enter())
 
     await anyio.to_thread.run_sync(elsewhere)
+    assert (client.connected, client.ready()) == (False, False)
     lock = AsyncLock(client, site.key)
     for acquire in (partial(lock.acquire, timeout=1), lock.try_acquire):
         with pytest.raises(RuntimeError, match="make an AsyncClient in the loop that uses it"):
