@@ -55,6 +55,7 @@ class BaseRunner:
         check_spec(session)
         _validate.has_method("clock", clock, "now")
         _validate.has_method("observer", observer, "on_event")
+        _validate.plain(**{"observer.on_event": getattr(observer, "on_event", None)})
         self._settings = settings
         self._agents = agents
         self._name = bytes_or_none(name, "client_name")

@@ -519,6 +519,10 @@ def _first_plain(explicit: str | None, name: str, env: _Environment, variable: s
 
 
 def _checked_timeout(timeout: object) -> float:
+    form = "timeout must be a number of seconds, more than 0 and finite"
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise ConfigError(f"timeout must be a number of seconds, more than 0 and finite, not {timeout!r}")
-    return float(timeout)
+        raise ConfigError(f"{form}, not {timeout!r}")
+    try:
+        return float(timeout)
+    except OverflowError:
+        raise ConfigError(f"{form}, not an integer of {int(timeout).bit_length()} bits") from None

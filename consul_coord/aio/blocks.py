@@ -15,6 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from consul_coord.aio.body import Body, misused, require_interruptible
+from consul_coord.aio.callbacks import check_work, outcome
 from consul_coord.aio.driver import current_owner
 from consul_coord.base_client import OUTAGES
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
@@ -244,8 +245,9 @@ class AsyncHoldable(Generic[H]):
 
         Takes what ``hold`` takes, and raises what ``hold`` raises.
         """
+        check_work("fn", fn)
         async with self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel) as hold:
-            return await fn(hold)
+            return await outcome("fn", fn(hold))
 
     def wrap(
         self,
@@ -270,10 +272,12 @@ def wrapping(
     """Return a decorator that makes a function run in a block of its own, with its signature kept."""
 
     def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        check_work("function", function)
+
         @functools.wraps(function)
         async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
             async with hold():
-                return await function(*args, **kwargs)
+                return await outcome("function", function(*args, **kwargs))
 
         return holding
 

@@ -10,17 +10,32 @@ from __future__ import annotations
 
 from collections import deque
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from consul_coord.aio import backend
+from consul_coord.models import _validate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from consul_coord.io import Signal
     from consul_coord.recipes.client import ClientState
+
+T = TypeVar("T")
+
+check_callbacks = _validate.functions
+check_work = _validate.work
+
+
+async def outcome(name: str, result: Awaitable[T]) -> T:
+    """Return what work came to. Raises InvalidArgument for what can't be awaited."""
+    if not isawaitable(result):
+        _validate.refuse_kind(
+            f"what {name} returns", result, "something to await, as a coroutine function gives"
+        )
+    return await result
 
 
 class AsyncCallbacks:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord.aio.blocks import AsyncHeld
 from consul_coord.aio.body import LeaderBody, require_interruptible
-from consul_coord.aio.callbacks import AsyncCallbacks
+from consul_coord.aio.callbacks import AsyncCallbacks, check_callbacks, check_work, outcome
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.leadership import AsyncLeadership
 from consul_coord.aio.watch import AsyncWatch
 from consul_coord.base_client import require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
-from consul_coord.models._validate import as_bytes, bytes_or_none, functions
+from consul_coord.models._validate import as_bytes, bytes_or_none, plain
 from consul_coord.recipes.election import asking as recipe
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
 from consul_coord.recipes.election.leader import LeaderFollower
@@ -80,7 +80,7 @@ class AsyncLeaderElection:
         - ``value``: text that followers see while this candidate leads. None stands for the client's name,
           ``host:pid`` by default, read at each attempt; ``b""`` writes none.
         - ``session``: None for the client's shared session, a spec for a separate one, or the id of a
-          session made elsewhere.
+          session made elsewhere, for this client only.
         - ``on_elected``: called with the leadership at each election. The end of the leadership
           cancels it if it still awaits something. If it raises, the leader resigns.
         - ``on_lost``: called with the reason at the end of each leadership; RESIGNED if this candidate
@@ -110,7 +110,7 @@ class AsyncLeaderElection:
             session=session,
             accept_flags=accept_flags,
         )
-        functions(on_elected=on_elected)
+        check_callbacks(on_elected=on_elected, on_lost=on_lost, on_change=on_change, health=health)
         self._plan = ElectionPlan(
             key=key,
             retry_wait=retry_wait,
@@ -273,6 +273,8 @@ class AsyncLeaderElection:
         returns when ``until()``, called after each ``fn``, returns True, or when the candidacy is stopped.
         It starts the candidacy if necessary, and then stops it at the end.
         """
+        check_work("fn", fn)
+        plain(until=until)
         if interrupt:
             require_interruptible()
         if (candidacy := self._current()) is None or candidacy.is_over:
@@ -298,7 +300,7 @@ class AsyncLeaderElection:
                     self.key, functools.partial(_given, leadership), interrupt=interrupt, kind=LeaderBody
                 )
                 async with block:
-                    await fn(leadership)
+                    await outcome("fn", fn(leadership))
             except LeadershipLost as lost:
                 # That it was lost is told by on_lost; what else the work raised is its own error.
                 error = lost.__cause__ if lost.fence == leadership.term else lost
@@ -314,6 +316,7 @@ class AsyncLeaderElection:
         self, fn: Callable[[AsyncLeadership], Awaitable[object]]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
         """Decorate a function, so that calling it means ``run`` with it."""
+        check_work("fn", fn)
 
         @functools.wraps(fn)
         async def led() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consul_coord.aio.callbacks import check_callbacks
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.holds import release
@@ -52,6 +53,8 @@ class AsyncHold(HoldView):
     - It can't stop a process that pauses between a check and an act. Let the protected resource refuse a
       lower ``fence`` than it has seen, or write with ``guard()``.
     """
+
+    _check_callbacks = staticmethod(check_callbacks)
 
     def __init__(self, runner: AsyncRunner, core: Client, hold: Grant, handle: Handle | None = None) -> None:
         self._runner, self._core = runner, core

@@ -61,7 +61,7 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
         - ``value``: text for others to see in the key. None stands for the client's name, ``host:pid`` by
           default, read at each acquire; ``b""`` writes none.
         - ``session``: None for the client's shared session, a spec for a separate one, or the id of a
-          session made elsewhere.
+          session made elsewhere, for this client only.
         - ``fair``: always queue. Otherwise the client may take a free lock past the queue, unless it lately
           passed waiters, or had to wait itself.
         - ``flags``: the flags to write to the key.
@@ -122,7 +122,7 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
 
         ``how="release"`` frees this key at once, without a lock-delay. The holder is notified, but may still
         be at work. ``how="destroy"`` ends the session and all its holds. Their keys stay locked for the
-        lock-delay.
+        lock-delay. Raises InvalidArgument for what is no session or no such ``how``.
         """
         return await self._runner.call(
             recipe.break_lock, self._runner.core, self._lock, expected_session, how=how

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio.blocks import AsyncHeld
 from consul_coord.aio.body import require_interruptible
+from consul_coord.aio.callbacks import check_work, outcome
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
@@ -115,7 +116,8 @@ class AsyncOnce:
         numbers in their names compare by value, the rest by its characters. ``period``: whole seconds, or a
         timedelta; the slot is then the present period, counted from 1970 in UTC, so that an hour begins with
         the clock's hour. With ``align=False`` a period begins with the last recorded run. ``timeout``:
-        seconds to wait while another process runs the job; None waits for its end, 0 tries once. ``max_hold``
+        seconds, at most, until the run begins, including the wait for another process that runs the job. None
+        waits without a limit, 0 tries once. The run itself and its record take their own time. ``max_hold``
         and ``interrupt``: what becomes of a run that is stuck, as for ``AsyncLock.hold``.
 
         Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. An exception
@@ -124,6 +126,7 @@ class AsyncOnce:
         DecodeError if ``KEY/.once`` is not a record, and the errors of ``AsyncLock.acquire``. If an error
         says that the outcome of a request is unknown, call again: the record then has the answer.
         """
+        check_work("fn", fn)
         if interrupt:
             require_interruptible()
         begun = await self.begin(slot=slot, period=period, align=align, timeout=timeout, max_hold=max_hold)
@@ -137,7 +140,7 @@ class AsyncOnce:
         try:
             async with AsyncHeld(self.key, taken, interrupt=interrupt) as run:
                 try:
-                    value = await fn(run)
+                    value = await outcome("fn", fn(run))
                 except Exception:
                     with suppress(ConsulCoordError):
                         await run.record(failed=True)
@@ -218,10 +221,12 @@ def async_every(
     check_period(period)
 
     def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, OnceResult[T]]]:
+        check_work("function", function)
+
         @functools.wraps(function)
         async def run(*args: P.args, **kwargs: P.kwargs) -> OnceResult[T]:
             async def call(_: AsyncOnceRun) -> T:
-                return await function(*args, **kwargs)
+                return await outcome("function", function(*args, **kwargs))
 
             return await once.run(
                 call, period=period, align=align, timeout=timeout, max_hold=max_hold, interrupt=interrupt

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.aio.callbacks import AsyncCallbacks
+from consul_coord.aio.callbacks import AsyncCallbacks, check_callbacks
 from consul_coord.aio.group import AsyncGroup, parts_of
 from consul_coord.aio.hold import AsyncHold
-from consul_coord.errors import InvalidArgument
 from consul_coord.recipes.partition import partitioning as recipe
 
 if TYPE_CHECKING:
@@ -105,10 +104,9 @@ class AsyncPartitioner:
         self, name: str, function: Callable[[str, AsyncHold], object] | None
     ) -> Callable[[str, Grant], object] | None:
         """Return what calls a user's function with a user's hold. Raises InvalidArgument."""
+        check_callbacks(**{name: function})
         if function is None:
             return None
-        if not callable(function):
-            raise InvalidArgument(f"{name} is a function of a partition and its hold, not {function!r}")
         return lambda partition, hold: function(partition, self._view(hold))
 
     def _view(self, hold: Grant) -> AsyncHold:

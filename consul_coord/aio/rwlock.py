@@ -118,7 +118,7 @@ class AsyncRwSide(AsyncLock):
     ) -> bool:
         """Put out the session that is in.
 
-        Returns False when ``expected_session`` is not. See ``AsyncLock.break_lock``.
+        Returns False when ``expected_session`` is not. See ``AsyncLock.break_lock``. Raises InvalidArgument.
         """
         return await self._runner.call(
             recipe.break_in, self._runner.core, self._side, expected_session, how=how

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio.blocks import AsyncHeld, AsyncHoldable, wrapping
+from consul_coord.aio.callbacks import check_work, outcome
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
@@ -201,10 +202,11 @@ class AsyncSemaphore(AsyncHoldable[AsyncPermit]):
 
         Takes what ``hold`` takes, and raises what ``hold`` raises.
         """
+        check_work("fn", fn)
         async with self.hold(
             permits=permits, timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel
         ) as permit:
-            return await fn(permit)
+            return await outcome("fn", fn(permit))
 
     def wrap(
         self,

@@ -30,16 +30,23 @@ _REPORT_EVERY = 100
 
 
 class _NewFile(click.Path):
-    """A file that can be written. A missing folder is reported before the runs."""
+    """A file that can be written. A missing folder, or a wrong ending, is reported before the runs."""
+
+    def __init__(self, *endings: str) -> None:
+        super().__init__(dir_okay=False, writable=True)
+        self._endings = endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as click has it
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.parent.is_dir():
             self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
+        if self._endings and path.suffix not in self._endings:
+            self.fail(f"{path.name!r} does not end in {' or '.join(self._endings)}", param, ctx)
         return path
 
 
-_NEW_FILE = _NewFile(dir_okay=False, writable=True)
+_NEW_FILE = _NewFile()
+_PICTURE = _NewFile(".svg", ".html")
 EPILOG = """\b
 Examples:
   consul-coord simulate --seed 1 --count 100
@@ -64,7 +71,7 @@ No Consul is needed: time, network and server are simulated, and the same seed g
 )
 @click.option(
     "--timeline",
-    type=_NEW_FILE,
+    type=_PICTURE,
     metavar="FILE",
     help="Draw the last run's holders, waiters and faults over time to FILE: .svg or .html.",
 )

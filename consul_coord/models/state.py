@@ -6,10 +6,11 @@ import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 from urllib.parse import quote, unquote
 
 from consul_coord.errors import InvalidArgument
+from consul_coord.models import _validate
 from consul_coord.models.reply import CONSISTENT, ReadOptions
 from consul_coord.value import Value
 
@@ -224,6 +225,8 @@ class Sequencer(Value):
     @classmethod
     def parse(cls, text: str) -> Sequencer:
         """Read the text form; raise InvalidArgument for anything that ``str`` does not produce."""
+        if not isinstance(cast("object", text), str):
+            _validate.refuse_kind("text", text, "the string that str(sequencer) gives")
         if match := _TEXT_FORM.fullmatch(text):
             index, session, key = match.groups()
             sequencer = cls(_unescape(key), int(index), _unescape(session))

@@ -185,10 +185,9 @@ class ClientState:
     def connected(self) -> bool:
         """Whether Consul answers; while this is looked at, a client that is idle asks now and then."""
         self._looked_at = self.host.now()
-        if self.closing.is_set():
+        if self.closing.is_set() or not self.host.has_background:
             return False
-        if self.host.has_background:
-            self._asking.start()
+        self._asking.start()
         return self.host.contact.is_present
 
     def ready(self) -> bool:

@@ -6,7 +6,8 @@ so that no rule of the server has a hidden constant.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConfigError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consul_coord.server.acl import AclConfig
+
+_NUMBERS = frozenset({int, float})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,12 @@ class ServerConfig:
     acl: AclConfig | None = None
 
     def __post_init__(self) -> None:
-        """Select the table of answers; ``ConfigError`` for metadata that Consul refuses."""
+        """Select the table of answers; ``ConfigError`` for what no agent has."""
+        for each in fields(self):
+            # A negative time would be no time, and a negative size would refuse everything.
+            if type(each.default) in _NUMBERS and not 0 <= getattr(self, each.name) < math.inf:
+                message = f"{each.name} must be a number of 0 or more, not {getattr(self, each.name)!r}"
+                raise ConfigError(message)
         if why := problem_with_meta(tuple(self.node_meta.items())):
             message = f"node_meta: {why}"
             raise ConfigError(message)

@@ -19,6 +19,7 @@ from consul_coord.base_client import OUTAGES
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
 from consul_coord.recipes.hold.view import handle_of, host_of
 from consul_coord.sync.body import Body, misused, require_interruptible
+from consul_coord.sync.callbacks import check_work, outcome
 from consul_coord.sync.driver import current_owner
 
 if TYPE_CHECKING:
@@ -245,8 +246,9 @@ class Holdable(Generic[H]):
 
         Takes what ``hold`` takes, and raises what ``hold`` raises.
         """
+        check_work("fn", fn)
         with self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel) as hold:
-            return fn(hold)
+            return outcome("fn", fn(hold))
 
     def wrap(
         self,
@@ -271,10 +273,12 @@ def wrapping(
     """Return a decorator that makes a function run in a block of its own, with its signature kept."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        check_work("function", function)
+
         @functools.wraps(function)
         def holding(*args: P.args, **kwargs: P.kwargs) -> T:
             with hold():
-                return function(*args, **kwargs)
+                return outcome("function", function(*args, **kwargs))
 
         return holding
 

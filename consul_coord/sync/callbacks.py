@@ -1,14 +1,40 @@
-"""Calling users' functions for blocking code: on the client's callback thread, one after the other."""
+"""Calling users' functions for blocking code: on the client's callback thread, one after the other.
+
+Rules
+- Nothing awaits here, so a coroutine function is refused where it is given. A function that can't be known as
+  one is refused by its result.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from consul_coord.models import _validate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.io import Signal
     from consul_coord.recipes.client import ClientState
+
+T = TypeVar("T")
+
+
+def check_callbacks(**given: object) -> None:
+    """Refuse what can't be called, or would have to be awaited; None stands for no function."""
+    _validate.plain(_validate.BLOCKING, **given)
+
+
+def check_work(name: str, function: object) -> None:
+    """Refuse what can't be called, and what would not be done when the call returns."""
+    _validate.work(name, function)
+    _validate.plain(_validate.BLOCKING, **{name: function})
+
+
+def outcome(name: str, result: T) -> T:
+    """Return what work came to. Raises InvalidArgument for what is still to be awaited."""
+    _validate.done(name, result)
+    return result
 
 
 class Callbacks:
@@ -39,7 +65,7 @@ class Callbacks:
 
         def call() -> None:
             try:
-                answer = function()
+                answer = outcome("a callback", function())
             except BaseException as error:  # noqa: BLE001 - a user's bug, for its owner to report
                 failed(error)
             else:

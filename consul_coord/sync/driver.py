@@ -29,6 +29,7 @@ from consul_coord.host import BaseHost, HostedIO
 from consul_coord.http.transport.base import SendCancelled
 from consul_coord.io import Once, Signal
 from consul_coord.sync import lifetime
+from consul_coord.sync.callbacks import outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -497,7 +498,7 @@ class _CallbackThread:
             return  # started twice
         while (function := self._queue.get()) is not None:
             try:
-                function()
+                outcome("a callback", function())
             except BaseException as error:  # noqa: BLE001 - not even an exit ends the others' callbacks
                 self._host.report_failure("a callback", error)
         self._over.set()

@@ -14,6 +14,7 @@ from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.hold.view import Client, HoldView
+from consul_coord.sync.callbacks import check_callbacks
 
 if TYPE_CHECKING:
     from consul_coord.models import ReleaseOutcome
@@ -53,6 +54,8 @@ class Hold(HoldView):
     - It can't stop a process that pauses between a check and an act. Let the protected resource refuse a
       lower ``fence`` than it has seen, or write with ``guard()``.
     """
+
+    _check_callbacks = staticmethod(check_callbacks)
 
     def __init__(self, runner: Runner, core: Client, hold: Grant, handle: Handle | None = None) -> None:
         self._runner, self._core = runner, core

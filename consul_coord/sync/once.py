@@ -18,6 +18,7 @@ from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Record, asked
 from consul_coord.sync.blocks import Held
 from consul_coord.sync.body import require_interruptible
+from consul_coord.sync.callbacks import check_work, outcome
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
 
@@ -114,7 +115,8 @@ class Once:
         numbers in their names compare by value, the rest by its characters. ``period``: whole seconds, or a
         timedelta; the slot is then the present period, counted from 1970 in UTC, so that an hour begins with
         the clock's hour. With ``align=False`` a period begins with the last recorded run. ``timeout``:
-        seconds to wait while another process runs the job; None waits for its end, 0 tries once. ``max_hold``
+        seconds, at most, until the run begins, including the wait for another process that runs the job. None
+        waits without a limit, 0 tries once. The run itself and its record take their own time. ``max_hold``
         and ``interrupt``: what becomes of a run that is stuck, as for ``Lock.hold``.
 
         Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. An exception
@@ -123,6 +125,7 @@ class Once:
         DecodeError if ``KEY/.once`` is not a record, and the errors of ``Lock.acquire``. If an error
         says that the outcome of a request is unknown, call again: the record then has the answer.
         """
+        check_work("fn", fn)
         if interrupt:
             require_interruptible()
         begun = self.begin(slot=slot, period=period, align=align, timeout=timeout, max_hold=max_hold)
@@ -136,7 +139,7 @@ class Once:
         try:
             with Held(self.key, taken, interrupt=interrupt) as run:
                 try:
-                    value = fn(run)
+                    value = outcome("fn", fn(run))
                 except Exception:
                     with suppress(ConsulCoordError):
                         run.record(failed=True)
@@ -217,10 +220,12 @@ def every(
     check_period(period)
 
     def decorate(function: Callable[P, T]) -> Callable[P, OnceResult[T]]:
+        check_work("function", function)
+
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> OnceResult[T]:
             def call(_: OnceRun) -> T:
-                return function(*args, **kwargs)
+                return outcome("function", function(*args, **kwargs))
 
             return once.run(
                 call, period=period, align=align, timeout=timeout, max_hold=max_hold, interrupt=interrupt

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import InvalidArgument
 from consul_coord.recipes.partition import partitioning as recipe
-from consul_coord.sync.callbacks import Callbacks
+from consul_coord.sync.callbacks import Callbacks, check_callbacks
 from consul_coord.sync.group import Group, parts_of
 from consul_coord.sync.hold import Hold
 
@@ -106,10 +105,9 @@ class Partitioner:
         self, name: str, function: Callable[[str, Hold], object] | None
     ) -> Callable[[str, Grant], object] | None:
         """Return what calls a user's function with a user's hold. Raises InvalidArgument."""
+        check_callbacks(**{name: function})
         if function is None:
             return None
-        if not callable(function):
-            raise InvalidArgument(f"{name} is a function of a partition and its hold, not {function!r}")
         return lambda partition, hold: function(partition, self._view(hold))
 
     def _view(self, hold: Grant) -> Hold:

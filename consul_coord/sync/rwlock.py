@@ -117,7 +117,7 @@ class RwSide(Lock):
     def break_lock(self, expected_session: str, *, how: Literal["release", "destroy"] = "release") -> bool:
         """Put out the session that is in.
 
-        Returns False when ``expected_session`` is not. See ``Lock.break_lock``.
+        Returns False when ``expected_session`` is not. See ``Lock.break_lock``. Raises InvalidArgument.
         """
         return self._runner.call(recipe.break_in, self._runner.core, self._side, expected_session, how=how)
 

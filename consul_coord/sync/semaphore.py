@@ -13,6 +13,7 @@ from consul_coord.recipes.contend.recipe import Waiting, acquire
 from consul_coord.recipes.semaphore import semaphore as recipe
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.sync.blocks import Held, Holdable, wrapping
+from consul_coord.sync.callbacks import check_work, outcome
 from consul_coord.sync.client import Client
 from consul_coord.sync.hold import Hold
 
@@ -202,10 +203,11 @@ class Semaphore(Holdable[Permit]):
 
         Takes what ``hold`` takes, and raises what ``hold`` raises.
         """
+        check_work("fn", fn)
         with self.hold(
             permits=permits, timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel
         ) as permit:
-            return fn(permit)
+            return outcome("fn", fn(permit))
 
     def wrap(
         self,

@@ -57,6 +57,18 @@ def test_files_hold_what_their_names_say(tmp_path: Path) -> None:
     assert "<svg" in names["run.html"].read_text()
 
 
+@pytest.mark.parametrize("name", ["run.png", "run", "run.SVG"])
+def test_a_picture_of_an_unknown_kind_is_refused_before_the_run(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--seed", "6", "--timeline", str(tmp_path / name)]) == 2
+    told = capsys.readouterr()
+    assert "--timeline" in told.err
+    assert f"{name!r} does not end in .svg or .html" in told.err
+    assert not told.out, "it did not run"
+    assert not (tmp_path / name).exists()
+
+
 def test_a_report_adds_up_all_runs(tmp_path: Path) -> None:
     report = tmp_path / "runs.json"
     assert main(["simulate", "--seed", "3", "--count", "3", "--report", str(report)]) == 0

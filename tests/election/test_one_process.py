@@ -79,7 +79,7 @@ def test_a_waiting_candidate_costs_one_query_for_each_renewal(
         idle = (after.requests - before.requests) - renewals
         tell(f"a waiting candidate ({place}): {idle / MINUTES:.2f} requests a minute besides renewals")
         assert leading.is_leader
-        assert 0 < idle <= 1.1 * renewals
+        assert 0 < idle <= 1.3 * renewals  # a second query for each would be twice as many
 
 
 def test_a_stalled_leader_finds_itself_no_leader_at_its_first_look(

@@ -58,7 +58,9 @@ def _taken(pieces: Iterable[bytes]) -> int:
     return taken
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "chunks of a byte")) for name in ENDLESS]
+)
 def test_what_never_ends_is_given_up_in_bounded_memory(name: str) -> None:
     beginning, piece, limit = ENDLESS[name]
     tracemalloc.start()

@@ -30,6 +30,7 @@ from consul_coord import (
 )
 from consul_coord.events import TimedOut
 from consul_coord.recipes.watch import engine
+from tests.lock.conftest import spec
 from tests.lock.test_hold import Notes
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
@@ -213,6 +214,19 @@ def test_behind_another_client_the_blocker_is_who_is_ahead(
         assert (blocker.kind, blocker.session, blocker.position) == ("queued", ahead, 2)
         held.release()
         assert call.result(5).is_held
+
+
+def test_a_single_try_of_a_fair_lock_names_who_is_first_and_its_own_place(
+    site: Site, make_client: MakeClient, client: Client
+) -> None:
+    waiting_ones = [client.session.create(spec(site)) for _ in range(2)]
+    for each in waiting_ones:
+        assert client.kv.acquire(f"{site.key}/.wait/{each}", each)
+    lock = Lock(make_client(), site.key, fair=True)
+    with pytest.raises(AcquireTimeout) as told:
+        lock.acquire(timeout=0)
+    blocker = told.value.blocker
+    assert (blocker.kind, blocker.session, blocker.position) == ("queued", waiting_ones[0], 3)
 
 
 def test_behind_another_thread_the_blocker_is_the_local_queue(

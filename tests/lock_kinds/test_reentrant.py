@@ -150,6 +150,15 @@ def test_a_lost_hold_can_not_be_entered_again(site: Site, client: Client) -> Non
     assert told.value.reason is LossReason.SESSION_GONE
 
 
+def test_who_was_told_of_the_loss_and_acquires_once_more_gets_the_lock(site: Site, client: Client) -> None:
+    lock = ReentrantLock(client, site.key)
+    hold = lock.acquire(timeout=5)
+    lose(site, hold)
+    with pytest.raises(LockLost):
+        lock.acquire(timeout=5)
+    assert lock.acquire(timeout=5).fence > hold.fence
+
+
 def test_each_level_is_told_of_the_loss(site: Site, client: Client) -> None:
     lock, told = ReentrantLock(client, site.key), list[LossReason]()
 

@@ -38,6 +38,7 @@ ODD: dict[str, object] = {
     "bool": True,
     "nan": float("nan"),
     "negative": -1,
+    "beyond all floats": 10**400,
 }
 USES: dict[str, tuple[str, Use]] = {
     "Lock.acquire": ("timeout", lambda client, odd: Lock(client, "k").acquire(timeout=odd)),

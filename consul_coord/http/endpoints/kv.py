@@ -27,15 +27,15 @@ from consul_coord.errors import BODY_LIMIT, InvalidArgument, TxnFailed, ValueToo
 from consul_coord.http.endpoints import _call, _json, _keys, _txn_results
 from consul_coord.http.failures import printable
 from consul_coord.http.messages import Call, Request, Retry
-from consul_coord.models import KVPair, ReadOptions, TxnFailure, TxnResult
-from consul_coord.models._validate import UINT64_MAX, as_bytes, uint64
+from consul_coord.models import KVPair, ReadOptions, TxnFailure, TxnOp, TxnResult
+from consul_coord.models._validate import UINT64_MAX, as_bytes, refuse_kind, uint64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from consul_coord.http.endpoints._call import Params
     from consul_coord.http.messages import Response
-    from consul_coord.models import FailureKind, Result, TxnOp, Verb, WriteOptions
+    from consul_coord.models import FailureKind, Result, Verb, WriteOptions
 
 _ROOT = "/v1/kv/"
 _RECURSE = ("recurse", "")
@@ -298,8 +298,7 @@ def txn(
     ``retry`` overrides what is assumed: READ for reads and checks only, else NEVER. ``begins`` is
     ``Request.begins``.
     """
-    if not ops:
-        raise InvalidArgument("a transaction needs at least one operation")
+    _check_ops(ops)
     sent: list[object] = []
     needed: dict[str, None] = {}
     assumed = Retry.READ
@@ -343,6 +342,14 @@ def _params(options: ReadOptions | WriteOptions) -> Params:
     if options.index or options.near is not None:
         raise InvalidArgument("a transaction is no blocking query and no list: leave index and near unset")
     return (*_call.where(options), *_call.how(options))
+
+
+def _check_ops(ops: tuple[object, ...]) -> None:
+    if not ops:
+        raise InvalidArgument("a transaction needs at least one operation")
+    for place, op in enumerate(ops, 1):
+        if not isinstance(op, TxnOp):
+            refuse_kind(f"operation {place} of a transaction", op, "a TxnOp, such as TxnOp.set(key, value)")
 
 
 def _decode_txn(ops: Sequence[TxnOp], request: Request, response: Response) -> TxnResult:

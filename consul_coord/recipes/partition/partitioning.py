@@ -74,8 +74,7 @@ class PartitionPlan(Value):
         if self.bound is not None and _validate.number("bound", self.bound) < 1:
             message = f"bound must be a number of 1 or more (times the fair share), not {self.bound!r}"
             raise InvalidArgument(message)
-        if self.weight is not None and not callable(self.weight):
-            raise InvalidArgument(f"weight must be a function of a member, not {self.weight!r}")
+        _validate.plain(weight=self.weight)
 
     @property
     def directory(self) -> str:

@@ -14,7 +14,7 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.retry import ask, perform
 from consul_coord.models import Contender, Holder, SessionSpec, TxnOp
-from consul_coord.models._validate import uint64
+from consul_coord.models._validate import breaking, uint64
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.models.session import check_spec
 from consul_coord.recipes.contend import queue as waitqueue
@@ -145,7 +145,11 @@ async def contenders(io: IO, client: Shared, side: RwSide) -> tuple[Contender, .
 async def break_in(
     io: IO, client: Shared, side: RwSide, expected_session: str, *, how: Literal["release", "destroy"]
 ) -> bool:
-    """Put out a session that is in: its place only, or with all it has; False when it is not in."""
+    """Put out a session that is in: its place only, or with all it has; False when it is not in.
+
+    Raises InvalidArgument.
+    """
+    breaking(expected_session, how)
     deadline = io.now() + client.timeout
     for pair in rwqueue.inside(await _queue(io, client, side)):
         if pair.session == expected_session:

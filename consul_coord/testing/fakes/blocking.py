@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from consul_coord.errors import AcquireCancelled, LeadershipLost, LockLost
 from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.models.once import OnceResult
+from consul_coord.sync.callbacks import check_work, outcome
 from consul_coord.testing.fakes.holding import (
     BaseElection,
     BaseHold,
@@ -175,8 +176,9 @@ class FakeLock(BaseLock[FakeHold]):
         cancel: Flag | None = None,
     ) -> T:
         """Call ``fn(hold)`` while holding it, and return what it returns."""
+        check_work("fn", fn)
         with self.hold(timeout=timeout, cancel=cancel) as hold:
-            return fn(hold)
+            return outcome("fn", fn(hold))
 
     def wrap(
         self,
@@ -260,8 +262,9 @@ class FakeSemaphore(FakeLock):
         cancel: Flag | None = None,
     ) -> T:
         """Call ``fn(permit)`` while holding them, and return what it returns."""
+        check_work("fn", fn)
         with self.hold(permits=permits, timeout=timeout, cancel=cancel) as hold:
-            return fn(hold)
+            return outcome("fn", fn(hold))
 
     def wrap(
         self,
@@ -283,10 +286,12 @@ def _wrapping(
     hold: Callable[[], FakeHeld],
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        check_work("function", function)
+
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> T:
             with hold():
-                return function(*args, **kwargs)
+                return outcome("function", function(*args, **kwargs))
 
         return locked
 
@@ -363,6 +368,7 @@ class FakeElection(BaseElection[FakeLeadership]):
         LeadershipLost ends a term; on an event loop, a loss cancels ``fn``. Unlike a real one it lets an
         exception of ``fn`` out, so that a test sees it.
         """
+        check_work("fn", fn)
         if self._started:
             self._run(fn, until)
         else:
@@ -377,7 +383,7 @@ class FakeElection(BaseElection[FakeLeadership]):
                 return
             try:
                 with leadership:
-                    fn(leadership)
+                    outcome("fn", fn(leadership))
             except LeadershipLost as lost:
                 if raised_within(lost):
                     raise
@@ -444,6 +450,7 @@ class FakeOnce(BaseOnce):
 
         On an event loop, a loss cancels ``fn``.
         """
+        check_work("fn", fn)
         begun = self.begin(slot=slot, period=period, align=align, timeout=timeout)
         if isinstance(begun, OnceResult):
             return begun
@@ -455,7 +462,7 @@ class FakeOnce(BaseOnce):
         try:
             with FakeHeld(taken):
                 try:
-                    value = fn(begun)
+                    value = outcome("fn", fn(begun))
                 except Exception:
                     if begun.is_held:
                         begun.record(failed=True)

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from consul_coord.aio.callbacks import check_work, outcome
 from consul_coord.errors import AcquireCancelled, LeadershipLost, LockLost
 from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.models.once import OnceResult
@@ -174,8 +175,9 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         cancel: Flag | None = None,
     ) -> T:
         """Await ``fn(hold)`` while holding it, and return what it returns."""
+        check_work("fn", fn)
         async with self.hold(timeout=timeout, cancel=cancel) as hold:
-            return await fn(hold)
+            return await outcome("fn", fn(hold))
 
     def wrap(
         self,
@@ -259,8 +261,9 @@ class AsyncFakeSemaphore(AsyncFakeLock):
         cancel: Flag | None = None,
     ) -> T:
         """Await ``fn(permit)`` while holding them, and return what it returns."""
+        check_work("fn", fn)
         async with self.hold(permits=permits, timeout=timeout, cancel=cancel) as hold:
-            return await fn(hold)
+            return await outcome("fn", fn(hold))
 
     def wrap(
         self,
@@ -282,10 +285,12 @@ def _wrapping(
     hold: Callable[[], AsyncFakeHeld],
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
     def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        check_work("function", function)
+
         @functools.wraps(function)
         async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
             async with hold():
-                return await function(*args, **kwargs)
+                return await outcome("function", function(*args, **kwargs))
 
         return locked
 
@@ -362,6 +367,7 @@ class AsyncFakeElection(BaseElection[AsyncFakeLeadership]):
         LeadershipLost ends a term; on an event loop, a loss cancels ``fn``. Unlike a real one it lets an
         exception of ``fn`` out, so that a test sees it.
         """
+        check_work("fn", fn)
         if self._started:
             await self._run(fn, until)
         else:
@@ -378,7 +384,7 @@ class AsyncFakeElection(BaseElection[AsyncFakeLeadership]):
                 return
             try:
                 async with leadership:
-                    await fn(leadership)
+                    await outcome("fn", fn(leadership))
             except LeadershipLost as lost:
                 if raised_within(lost):
                     raise
@@ -445,6 +451,7 @@ class AsyncFakeOnce(BaseOnce):
 
         On an event loop, a loss cancels ``fn``.
         """
+        check_work("fn", fn)
         begun = await self.begin(slot=slot, period=period, align=align, timeout=timeout)
         if isinstance(begun, OnceResult):
             return begun
@@ -456,7 +463,7 @@ class AsyncFakeOnce(BaseOnce):
         try:
             async with AsyncFakeHeld(taken):
                 try:
-                    value = await fn(begun)
+                    value = await outcome("fn", fn(begun))
                 except Exception:
                     if begun.is_held:
                         await begun.record(failed=True)

@@ -1,0 +1,116 @@
+"""Calls refuse arguments that they can't use: by name, and before they send anything."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import consul_coord as cc
+from consul_coord.errors import InvalidArgument
+from consul_coord.models import _validate
+from tests.unit.test_times import NOBODY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+USES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "cancel of acquire": (
+        "cancel must be an object with a method is_set(), or None, not bool",
+        lambda client: cc.Lock(client, "k").acquire(cancel=True),  # type: ignore[arg-type]
+    ),
+    "cancel of a block": (
+        "cancel must be an object with a method is_set(), or None, not bool",
+        lambda client: cc.Semaphore(client, "k", 2).hold(cancel=True).__enter__(),  # type: ignore[arg-type]
+    ),
+    "an operation": (
+        "operation 1 of a transaction must be a TxnOp, such as TxnOp.set(key, value), not str",
+        lambda client: client.txn("x"),
+    ),
+    "a list of operations": (
+        "operation 2 of a transaction must be a TxnOp, such as TxnOp.set(key, value), not list",
+        lambda client: client.txn(cc.TxnOp.get("k"), [cc.TxnOp.get("k")]),
+    ),
+    "how": (
+        "how must be one of 'release', 'destroy', not 'destory'",
+        lambda client: cc.Lock(client, "k").break_lock("s", how="destory"),  # type: ignore[arg-type]
+    ),
+    "how of a side": (
+        "how must be one of 'release', 'destroy', not ['destroy']",
+        lambda client: cc.ReadWriteLock(client, "k").write.break_lock("s", how=["destroy"]),  # type: ignore[arg-type]
+    ),
+    "no session": (
+        "expected_session must be the id of a session, such as holder().session, not NoneType",
+        lambda client: cc.Lock(client, "k").break_lock(None),  # type: ignore[arg-type]
+    ),
+    "no session of several keys": (
+        "expected_session must be the id of a session, such as holder().session, not bytes",
+        lambda client: cc.MultiLock(client, ["k", "l"]).break_lock(b"s"),  # type: ignore[arg-type]
+    ),
+    "no session of a side": (
+        "expected_session must be the id of a session, such as holder().session, not int",
+        lambda client: cc.ReadWriteLock(client, "k").read.break_lock(5),  # type: ignore[arg-type]
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[cc.Client]:
+    with cc.Client(NOBODY) as client:
+        yield client
+
+
+@pytest.mark.parametrize("use", USES)
+def test_is_refused_by_its_name(client: cc.Client, use: str) -> None:
+    message, call = USES[use]
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        call(client)
+
+
+def test_is_refused_on_an_event_loop_too() -> None:
+    async def main() -> None:
+        async with cc.AsyncClient(NOBODY) as client:
+            odd: Any = "x"
+            with pytest.raises(InvalidArgument, match="operation 1 of a transaction must be a TxnOp"):
+                await client.txn(odd)
+            lock = cc.AsyncLock(client, "k")
+            with pytest.raises(InvalidArgument, match="cancel must be an object with"):
+                await lock.acquire(cancel=odd)
+            with pytest.raises(InvalidArgument, match="how must be one of"):
+                await lock.break_lock("s", how=odd)
+            with pytest.raises(InvalidArgument, match="expected_session must be the id"):
+                await lock.break_lock(None)  # type: ignore[arg-type]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("odd", [b"x", None, 5])
+def test_a_sequencer_is_read_from_a_string(odd: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"text must be the string that str\(sequencer\) gives, not "):
+        cc.Sequencer.parse(odd)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        _validate.number,
+        _validate.span,
+        lambda name, value: _validate.seconds(name, value, minimum=0),
+        lambda name, value: _validate.seconds(name, -value, minimum=0),
+        _validate.uint64,
+        lambda name, value: _validate.count(name, -value),
+    ],
+)
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_an_integer_beyond_all_floats_is_refused_in_few_words(
+    check: Callable[[str, object], object], digits: int
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"^within must be .*, not an integer of \d+ bits$"):
+        check("within", 10**digits)
+
+
+def test_an_integer_beyond_all_floats_is_no_setting() -> None:
+    with pytest.raises(cc.ConfigError, match=r"^timeout must be .* and finite, not an integer of \d+ bits"):
+        cc.Client(NOBODY, timeout=10**400)
