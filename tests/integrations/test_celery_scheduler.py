@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord import Client, SessionSpec, TxnOp, leader
-from tests.election.waiting import PATIENCE, until
+from consul_coord import LOCK_FLAGS, Client, SessionSpec, TxnOp, leader
+from tests.election.waiting import until
 from tests.integrations.programs import Served, serving
 
 celery = pytest.importorskip("celery", reason="needs celery: nox -s integrations")
@@ -140,14 +140,14 @@ def test_who_does_not_lead_any_more_sends_nothing(shop: Shop, beat: Callable[[],
         leads = leader(client, "shop/beat")
         assert leads is not None
         usurper = client.session.create()
-        client.txn(TxnOp.delete("shop/beat"), TxnOp.lock("shop/beat", usurper))
+        client.txn(TxnOp.delete("shop/beat"), TxnOp.lock("shop/beat", usurper, flags=LOCK_FLAGS))
         first.wait_for("was not sent, since|lost|held by session")
         counted = runs(client)
         sent = shop.sent()
-        until(lambda: waiting(client), "it waits for the leadership", within=3 * PATIENCE)
+        until(lambda: waiting(client), "it waits for the leadership")
         assert runs(client) == counted
         assert sent <= shop.sent() <= counted
-        client.kv.release("shop/beat", usurper, flags=0x2DDCCBC058A50C18)
+        client.kv.release("shop/beat", usurper, flags=LOCK_FLAGS)
         until(lambda: runs(client) > counted, "it goes on")
         assert first.end() == 0
 
