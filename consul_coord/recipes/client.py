@@ -209,10 +209,11 @@ class ClientState:
             if contact.is_present and left > 0:
                 await io.wait(self.closing, deadline=io.now() + min(left, AGAIN))
                 continue
+            asked_at = io.now()
             # About no session at all: the servers' leader answers, whatever the token may read.
             with suppress(ConsulCoordError):
-                await send_once(io, session_endpoint.info(NO_SESSION), deadline=io.now() + PATIENCE)
-            if not contact.is_present:
+                await send_once(io, session_endpoint.info(NO_SESSION), deadline=asked_at + PATIENCE)
+            if contact.heard_at < asked_at:
                 await io.wait(self.closing, deadline=io.now() + AGAIN)
 
     # -- counted

@@ -11,7 +11,7 @@ from consul_coord.events import Lost
 from consul_coord.io import PATIENCE, Interrupt, Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.cleanup.tasks import SWEEPS
-from consul_coord.recipes.client import AGAIN, INTEREST, ClientState
+from consul_coord.recipes.client import AGAIN, INTEREST, QUIET, ClientState
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, ok, pairs, unreachable
@@ -153,6 +153,17 @@ def test_a_client_that_is_looked_at_asks_when_it_has_heard_nothing_for_a_while(b
 def test_without_contact_it_asks_every_second(bench: Bench) -> None:
     asked = asked_while_looked_at(bench, answered=False)
     assert asked == pytest.approx([AGAIN * number for number in range(60)])
+
+
+def test_an_agent_that_has_just_gone_is_asked_every_second_too(bench: Bench) -> None:
+    bench.io.contact.heard()
+    bench.io.expect("GET", INFO, *[unreachable(INFO, method="GET")] * 100)
+    assert bench.core.connected
+    bench.io.at(bench.io.time + QUIET + 5.5 * AGAIN, bench.core.begin_close)
+    began, before = bench.io.time, len(bench.io.sent_at)
+    bench.io.run_spawned("contact")
+    asked = [at - began for at in bench.io.sent_at[before:]]
+    assert asked == pytest.approx([QUIET + AGAIN * number for number in range(6)])
 
 
 def test_a_client_that_is_closed_asks_no_more(bench: Bench) -> None:
