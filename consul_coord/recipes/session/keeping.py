@@ -8,6 +8,8 @@ Rules
   which a leader answers only once it has caught up.
 - Each renewal has its own deadline, a part of the lease, so that one request that hangs leaves time for
   another.
+- A reply that is read after the lease is over, as after a pause of the process, comes too late. Somebody may
+  have found the holds lost, and nobody gives their keys back while the session lives. So the session ends.
 - Renewals and blocking queries take turns on one connection: a query lasts until the next renewal at most,
   and is then asked again. One that would begin just before a renewal has that made first, with those of the
   other sessions that are due before long. With many sessions some renewal is always due: they do without.
@@ -552,8 +554,11 @@ async def renew(
     except SessionNotFound:
         sessions.end(kept, LossReason.SESSION_GONE)
         raise
-    recovered = not kept.lease.in_contact
-    _confirm(io, sessions, kept, sent_at=sent_at, horizon=_horizon(kept, session))
+    recovered, granted, until = not kept.lease.in_contact, _horizon(kept, session), kept.lease.valid_until
+    _confirm(io, sessions, kept, sent_at=sent_at, horizon=granted)
+    # Read afterwards: whoever found a hold lost by the old deadline has read the clock before.
+    if -math.inf < until <= io.now():
+        sessions.end(kept, LossReason.EXPIRED)
     kept.lock_delay = session.lock_delay
     if kept.lease.ended_by is None:
         _compare(io, kept, session)

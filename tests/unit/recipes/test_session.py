@@ -256,6 +256,27 @@ def test_a_renewal_that_is_answered_after_the_end_is_no_news(bench: Bench, answe
     assert bench.io.seen(Jeopardy) == []
 
 
+@pytest.mark.parametrize("looks", [True, False], ids=["seen as lost", "not looked at"])
+def test_a_reply_that_is_read_after_the_end_of_the_lease_does_not_bring_the_session_back(
+    bench: Bench, *, looks: bool
+) -> None:
+    """The process was paused while the reply was on its way."""
+
+    def read_late(_: Request) -> Response:
+        bench.io.time = bench.kept.valid_until + 0.5
+        if looks:
+            assert bench.hold.is_lost(bench.io.time)
+        return renewed()
+
+    bench.io.expect("PUT", RENEW, read_late)
+    bench.io.expect("PUT", DESTROY, ok(value=True))
+    bench.keep()
+    assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.EXPIRED)
+    assert bench.io.seen(Renewed) == []
+    bench.io.run_spawned("reaper")
+    assert bench.io.paths[-1] == DESTROY + SESSION, "the key stays locked for nobody"
+
+
 def test_a_404_is_the_end_at_once(bench: Bench) -> None:
     expect_gone(bench.io)
     bench.keep()
