@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -502,6 +503,32 @@ def test_a_busy_folder_is_left_alone_for_longer_and_a_quiet_one_is_not(
     bench.io.expect("GET", "/v1/kv/k", answer)
     bench.watch_key()
     assert folder[-1] - left_at[0] == pytest.approx(apart, abs=engine.LONGEST_HELD / 2)
+
+
+def test_a_folder_that_the_token_may_not_list_is_asked_for_less_and_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f"{__name__}.LockKind", InAFolder)
+    bench = Bench(keys=())
+    hold, folder = bench.grant("k"), list[float]()
+    bench.attend()
+
+    def answer(request: Request) -> Response:
+        bench.io.expect("GET", "/v1/kv/k", answer)
+        if "recurse" in dict(request.params):
+            folder.append(bench.io.time)
+            return refusal(403, "Permission denied")
+        bench.io.time += request.hold_open
+        if bench.io.time > 1600.0:
+            hold.begin_release()
+        return pairs(entry("k"))
+
+    bench.io.expect("GET", "/v1/kv/k", answer)
+    bench.watch_key()
+    gaps = [after - before for before, after in pairwise(folder)]
+    assert gaps[0] >= 2 * engine.LONGEST_HELD
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == pytest.approx(engine.LONGEST_APART, abs=2 * engine.LONGEST_HELD)
 
 
 # -- writes by the holder
