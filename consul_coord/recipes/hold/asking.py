@@ -102,12 +102,13 @@ async def put(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> None:
     """
     check(hold, io.now())
     kept = hold.kind.kept_as(hold, value)
-    hold.writing = True
+    this_call = object()
+    hold.writing[this_call] = None
     try:
         # Before the announcement ends: a watch in another thread would take the write for a stranger's.
         hold.written(await _write(io, sessions, hold, kept), kept)
     finally:
-        hold.writing = False
+        del hold.writing[this_call]
 
 
 async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPair:

@@ -227,8 +227,8 @@ class Grant:
         """Raised at the end, whichever it is."""
         self.loss_found: LossReason | None = None
         """The earlier loss that the release found, unnoticed until then."""
-        self.writing = False
-        """Whether a write by this hold is under way."""
+        self.writing: dict[object, None] = {}
+        """The writes by this hold that are under way."""
         self.overwritten_at = 0
         """ModifyIndex of the last write by somebody else that was reported."""
         self._announcer = announcer
@@ -359,7 +359,9 @@ class Grant:
         return outcome if first else self.outcome.value or outcome
 
     def written(self, pair: KVPair, value: bytes) -> None:
-        """Take note of an own write to the key that succeeded."""
+        """Take note of an own write to the key that succeeded; of several the latest counts."""
+        if pair.modify_index < self.last_index:
+            return
         self.last_index = pair.modify_index
         self.lock_index = pair.lock_index
         self.value = value

@@ -540,7 +540,7 @@ class Witness(Grant):
     announced = False
 
     def written(self, pair: KVPair, value: bytes) -> None:
-        type(self).announced = self.writing
+        type(self).announced = bool(self.writing)
         super().written(pair, value)
 
 
@@ -552,6 +552,24 @@ def test_a_write_is_announced_until_its_index_is_known(bench: Bench, monkeypatch
     assert Witness.announced
     assert not hold.writing
     assert (hold.last_index, hold.value, hold.fence) == (9, b"new", 7)
+
+
+def test_of_two_writes_at_once_the_latest_counts_and_neither_is_taken_for_a_strangers(bench: Bench) -> None:
+    io, hold = bench.io, bench.hold
+
+    def put(value: bytes) -> None:
+        io.run(hold_ops.put(io, bench.core.sessions, hold, value))
+
+    def answer_late(_: Request) -> Response:
+        io.expect("PUT", "/v1/txn", txn_done(entry("k"), entry("k", index=9)))
+        put(b"another thread's")
+        assert hold.writing, "the first write is still under way"
+        return txn_done(entry("k"), entry("k", index=8))
+
+    io.expect("PUT", "/v1/txn", answer_late)
+    put(b"mine")
+    assert not hold.writing
+    assert (hold.last_index, hold.value) == (9, b"another thread's")
 
 
 def test_a_write_that_is_refused_ends_a_hold_that_is_gone(bench: Bench) -> None:
