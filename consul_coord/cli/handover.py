@@ -52,8 +52,9 @@ def listening(client: Client, key: str, leader: str, inbox: Inbox) -> Generator[
             for seen in watch:
                 heir = heir_of(seen.value, leader)
                 if heir is not None and seen.value is not None:
-                    # Taken away first: else the same leader would hand over again in its next term.
-                    client.kv.delete(seen.value.key, cas=seen.value.modify_index)
+                    # Taken away first: else the same leader would hand over again in its next term. At any
+                    # index: that is repeated until it is answered, and a newer request is met as well.
+                    client.kv.delete(seen.value.key)
                     inbox.put(Handover(heir))
         except ConsulCoordError:
             pass  # the client closes, or the token has no permission there: then nobody can ask

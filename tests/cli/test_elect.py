@@ -10,6 +10,7 @@ import pytest
 
 from consul_coord import LOCK_FLAGS, Client, Lock, leader
 from tests.cli.processes import until
+from tests.support.proxy import Fault, FaultProxy, Lose
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,6 +203,21 @@ def test_transfer_makes_the_named_candidate_lead(start: Start, call: Call, key: 
     assert client.kv.get(f"{key}/.wait/handover").value is None
     for each in (leader, *others):
         each.send(signal.SIGTERM)
+
+
+def test_a_transfer_survives_a_hiccup_of_the_leaders_agent(
+    start: Start, call: Call, key: str, client: Client, address: str
+) -> None:
+    with FaultProxy(address) as proxy:
+        leader = start("elect", key, "--json", "--", "sh", "-c", STEADY, address=proxy.address)
+        leader.stdout.wait_for("leading".__eq__, "word of leading")
+        start("elect", key, "--json", "--", "sh", "-c", STEADY)
+        until(lambda: bool(Lock(client, key).contenders()), "a candidate waits")
+        proxy.add(Fault(lose=Lose.AGENT, method="DELETE", path=f"/v1/kv/{key}/.wait/handover"))
+        outcome = call("transfer", key, Lock(client, key).contenders()[0].session, "--timeout", "30s")
+        assert outcome.code == 0, outcome.err
+        leader.send(signal.SIGTERM)
+        leader.end()
 
 
 def test_transfer_to_nobody_changes_nothing(start: Start, call: Call, key: str) -> None:
