@@ -121,8 +121,9 @@ class Owners:
         for handle, owner in list(self._kept.items()):
             if handle.grant.left or is_over(owner):
                 self._kept.pop(handle, None)
-        for owner, refs in list(self._noted.items()):
-            if not any(_is_wanted(ref()) for ref in refs):
+        # Those of living owners stay, a few: one may note another hold at this very moment.
+        for owner in list(self._noted):
+            if is_over(owner):
                 self._noted.pop(owner, None)
 
 

@@ -1,0 +1,63 @@
+"""The holds of one object by their owners: what ``release()`` means, while the background sweeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from consul_coord.recipes.contend.recipe import Owners
+from consul_coord.recipes.hold.grant import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.recipes.hold.grant import Grant
+
+ME = "this thread"
+
+
+class Stage:
+    """A hold that was released, and the moment in which the sweep first looks at anything."""
+
+    depth = 0
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self._then = [then]
+
+    @property
+    def left(self) -> bool:
+        self.is_over(ME)
+        return True
+
+    def is_over(self, _: object) -> bool:
+        if self._then:
+            self._then.pop()()
+        return False
+
+
+class Held:
+    """A hold."""
+
+    left = False
+    depth = 1
+
+
+def handle(grant: object) -> Handle:
+    return Handle(cast("Grant", grant), None)
+
+
+def test_what_an_owner_acquires_amid_a_sweep_is_its_latest_hold() -> None:
+    owners, held = Owners(), handle(Held())
+    stage = Stage(lambda: owners.note(ME, held))
+    before = handle(stage)
+    owners.note(ME, before)
+    owners.forget_ended(stage.is_over)
+    assert owners.latest(ME) is held
+
+
+def test_an_owner_that_has_ended_is_forgotten() -> None:
+    owners, held = Owners(), handle(Held())
+    for owner in (ME, "another"):
+        owners.note(owner, held)
+    owners.forget_ended(lambda owner: owner == ME)
+    assert owners.latest(ME) is None
+    assert owners.latest("another") is held
