@@ -112,8 +112,9 @@ class Latest(dict[str, V]):
         """Keep the latest of a key."""
         self.pop(key, None)
         self[key] = value
-        if len(self) > MOST_REMEMBERED:
-            self.pop(next(iter(self)), None)
+        while len(self) > MOST_REMEMBERED:
+            with suppress(RuntimeError):  # another thread has written between these two calls
+                self.pop(next(iter(self)), None)
 
 
 class Holds:
