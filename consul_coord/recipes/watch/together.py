@@ -191,6 +191,8 @@ class Together:
             self._held.pop(watched, None)
         for folder in [each for each in list(self._folders) if each.is_left(now)]:
             self._folders.pop(folder, None)
+            if folder.is_waited_for:  # its follower came back meanwhile, and may have found it still here
+                self._folders[folder] = None
         if not self._has_places():
             self._covers = {}
         return self._has_places()

@@ -144,6 +144,34 @@ def test_the_first_look_into_a_folder_asks_the_leader() -> None:
     assert not look.hold_open
 
 
+class Returning(Folder):
+    """A folder whose follower, in another thread, comes back just when it is found to be left."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.change = Signal()
+        self._returns = [self.change]
+
+    def is_left(self, now: float) -> bool:
+        left = super().is_left(now)
+        if left and self._returns:
+            self.await_with(self._returns.pop())
+        return left
+
+
+def test_a_follower_that_comes_back_just_when_it_is_forgotten_hears_of_the_next_change() -> None:
+    async def longest(io: object, /, *, until: Signal | None) -> float:
+        return 600.0
+
+    io, folder = Server(*[lambda: None] * 9), Returning("g/m")
+    together = Together(io, longest, timeout=10.0)
+    assert io.run(together.change(io, folder, until=None))
+    folder.known, folder.is_doubtful = folder.at, False
+    io.at(io.time + 2 * LINGER, lambda: setattr(io, "index", 12))
+    io.run_spawned("changes of groups")
+    assert folder.change.is_set()
+
+
 # -- holds that are watched together
 
 
@@ -193,7 +221,7 @@ class Server(FakeIO):
             if until.is_set():
                 self.given_up += 1
                 return None
-            self.time += request.hold_open
+            self._advance(self.time + request.hold_open)
         return ok([request.path.removeprefix("/v1/kv/")], index=self.index)
 
 
