@@ -62,7 +62,8 @@ class Partitioner:
         raises is reported as ``Failed``; the partition is given up, and taken again after a pause.
 
         ``weight(member)``: how large a share a member should have, by its value, from 1e-100 to 1e100; 1 each
-        if None, and 0 for one that should own nothing. All processes must come to the same weights.
+        if None, and 0 for one that should own nothing. All processes must come to the same weights. It is
+        called where ``on_acquired`` is; if it raises, that is reported as ``Failed``, and the weight is 1.
         ``bound``: no member owns more than so many times its fair share, rounded up; some more partitions
         move then. ``settle``: seconds for which the group has to be quiet before partitions move; changes
         that go on are waited out for four times as long. Raises InvalidArgument and InvalidKey.

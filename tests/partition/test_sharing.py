@@ -16,6 +16,7 @@ from consul_coord import (
     Hold,
     InvalidArgument,
     InvalidKey,
+    Lock,
     LossReason,
     Member,
     Partitioner,
@@ -279,6 +280,69 @@ def test_a_weight_that_can_not_be_is_reported_and_keeps_nobody_from_owning(
         one.group.leave()
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_whatever_a_weight_function_raises_is_reported_and_ends_nothing(
+    address: str, member: MakeMember, prefix: str, error: type[BaseException]
+) -> None:
+    def weight(_one: Member) -> float:
+        raise error("made up")
+
+    told = Told()
+    with Client(address=address, session=SPEC, observer=told) as client:
+        hold = Lock(client, f"{prefix}/beside").acquire(timeout=30)
+        one = member("one", client=client, weight=weight)
+        until(lambda: len(one.owned) == 8, "it counts as 1")
+        until(lambda: any("made up" in str(event) for event in told.events), "it was reported")
+        one.group.update("new")  # all share out again
+        until(lambda: sum("made up" in str(event) for event in told.events) > 1, "it was asked again")
+        assert hold.is_held
+        one.stop()
+        one.group.leave()
+
+
+def test_a_weight_function_that_does_not_return_costs_no_hold(
+    address: str, member: MakeMember, prefix: str
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def weight(_one: Member) -> float:
+        asked.set()
+        go_on.wait()
+        return 1.0
+
+    with Client(address=address, session=SPEC) as client:
+        hold = Lock(client, f"{prefix}/beside").acquire(timeout=30)
+        one = member("one", client=client, weight=weight)
+        try:
+            assert asked.wait(30)
+            renewed = hold.deadline()
+            until(lambda: hold.deadline() > renewed, "it is renewed meanwhile")
+            assert one.owned == {}
+        finally:
+            go_on.set()
+        until(lambda: len(one.owned) == 8, "shared out")
+        one.stop()
+        one.group.leave()
+
+
+def test_a_weight_function_that_does_not_return_keeps_nobody_from_stopping(member: MakeMember) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def weight(_one: Member) -> float:
+        asked.set()
+        go_on.wait()
+        return 1.0
+
+    one = member("one", weight=weight)
+    try:
+        assert asked.wait(30)
+        started = time.monotonic()
+        one.stop(timeout=60)
+        assert time.monotonic() - started < 30
+    finally:
+        go_on.set()
+
+
 def test_a_member_of_weight_0_hands_over_and_owns_nothing(member: MakeMember) -> None:
 
     def weight(one: Member) -> float:
@@ -333,6 +397,7 @@ def test_closing_the_client_tells_and_gives_back(address: str, prefix: str) -> N
         ([1, 2], {}),
         ([b"a"], {}),
         (range(3), {}),
+        ([["a"]], {}),
         (1, {"settle": "1"}),
         (1, {"bound": "2"}),
         (1, {"weight": 5}),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from consul_coord.io import Signal
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from consul_coord.io import Signal
 
 
 class Callbacks(Protocol):
@@ -36,3 +36,22 @@ class Callbacks(Protocol):
     ) -> None:
         """Call a function soon; what it returns goes to ``answered``, what it raises to ``failed``."""
         ...
+
+
+class Answer:
+    """What a function that was asked has returned or raised; None and None as long as it has not ended."""
+
+    def __init__(self) -> None:
+        self.given = Signal()
+        self.value: object = None
+        self.error: BaseException | None = None
+
+    def give(self, value: object) -> None:
+        """Take what it has returned."""
+        self.value = value
+        self.given.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Take what it has raised."""
+        self.error = error
+        self.given.set()

@@ -45,6 +45,7 @@ from consul_coord.http.retry import perform
 from consul_coord.io import Once, Signal
 from consul_coord.models import Blocker, LeaderInfo, LossReason, TxnOp, _validate
 from consul_coord.models.reply import CONSISTENT
+from consul_coord.recipes.contend.callbacks import Answer
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.contend.limits import ANY_SESSION, LONGEST, check_value
 from consul_coord.recipes.contend.recipe import check_max_hold
@@ -369,7 +370,7 @@ class Candidacy:
     async def _watch_health(self, io: IO) -> None:
         predicate = self.plan.health
         while predicate is not None and not self.is_over:
-            answer = _Answer()
+            answer = Answer()
             self.calls.ask(predicate, answer.give, answer.fail, until=self.stopping)
             await io.wait(answer.given, deadline=io.now() + HEALTH_PATIENCE)
             if answer.error is not None and self._healthy:
@@ -377,7 +378,7 @@ class Candidacy:
             hold = self.hold
             if hold is not None and (answer.error is not None or not answer.given.is_set()):
                 hold.lose(LossReason.STALLED)
-            self._set_healthy(healthy=answer.healthy)
+            self._set_healthy(healthy=bool(answer.value))
             await io.wait(self.stopping, deadline=io.now() + self.plan.health_interval)
 
     def _leader_changed(self, leader: LeaderInfo | None) -> None:
@@ -395,20 +396,3 @@ class Candidacy:
         self.client.host.spawn(
             lambda io: release(io, self.client.holds, hold), name=f"resign from {self.plan.key}"
         )
-
-
-class _Answer:
-    """The answer of a health predicate; None yet, or never, counts as False."""
-
-    def __init__(self) -> None:
-        self.given = Signal()
-        self.healthy = False
-        self.error: BaseException | None = None
-
-    def give(self, healthy: object) -> None:
-        self.healthy = bool(healthy)
-        self.given.set()
-
-    def fail(self, error: BaseException) -> None:
-        self.error = error
-        self.given.set()

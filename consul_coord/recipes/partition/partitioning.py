@@ -25,6 +25,7 @@ from consul_coord.http.retry import ask
 from consul_coord.io import Signal
 from consul_coord.models import Holder, _validate
 from consul_coord.models.reply import CONSISTENT
+from consul_coord.recipes.contend.callbacks import Answer
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.group.follow import MembersFollower
 from consul_coord.recipes.group.members import is_name
@@ -65,9 +66,6 @@ class PartitionPlan(Value):
 
     def __post_init__(self) -> None:
         for partition in self.partitions:
-            if not is_name(partition):
-                message = f"a partition's name is a string without '/', and not empty: not {partition!r}"
-                raise InvalidArgument(message)
             check_name(self.key(partition))
         for name, seconds in (("settle", self.settle), ("handover", self.handover)):
             _validate.span(name, seconds, endless=False)
@@ -94,9 +92,17 @@ def names_of(partitions: object) -> tuple[str, ...]:
         message = f"partitions must be a number of 1 or more, or a list of names, not {partitions!r}"
         raise InvalidArgument(message)
     names = tuple(cast("Iterable[str]", partitions))
+    for name in names:
+        if not is_name(name):
+            message = f"a partition's name is a string without '/', and not empty: not {name!r}"
+            raise InvalidArgument(message)
     if not names or len(set(names)) < len(names):
         raise InvalidArgument("partitions must be different names, one at least")
     return names
+
+
+def _number(weight: Callable[[Member], float], member: Member) -> float:
+    return float(weight(member))
 
 
 class Partitioning:
@@ -196,7 +202,9 @@ class Partitioning:
     async def _share_out(self, io: IO) -> None:
         """Hand over what others are to own now, and take what this process is to."""
         members = self._acted_on = self._members
-        weights = {member.id: self._weight(member) for member in members or ()}
+        weights = await self._weights(io, members or ())
+        if weights is None or self._members is not members:
+            return
         me, ours = self._member(), self.client.sessions
         joined = any(one.id == me and ours.get(one.session) is not None for one in members or ())
         owners = self._rendezvous.owners(weights) if joined else {}
@@ -227,17 +235,35 @@ class Partitioning:
             self._acted_on = None  # it may be wanted again since
         self.changes.tell()
 
-    def _weight(self, member: Member) -> float:
-        if self._plan.weight is None:
+    async def _weights(self, io: IO, members: tuple[Member, ...]) -> dict[str, float] | None:
+        """Return the members' weights; None when it is over meanwhile."""
+        weight = self._plan.weight
+        if weight is None:
+            return {member.id: 1.0 for member in members}
+        calls, weights = self._calls(), dict[str, float]()
+        answers = {member.id: Answer() for member in members}
+        for member in members:
+            answer = answers[member.id]
+            answer.given.subscribe(self.changes.tell)
+            calls.ask(partial(_number, weight, member), answer.give, answer.fail, until=self.stopping)
+        for name, answer in answers.items():
+            while not answer.given.is_set():
+                with self.changes.watching() as changed:
+                    if self.is_over:
+                        return None
+                    if not answer.given.is_set():
+                        await io.wait(changed)
+            weights[name] = self._weight(name, answer)
+        return weights
+
+    def _weight(self, name: str, answer: Answer) -> float:
+        if answer.error is not None:
+            self.report(f"weight of the member {name!r}", answer.error)
             return 1.0
-        try:
-            weight = float(self._plan.weight(member))
-        except Exception as error:  # noqa: BLE001 - a user's bug
-            self.report(f"weight of the member {member.id!r}", error)
-            return 1.0
+        weight = cast("float", answer.value)
         if weight and not WEIGHTS[0] <= weight <= WEIGHTS[1]:
             problem = ValueError(f"{weight!r} counts as 0: a weight is 0, or from 1e-100 to 1e100")
-            self.report(f"weight of the member {member.id!r}", problem)
+            self.report(f"weight of the member {name!r}", problem)
             return 0.0
         return weight
 
