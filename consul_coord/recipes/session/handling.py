@@ -1,7 +1,8 @@
 """Sessions that users keep themselves: opening, resuming after a restart, handing over, closing, cleaning up.
 
 Rules
-- Resuming renews first: the lease begins with that, and a session that is gone is refused.
+- Resuming renews first: the lease begins with that, and a session that is gone is refused. Passing trouble is
+  sat out: nobody else renews the session meanwhile.
 - A session that was exported belongs to whoever resumes it: closing only stops its renewal, and its locks
   stay locked until it is resumed or its TTL is over. It may be resumed where it is, too: then who had it here
   before has it no longer, and its locks are taken again like anywhere else.
@@ -41,15 +42,23 @@ async def open_session(io: IO, sessions: Sessions, spec: SessionSpec, *, resume:
     own = sessions.get(kept.id)
     if own is not None:
         _let_go(sessions, own)
-    try:
-        session = await renew(io, sessions, kept, deadline=deadline)
-    except SessionNotFound as error:
-        message = f"session {kept.id} can't be resumed: it has ended. Open a new one"
-        raise SessionNotFound(message, session=kept.id) from error
+    session = await _renewed(io, sessions, kept, deadline)
     if is_lasting(spec, session):
         await vet_node(io, sessions, spec, deadline)
     sessions.adopt(kept)
     return kept
+
+
+async def _renewed(io: IO, sessions: Sessions, kept: KeptSession, deadline: float) -> Session:
+    failures = Failures(io, deadline)
+    while True:
+        try:
+            return await renew(io, sessions, kept, deadline=deadline)
+        except SessionNotFound as error:
+            message = f"session {kept.id} can't be resumed: it has ended. Open a new one"
+            raise SessionNotFound(message, session=kept.id) from error
+        except ConsulCoordError as error:
+            await failures.pause(error)
 
 
 async def _open_new(io: IO, sessions: Sessions, spec: SessionSpec, deadline: float) -> KeptSession:

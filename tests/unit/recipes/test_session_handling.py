@@ -120,6 +120,23 @@ def test_resuming_renews_first_and_creates_nothing(bench: Bench) -> None:
     assert bench.core.sessions.get(SESSION) is kept
 
 
+def test_resuming_sits_out_passing_trouble(bench: Bench) -> None:
+    trouble = (refusal(500, "No cluster leader"), lost(RENEW), refusal(429))
+    bench.io.expect("PUT", RENEW + SESSION, *trouble, renewed())
+    kept = bench.open(TEXT)
+    assert kept.lease.sent_at == bench.io.sent_at[-1]
+    assert bench.core.sessions.get(SESSION) is kept
+
+
+def test_resuming_ends_with_the_clients_timeout(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW + SESSION, *[unreachable(RENEW)] * 100)
+    began = bench.io.time
+    with pytest.raises(ConnectFailed):
+        bench.open(TEXT)
+    assert 9.0 < bench.io.time - began < 10.0
+    assert list(bench.core.sessions) == []
+
+
 def test_what_has_ended_can_not_be_resumed(bench: Bench) -> None:
     expect_gone(bench.io)
     with pytest.raises(SessionNotFound, match="resumed") as told:
