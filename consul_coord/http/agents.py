@@ -196,7 +196,7 @@ class Agents:
                 failures.append(error)
         else:
             agent = None
-        await way.find(self, timeout=deadline - way.now())
+        await way.find(self, timeout=max(0.0, deadline - way.now()))
         for each in self._in_order(way.now(), tried=agent):
             if way.now() >= deadline:
                 break

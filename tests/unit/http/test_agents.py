@@ -129,7 +129,8 @@ class World:
         return behaviour.reply_to(request.path)
 
     async def find(self, agents: Agents, *, timeout: float) -> None:
-        assert self.time + timeout <= self.deadline + 1e-6
+        assert self.time + timeout <= max(self.time, self.deadline) + 1e-6
+        assert timeout >= 0, "a thread can't wait for less than no time"
         self.looked_up += 1
         self.time += min(timeout, self.lookup)
 
@@ -213,6 +214,17 @@ def test_the_next_agent_has_the_time_that_is_left(world: World) -> None:
 def test_none_is_tried_once_the_time_is_over(world: World) -> None:
     world.agents[A].fails = ConnectFailed
     world.lookup = TIMEOUT
+    with pytest.raises(ConnectFailed):
+        world.send()
+    assert world.paths(B) == []
+
+
+def test_a_process_that_was_paused_amid_a_failing_connect_learns_of_that_failure(world: World) -> None:
+    def fails_late(*words: str, **fields: Any) -> ConnectFailed:
+        world.time += 2 * TIMEOUT
+        return ConnectFailed(*words, **fields)
+
+    world.agents[A].fails = cast("type[TransportError]", fails_late)
     with pytest.raises(ConnectFailed):
         world.send()
     assert world.paths(B) == []
