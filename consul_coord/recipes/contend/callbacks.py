@@ -39,7 +39,7 @@ class Callbacks(Protocol):
 
 
 class Answer:
-    """What a function that was asked has returned or raised; None and None as long as it has not ended."""
+    """The outcome of a function that was asked: a value or an error, or None as long as it has not ended."""
 
     def __init__(self) -> None:
         self.given = Signal()

@@ -13,8 +13,8 @@ Rules
   ended, the keys of the hold that have no query are looked at: so their loss is noticed within seconds.
 - Where nothing has changed below a hold's directory for a while, one query for all of it replaces the query
   and these looks. A permit then costs no more requests than a lock. A key that such a reading lacks is a
-  suspicion only, as a token may read one key and not another. Once anything changes there, or it can't be listed, the hold goes
-  back to the first way, and stays with it longer each time.
+  suspicion only, as a token may read one key and not another. Once anything changes there, or it can't be
+  listed, the hold goes back to the first way, and stays with it longer each time.
 - A query for a hold lasts no longer than the hold has been watched. Where the agent has no room for another
   connection, the release waits for the query's end: so it takes no more than twice as long as the hold.
 - Where the agent refuses connections, one query goes on, and is a short one: whatever else has to be sent
