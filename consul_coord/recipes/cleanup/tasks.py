@@ -61,7 +61,7 @@ class Place(Protocol):
     """The right of this client's queue to act on a key."""
 
     @property
-    def is_first(self) -> bool:
+    def acts(self) -> bool:
         """Whether it may act on the key now."""
         ...
 
@@ -107,7 +107,7 @@ class GiveBack(_AtKey):
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Remove it."""
-        if not self.place.is_first:
+        if not self.place.acts:
             return None
         found = await self._withdraw(io, deadline)
         self.place.leave()
@@ -150,6 +150,13 @@ class RemoveKey(Value):
         """Remove it."""
         await remove(io, key=self.key, index=self.index, deadline=deadline)
         return None
+
+
+def is_by(task: CleanupTask, session: str) -> bool:
+    """Return whether a task acts as a session: on what it has at a key."""
+    if isinstance(task, RemoveKey):
+        return task.index is None and task.key.endswith(f"/{session}")
+    return isinstance(task, _AtKey) and task.session == session
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

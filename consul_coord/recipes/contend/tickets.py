@@ -4,6 +4,8 @@ Rules
 - They share a session, and the server grants a key to its session again and again: without this queue two
   threads would both hold it. So each attempt, hold, release and clean-up has the key's ticket while it acts
   on the key, and only the first ticket of a key acts.
+- Another one may act beside it, by a session that nobody acts with: whoever has the key by that session can
+  give it back, for which the first one may be waiting.
 - First come, first served, and no request is sent while waiting.
 - ``leave`` may be called at any time and more than once.
 - Each step is one atomic operation on a dict, so that a signal handler, or an exception at any line, finds
@@ -12,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AlreadyHeld
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Ticket:
-    """A place in the queue of one key; ``ready`` is raised when it is the first one."""
+    """A place in the queue of one key; ``ready`` is raised when its owner may act on the key."""
 
     __slots__ = ("_tickets", "key", "owner", "ready", "session")
 
@@ -36,9 +39,10 @@ class Ticket:
         self.ready = Signal()
 
     @property
-    def is_first(self) -> bool:
-        """Whether it is the one that may act on the key now."""
-        return self._tickets.position(self) == 0
+    def acts(self) -> bool:
+        """Whether its owner may act on the key now: it is the first one, or acts beside that."""
+        position = self._tickets.position(self)
+        return position == 0 or (position is not None and self.ready.is_set())
 
     def leave(self) -> None:
         """Give up the place, and let the next one have it; harmless when it has none."""
@@ -62,11 +66,11 @@ class Tickets:
     def join(self, ticket: Ticket) -> bool:
         """Take a place at the end; returns whether it is the first one.
 
-        Raises AlreadyHeld when the same thread or task has the first one: it would wait for itself.
+        Raises AlreadyHeld when the same thread or task acts on the key: it would wait for itself.
         """
         with self._mutex:
             queue = self.queue(ticket.key)
-            if queue and ticket.owner is not None and queue[0].owner == ticket.owner:
+            if ticket.owner is not None and any(one.owner == ticket.owner for one in _acting(queue)):
                 message = (
                     f"{ticket.key!r} is already held by this thread or task: release it first, "
                     "or use ReentrantLock if your code acquires it twice"
@@ -87,16 +91,18 @@ class Tickets:
             return True
 
     def join_beside(self, ticket: Ticket, session: str) -> bool:
-        """Take the first place, or the one after a first ticket that acts with another session.
+        """Act on the key with ``session``, unless another ticket may be doing that; returns whether it may.
 
-        Nobody here begins to act on the key with ``session`` then. Returns whether it was so.
+        Nobody here begins to act on the key with that session until this one leaves.
         """
         with self._mutex:
             queue = self.queue(ticket.key)
-            if queue and queue[0].session in {"", session}:
+            acting = _acting(queue)
+            if any(one.session in {"", session} for one in acting):
                 return False
-            self._queues[ticket.key] = dict.fromkeys([*queue[:1], ticket, *queue[1:]])
-            self._tell_first(ticket.key)
+            ticket.session = session
+            self._queues[ticket.key] = dict.fromkeys([*acting, ticket, *queue])
+            ticket.ready.set()
             return True
 
     def position(self, ticket: Ticket) -> int | None:
@@ -122,3 +128,8 @@ class Tickets:
         # A copy, in one operation: a signal handler may change the queue meanwhile.
         for ticket in [*self._queues.get(key, ())][:1]:
             ticket.ready.set()  # also again: whoever was about to tell it may have been interrupted
+
+
+def _acting(queue: list[Ticket]) -> list[Ticket]:
+    """Return the tickets at the front whose owners may act: the first one, and those beside it."""
+    return queue[:1] + list(takewhile(lambda one: one.ready.is_set(), queue[1:]))

@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from consul_coord.recipes.lock.plan import LockPlan
     from consul_coord.recipes.session.keeping import SessionSource
 
+BESIDE = 1.0
+"""Seconds until a caller whose session has the key looks again whether another one here acts by it."""
+
 
 class LockAttempt(Attempt):
     """One call of ``acquire``."""
@@ -133,12 +136,30 @@ class LockAttempt(Attempt):
             is_first = self.client.tickets.join(ticket)
         if is_first:
             return
+        has_it = await self._has(key)
         self._block_in_line(ticket)
-        if self.once or not await self.io.wait(ticket.ready, deadline=self.deadline):
-            self.holders = self._held_here(key)
-            self._block_in_line(ticket)
-            raise self._timeout()
+        while not (has_it and self.client.tickets.join_beside(ticket, self._given)):
+            longest = BESIDE if has_it else math.inf
+            until = min(self.deadline, self.io.now() + longest)
+            if not self.once and await self.io.wait(ticket.ready, deadline=until):
+                break
+            if self.once or self.io.now() >= self.deadline:
+                self.holders = self._held_here(key)
+                self._block_in_line(ticket)
+                raise self._timeout()
         self._seen = None  # what was seen before the wait is old
+
+    @property
+    def _given(self) -> str:
+        """The session that the caller gave by its id; empty if it gave none."""
+        return self.plan.session if isinstance(self.plan.session, str) else ""
+
+    async def _has(self, key: str) -> bool:
+        """Return whether the session that the caller gave has a key: whoever is first here waits for that."""
+        if not self._given:
+            return False
+        pair = (await self.until_answered(kv.get(key, options=CONSISTENT))).value
+        return pair is not None and pair.session == self._given
 
     def _block_in_line(self, ticket: Ticket) -> None:
         tickets = self.client.tickets

@@ -80,12 +80,19 @@ class MultiLockAttempt(LockAttempt):
                 await self._wait_for_ticket(busy)
             kept, busy = busy, None
             for key in self.plan.keys:
-                if key != kept and not self.client.tickets.join_if_idle(self.keys.ticket(key)):
+                if key != kept and not await self._get_ticket(key):
                     busy = key
                     break
             if busy is None:
                 return
             self.keys.leave()
+
+    async def _get_ticket(self, key: str) -> bool:
+        """Get the ticket at a key if that takes no waiting; returns whether it did."""
+        tickets, ticket = self.client.tickets, self.keys.ticket(key)
+        if tickets.join_if_idle(ticket):
+            return True
+        return await self._has(key) and tickets.join_beside(ticket, self._given)
 
     def _give_up_tickets(self) -> None:
         if self.asked:

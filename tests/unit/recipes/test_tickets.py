@@ -120,10 +120,28 @@ def test_a_place_beside_is_next_and_only_for_another_session(queues: Tickets) ->
     head.session = "s"
     assert not queues.join_beside(beside, "s")
     assert queues.join_beside(beside, "t")
+    assert head.acts
+    assert beside.acts
+    assert not waiting.acts
+    assert not queues.join_beside(Ticket(queues, "k", None), "t")  # which acts already
     queues.leave(head)
     assert not waiting.ready.is_set()
     queues.leave(beside)
     assert waiting.ready.is_set()
+
+
+def test_a_waiting_ticket_that_acts_beside_goes_past_no_other_one_twice(queues: Tickets) -> None:
+    head, waiting, beside = (Ticket(queues, "k", name) for name in ("one", "two", "three"))
+    for each in (head, waiting, beside):
+        queues.join(each)
+    head.session = "s"
+    assert queues.join_beside(beside, "t")
+    assert queues.queue("k") == [head, beside, waiting]
+    with pytest.raises(AlreadyHeld):
+        queues.join(Ticket(queues, "k", "three"))
+    queues.leave(beside)
+    assert queues.queue("k") == [head, waiting]
+    assert not beside.acts
 
 
 def test_a_place_beside_nobody_is_the_turn(queues: Tickets) -> None:
