@@ -64,13 +64,17 @@ async def _renewed(io: IO, sessions: Sessions, kept: KeptSession, deadline: floa
 async def _open_new(io: IO, sessions: Sessions, spec: SessionSpec, deadline: float) -> KeptSession:
     source = SessionSource(sessions, spec)
     failures = Failures(io, deadline)
-    while True:
-        try:
-            return await source.live(io, deadline=deadline)
-        except ConsulCoordError as error:
-            if not may_repeat(endpoint.create(spec).request, error):
-                raise
-            await failures.pause(error)
+    try:
+        while True:
+            try:
+                return await source.live(io, deadline=deadline)
+            except ConsulCoordError as error:
+                if not may_repeat(endpoint.create(spec).request, error):
+                    raise
+                await failures.pause(error)
+    except BaseException:
+        source.give_up()  # it may be made yet
+        raise
 
 
 def export(kept: KeptSession) -> str:

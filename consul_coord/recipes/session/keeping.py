@@ -448,6 +448,7 @@ class SessionSource:
         self._spec = spec
         self._creation = Creation()
         self._making = False
+        self._is_wanted = True
         self._latest: list[KeptSession] = []
 
     def use(self, spec: SessionSpec) -> None:
@@ -468,6 +469,11 @@ class SessionSource:
                 sessions.discard(kept)
 
         return discard
+
+    def give_up(self) -> None:
+        """End the session, or the one that is being made: nobody is going to use this source again."""
+        self._is_wanted = False
+        self.discarding()()
 
     async def live(self, io: IO, *, deadline: float) -> KeptSession:
         """Return a session that is valid now; a new one is asked for once.
@@ -507,6 +513,8 @@ class SessionSource:
             if kept is None or not kept.lease.is_valid(io.now()):
                 kept = await self._open(io)
             self._latest[:] = [kept]
+            if not self._is_wanted:
+                self._sessions.discard(kept)
             result = kept
         except Exception as error:  # noqa: BLE001 - raised in those who wait
             result = error

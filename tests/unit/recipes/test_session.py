@@ -36,6 +36,7 @@ from consul_coord.models.session import effective_lock_delay
 from consul_coord.recipes.cleanup.tasks import Listing, StraySession
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.lock.keys import Keys, LockKind
+from consul_coord.recipes.session import handling
 from consul_coord.recipes.session import keeping as sessions
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, expect_gone, lost, ok, refusal, renewed, unreachable
@@ -655,6 +656,26 @@ def test_who_is_interrupted_while_waiting_leaves_a_session_for_the_next(
     bench.io.run_spawned("create a session")
     assert bench.live().id == OTHER
     assert bench.io.paths == [CREATE, CREATE]
+    assert bench.core.reaper.pending == 0
+
+
+def test_a_session_that_is_made_after_its_user_has_given_up_is_destroyed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows it, so nobody would ever close it."""
+
+    async def in_vain(*_: object, **__: object) -> bool:
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.io, "wait", in_vain)
+        with pytest.raises(RequestTimeout):
+            bench.io.run(handling.open_session(bench.io, bench.core.sessions, bench.spec, resume=None))
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
+    bench.io.run_spawned("create a session")
+    assert list(bench.core.sessions) == [bench.kept]
+    bench.io.expect("PUT", DESTROY + OTHER, ok(value=True))
+    bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.time + 5))
     assert bench.core.reaper.pending == 0
 
 
