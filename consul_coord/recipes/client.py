@@ -324,9 +324,10 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
         for hold in list(client.holds.all()):
             if hold.kept is kept:
                 await release(io, client.holds, hold)
-    client.sessions.end(kept, LossReason.CLIENT_CLOSED)
-    if not kept.ours_to_destroy:
+    if kept.exported:
+        await _hand_over(io, client, kept)
         return
+    client.sessions.end(kept, LossReason.CLIENT_CLOSED)
     destroyed = False
     try:
         # What was forgotten or lost is unlocked first, by the reaper, or it would get the lock-delay.
@@ -339,3 +340,13 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
     finally:
         if not destroyed:
             client.destroy(kept.id)
+
+
+async def _hand_over(io: IO, client: ClientState, kept: KeptSession) -> None:
+    """Leave a session to the client that resumes it, and do nothing as that session any more."""
+    try:
+        async with io.shield(BUDGET) as deadline:
+            await client.reaper.let_go(io, kept.id, deadline=deadline)
+    finally:
+        client.sessions.end(kept, LossReason.CLIENT_CLOSED)
+        client.reaper.drop(kept.id)  # what has come up meanwhile

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
 from consul_coord import (
+    AcquireTimeout,
     AsyncClient,
     AsyncLock,
     Client,
@@ -22,6 +25,7 @@ from consul_coord import (
     SessionSpec,
 )
 from consul_coord.events import HandedOver, Lost, Released
+from consul_coord.recipes.cleanup.tasks import SWEEPS
 from tests.lock import programs
 from tests.lock.conftest import spec
 from tests.lock.test_hold import Notes
@@ -164,6 +168,33 @@ def test_a_hold_that_was_dropped_after_the_export_is_told_as_handed_over(
     assert site.operator.holder(site.key) == session.id
 
 
+@pytest.mark.parametrize("lost", ["granted", "withdrawn"])
+def test_a_client_that_has_handed_a_session_over_does_not_tidy_up_behind_the_next_one(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, lost: str
+) -> None:
+    """It looks again and again for what a request without an answer may have left; then it is another's."""
+    client = make_client(address=proxy.address)
+    session = client.keep_session(kept(site))
+    if lost == "granted":
+        proxy.add(Fault(lose=Lose.REPLY, path="/v1/txn", containing=b'"lock"'))
+        Lock(client, site.key, session=session.id).acquire(timeout=5)
+    else:
+        other = Lock(make_client(), site.key).acquire(timeout=5)
+        proxy.add(Fault(lose=Lose.REPLY, path="/v1/txn", containing=b'"lock"', times=2))
+        with pytest.raises(AcquireTimeout):
+            Lock(client, site.key, session=session.id).acquire(timeout=0.5)
+        other.release()
+    assert client.pending_cleanup
+    text = session.export()
+    session.close()
+    after = make_client()
+    with after.keep_session(kept(site), resume=text) as resumed:
+        again = Lock(after, site.key, session=resumed.id).acquire(timeout=5)
+        assert not again.lost.wait(SWEEPS[0] + 0.5)
+        assert again.verify()
+    assert client.pending_cleanup == 0
+
+
 def test_closing_the_client_alone_leaves_an_exported_session_as_it_is(
     site: Site, make_client: MakeClient
 ) -> None:
@@ -209,6 +240,41 @@ def test_the_client_itself_may_go_on_with_it(site: Site, client: Client) -> None
     assert again.is_held, "leaving the first block ends nothing"
     assert again.verify()
     after.close()
+    assert site.left_behind() == []
+
+
+def lock_of(client: Client, keys: list[str], session: str) -> Lock | MultiLock:
+    if len(keys) == 1:
+        return Lock(client, keys[0], session=session)
+    return MultiLock(client, keys, session=session)
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["one key", "two keys"])
+def test_who_waits_here_for_a_resumed_session_does_not_keep_it_from_its_keys(
+    site: Site, client: Client, make_client: MakeClient, others: int
+) -> None:
+    """One caller of a client waits for the session, and only another caller of it can give the keys back."""
+    keys = [site.key, *(f"{site.key}/{number}" for number in range(others))]
+    before = make_client()
+    session = before.keep_session(kept(site))
+    fence = lock_of(before, keys, session.id).acquire(timeout=5).fence
+    text = session.export()
+    session.close()
+    with (
+        ThreadPoolExecutor(len(keys) + 1) as threads,
+        client.keep_session(kept(site), resume=text) as resumed,
+    ):
+        waiting = [threads.submit(Lock(client, key).acquire, timeout=30) for key in keys]
+        for key in keys:
+            assert eventually(partial(site.operator.under, f"{key}/.wait/"))
+        again = lock_of(client, keys, resumed.id).acquire(timeout=5)
+        assert (again.session, again.fence) == (resumed.id, fence)
+        with pytest.raises(AcquireTimeout):  # one session, two threads: still one at a time
+            threads.submit(Lock(client, site.key, session=resumed.id).acquire, timeout=0.2).result()
+        again.release()
+        for holding in waiting:
+            holding.result().release()
+    client.close()
     assert site.left_behind() == []
 
 

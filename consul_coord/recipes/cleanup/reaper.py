@@ -6,6 +6,8 @@ Rules
 - The same task twice is one task: each reading of a queue asks for the removal of the dead it has seen, and
   what can't be removed for a while is seen many times. If it is added while a try is under way, it is tried
   once more.
+- A session that was handed over is another client's: what is still to be done as that session is left undone,
+  or it would undo what the other client does.
 - A closing client can't wait for a minute. A create that was just given up makes its session within a
   moment, mostly: the reaper looks for it several times in a second.
 """
@@ -20,7 +22,14 @@ from consul_coord.errors import ConsulCoordError
 from consul_coord.events import Failed
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.io import OnDemand, Signal
-from consul_coord.recipes.cleanup.tasks import LAST_LOOKS, DestroySession, GiveBack, StraySession, Sweep
+from consul_coord.recipes.cleanup.tasks import (
+    LAST_LOOKS,
+    DestroySession,
+    GiveBack,
+    StraySession,
+    Sweep,
+    is_by,
+)
 
 if TYPE_CHECKING:
     from consul_coord.io import IO, Host
@@ -32,6 +41,8 @@ class _Entry:
     task: CleanupTask
     due: float
     failures: int = 0
+    under_way: Signal | None = None
+    """Raised when the try under way has ended."""
     again: bool = False
     """Whether the same task was added again while a try was under way, which may have come too early."""
 
@@ -70,6 +81,27 @@ class Reaper:
         if not self._closing.is_set():
             self._program.start()
 
+    async def let_go(self, io: IO, session: str, *, deadline: float) -> None:
+        """Act as a session no more. Locks that nobody has are given back first, in one try."""
+        for entry in self._by(session):
+            if isinstance(entry.task, GiveBack) and entry.under_way is None:
+                await self._do(io, entry, deadline=deadline)
+        for entry in self.drop(session):
+            if entry.under_way is not None:
+                await io.wait(entry.under_way, deadline=deadline)
+
+    def drop(self, session: str) -> list[_Entry]:
+        """Leave undone what would be done as a session, and return it."""
+        dropped = self._by(session)
+        for entry in dropped:
+            self._entries.pop(entry.task, None)
+            if isinstance(entry.task, GiveBack):
+                entry.task.place.leave()
+        return dropped
+
+    def _by(self, session: str) -> list[_Entry]:
+        return [entry for entry in list(self._entries.values()) if is_by(entry.task, session)]
+
     async def _run(self, io: IO) -> None:
         while self._entries:
             self._more = Signal()
@@ -84,6 +116,7 @@ class Reaper:
 
     async def _do(self, io: IO, entry: _Entry, *, deadline: float) -> None:
         entry.again = False
+        entry.under_way = done = Signal()
         try:
             again = await entry.task.step(io, deadline=deadline)
         except Exception as error:  # noqa: BLE001 - whatever one task raises, the others must be done
@@ -93,6 +126,9 @@ class Reaper:
             again = delay(entry.failures, io.random(), most=LONGEST_PAUSE)
         else:
             entry.failures = 0
+        finally:
+            entry.under_way = None
+            done.set()
         if again is not None or entry.again:
             entry.due = io.now() + (again or 0.0)
         elif self._has(entry):
