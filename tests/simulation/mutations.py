@@ -187,8 +187,8 @@ MUTATIONS = (
         "deadline counted from the receipt",
         session,
         "renew",
-        "sent_at=sent_at, horizon=_horizon",
-        "sent_at=io.now(), horizon=_horizon",
+        "sent_at=sent_at, horizon=granted",
+        "sent_at=io.now(), horizon=granted",
         rare=True,
     ),
     Mutation(

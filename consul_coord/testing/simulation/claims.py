@@ -24,6 +24,7 @@ class Claim:
     __slots__ = (
         "actor",
         "covered",
+        "exported",
         "fence",
         "found_lost",
         "gone_since",
@@ -34,6 +35,7 @@ class Claim:
         "others",
         "process",
         "reference",
+        "resumes",
         "said_lost",
         "session",
         "session_ended",
@@ -56,6 +58,10 @@ class Claim:
         """For how many seconds after the end of its session the server lets nobody else get it."""
         self.lease = hold.lease
         self.reference = weakref.ref(hold)
+        self.exported = False
+        """Whether its session was handed over with it."""
+        self.resumes = False
+        """Whether it is one that was handed over, for another user."""
         self.told = False
         """Whether its user's callback was called."""
         self.left = False

@@ -167,7 +167,9 @@ class Judge:
         self.trace.record(self._scheduler.now, process, kind, fields)
 
     def tell(self, claim: Claim, kind: str, **fields: Any) -> None:  # noqa: ANN401 - a Record's
-        """Write down what became of a claim."""
+        """Write down what became of a claim; not of a resumed one, whose fence is another's, too."""
+        if claim.resumes:
+            return
         self.record(
             claim.process.name,
             kind,
@@ -413,10 +415,19 @@ class Judge:
         # Without a lock-delay nothing covers a holder but the TTL, which must not have ended the session yet.
         covered = (self.cluster.lock_delay(session) if self.cluster.lives(session) else 0.0) or self.ttl
         claim = Claim(process, hold, of=of, session=session, actor=actor, covered=covered)
+        before = self.rules[of].claim(hold.fence)
+        claim.resumes = before is not None and before.exported and before.session == session
         self.note(process.name, f"holds {of} by {short(session)}, fence {hold.fence}")
         self.tell(claim, kind, until=claim.until)
         self.rules[of].granted(claim)
         return claim
+
+    def resumed(self, claim: Claim, *, of: Claim) -> None:
+        """Judge a hold by a session that was handed over with another one."""
+        if claim.resumes:
+            self.see("session resumed")
+        elif self.rules[claim.of].is_untouched(of):
+            self.convict("fences", f"{claim} resumes {of}, and has another fence")
 
     def asked(self, claim: Claim, *, held: bool) -> None:
         """Take note of the answer to a user that asked about its hold."""

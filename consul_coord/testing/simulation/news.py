@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from consul_coord.errors import AcquireTimeout
     from consul_coord.events import Event
     from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
@@ -49,6 +50,8 @@ class News:
         match event:
             case events.Lost(key=key, fence=fence):
                 self._note_once(process, "lost", key, fence)
+            case events.HandedOver(key=key, fence=fence):
+                self._note_once(process, "handed over", key, fence)
             case events.Acquired(key=key, fence=fence):
                 self._note_once(process, "acquired", key, fence)
                 self._waited[process.name, key, fence] = event.waited
@@ -90,6 +93,11 @@ class News:
     def timed_out(self, process: Process, error: AcquireTimeout) -> None:
         """Judge what was reported of a call that gave up."""
         self.expect(process, "timed out", error.key, error.waited)
+
+    def resumed(self, process: Process, claim: Claim) -> None:
+        """Take note that a process may get a hold that was handed over, under the fence that it has."""
+        for kind in ("acquired", "lost", "handed over"):
+            self._seen.discard((process.name, kind, claim.of, claim.fence))
 
     def _note(self, process: Process, *what: Hashable) -> None:
         self._seen.add((process.name, *what))

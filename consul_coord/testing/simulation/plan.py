@@ -136,6 +136,8 @@ class Plan:
     """The number of the request that one fault is aimed at, and the fault: a fate, or one of the others."""
     several: bool = False
     """Whether some users of locks take all keys at once."""
+    keeping: bool = False
+    """Whether users of locks keep sessions of their own, hand them over and resume them."""
     permits: bool = False
     """Whether some take several slots of a semaphore at once."""
     lingering: float = 0.0
@@ -190,10 +192,11 @@ class Plan:
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
         groups = () if self.sharing is None else self.sharing.keys
         kinds = (("jobs", self.jobs), ("partitions", groups), ("read-write locks", self.rwlocks))
+        ways = ", and all together" * self.several + ", by sessions that are handed over" * self.keeping
         others = "".join(f"; {kind}: {', '.join(names)}" for kind, names in kinds if names)
         rows = (
             f"seed {self.seed}: {self.processes} processes with {self.users} users each",
-            f"locks: {', '.join(self.keys) or 'none'}{', and all together' * self.several}",
+            f"locks: {', '.join(self.keys) or 'none'}{ways}",
             f"foreign clients of each kind: {self.foreign}",
             f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}{others}",
             f"sessions: TTL {spec.ttl} s (ends after {self.ttl_factor:g} x), lock-delay {spec.lock_delay} s",

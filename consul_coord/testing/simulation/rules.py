@@ -168,9 +168,16 @@ class Rules(ABC):
         """Return the claim with a fence."""
         return self._by_fence.get(fence)
 
+    def is_untouched(self, claim: Claim) -> bool:
+        """Return whether the server has what a claim is about as it was granted, whoever relies on it."""
+        entry = self.cluster.entry(self.name)
+        return entry is not None and entry.modify_index == claim.fence and entry.session == claim.session
+
     def granted(self, claim: Claim) -> None:
         """Judge a new claim."""
         judge = self.judge
+        if claim.resumes:
+            self._by_fence[claim.fence] = claim
         if self._by_fence.setdefault(claim.fence, claim).reference is not claim.reference:
             judge.convict("fences", f"{claim} has the same fence as {self._by_fence[claim.fence]}")
         if not self.was_given(claim.session, claim.fence):
@@ -202,7 +209,9 @@ class Rules(ABC):
         if claim.believed():
             self.judge.convict("told", f"the loss of {claim} was reported, and it is relied on")
         if (hold := claim.reference()) is not None:
-            self.judge.news.expect(claim.process, "lost", hold.key, hold.fence)
+            goes_on = claim.exported and hold.reason is LossReason.CLIENT_CLOSED
+            news = "handed over" if goes_on else "lost"
+            self.judge.news.expect(claim.process, news, hold.key, hold.fence)
         claim.told = True
 
     def stuck(self, claim: Claim, lock_delay: float) -> None:

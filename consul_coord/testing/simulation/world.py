@@ -28,6 +28,7 @@ from consul_coord.testing.simulation.foreign import ForeignLock, ForeignSemaphor
 from consul_coord.testing.simulation.holding import CALM_HOLD
 from consul_coord.testing.simulation.jobs import JobUser
 from consul_coord.testing.simulation.judge import Judge
+from consul_coord.testing.simulation.keepers import KeepingUser
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
 from consul_coord.testing.simulation.network import COURSES, Network
 from consul_coord.testing.simulation.process import STOPPING, Process
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     from consul_coord.testing.simulation.clock import LocalClock
     from consul_coord.testing.simulation.driver import SimIO
+    from consul_coord.testing.simulation.keepers import Export
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.program import SimTask
 
@@ -90,6 +92,8 @@ class World:
             self.network.room = Room(plan.connections, self._dice("room"))
             self.judge.watch_room(self.network.room)
         self.processes: list[Process] = []
+        self._exports: list[Export] = []
+        """The sessions that were handed over, and wait for a user."""
         self._users: list[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser] = []
         self._running: dict[SimTask, str] = {}
         self._healed = False
@@ -128,7 +132,11 @@ class World:
         locks, semaphores = locks_of(process, plan), semaphores_of(process, plan)
         several = several_of(process, plan)
         kinds: list[Callable[[str], LockUser | RwUser | SlotUser]] = []
-        if locks:
+        if locks and plan.keeping:
+            kinds.append(
+                lambda name: KeepingUser(process, name, locks, exports=self._exports, healed=self._is_healed)
+            )
+        elif locks:
             kinds.append(lambda name: LockUser(process, name, locks, healed=self._is_healed))
         if several:
             kinds.append(lambda name: LockUser(process, name, several, healed=self._is_healed))

@@ -102,6 +102,8 @@ def draw(seed: int) -> Plan:
     plan = Dice(seed, "world").choice(_DRAWN)(seed)
     if not plan.connections and plan.agents == 1 and Dice(seed, "connected").chance(CONNECTED_SHARE):
         plan = replace(plan, connections=ENOUGH)
+    if plan.keys and not (plan.several or plan.calm) and Dice(seed, "keeping").chance(KEEPING_SHARE):
+        plan = replace(plan, keeping=True)
     return plan
 
 
@@ -469,6 +471,8 @@ SCENES: tuple[Callable[[Dice, Plan], dict[str, Any]], ...] = (
 )
 PERMITS_SHARE = 0.25
 """The part of the runs with semaphores in which some take several slots at once."""
+KEEPING_SHARE = 0.15
+"""The part of the runs with locks in which users keep sessions of their own."""
 SEVERAL_SHARE = 0.15
 """The part of the runs with locks in which some take several at once."""
 RECIPES = (

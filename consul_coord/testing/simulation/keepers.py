@@ -1,0 +1,163 @@
+"""Users of locks that keep a session of their own, hand it over, and resume it where it is or elsewhere.
+
+Rules
+- A session that was exported has no user until one resumes it. A user may take one over from another process,
+  which has stopped using it by then.
+- A resumed session holds what it held, under the same fence, unless somebody has changed the key meanwhile.
+- A session that no user resumes expires, and its keys become free as they do after a crash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from consul_coord.errors import (
+    ConsulCoordError,
+    PermissionDenied,
+    SessionCheckFailed,
+    SessionNotFound,
+    UnsafeSession,
+)
+from consul_coord.http.failures import retryable
+from consul_coord.recipes.client import close_session
+from consul_coord.recipes.lock.lock import LockObject
+from consul_coord.recipes.session import handling
+from consul_coord.testing.simulation.dice import Dice
+from consul_coord.testing.simulation.workload import LockUser
+
+if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Callable, Sequence
+
+    from consul_coord.recipes.contend.recipe import Recipe
+    from consul_coord.recipes.hold.grant import Grant, Handle
+    from consul_coord.recipes.session.keeping import KeptSession
+    from consul_coord.testing.simulation.claims import Claim
+    from consul_coord.testing.simulation.driver import SimIO
+    from consul_coord.testing.simulation.process import Process
+
+HANDS_OVER = 0.4
+"""Of so many holds the session is handed over, not released."""
+TAKES_OVER = 0.7
+"""So often a user takes over a session that waits for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A session that was handed over, with a hold."""
+
+    text: str
+    claim: Claim
+    """The hold that it had."""
+
+
+class KeepingUser(LockUser):
+    """A user of locks with sessions of its own."""
+
+    def __init__(
+        self,
+        process: Process,
+        actor: str,
+        locks: dict[str, LockObject],
+        *,
+        exports: list[Export],
+        healed: Callable[[], bool],
+    ) -> None:
+        super().__init__(process, actor, locks, healed=healed)
+        self._exports = exports
+        """Those that wait for a user, of all processes."""
+        self._keeps = Dice(process.seed, f"{process.name} {actor} keeps sessions")
+        self._kept: KeptSession | None = None
+        self._resumed: Export | None = None
+        self._lock: LockObject | None = None
+        """The lock of the present round."""
+
+    def choices(self) -> Sequence[str]:
+        """Return the keys, or the one that a resumed session holds."""
+        return super().choices() if self._resumed is None else [self._resumed.claim.of]
+
+    def object_for(self, of: str, *, alone: bool) -> LockObject:
+        """Return the lock of a key, by the session that is kept."""
+        shared = super().object_for(of, alone=alone)
+        if self._kept is None:
+            return shared
+        self._lock = LockObject(replace(shared.plan, session=self._kept.id))
+        return self._lock
+
+    async def _round(self, io: SimIO) -> weakref.ref[Handle] | None:
+        export = self._exports.pop() if self._exports and self._keeps.chance(TAKES_OVER) else None
+        if not await self._open(io, export):
+            return None
+        try:
+            return await super()._round(io)
+        finally:
+            kept, self._kept, self._resumed = self._kept, None, None
+            if kept is not None:
+                await self._close(io, kept)
+
+    async def _open(self, io: SimIO, export: Export | None) -> bool:
+        """Open a session, or resume one; returns whether that could be done."""
+        core, text = self.process.core, None if export is None else export.text
+        call = self.judge.promises.called(self.process, "opens a session", core.timeout)
+        try:
+            self._kept = await self.process.call(
+                io.task, lambda io: handling.open_session(io, core.sessions, core.sessions.spec, resume=text)
+            )
+        except SessionNotFound:
+            self.judge.see("session resumed in vain")
+            return False
+        except ConsulCoordError as error:
+            if not (retryable(error) or isinstance(error, PermissionDenied | SessionCheckFailed)):
+                raise
+            self._exports.extend(() if export is None else (export,))
+            return False
+        finally:
+            self.judge.promises.ended(call)
+        self._resumed = export
+        if export is not None:
+            self.judge.news.resumed(self.process, export.claim)
+        return True
+
+    async def _acquire(
+        self, io: SimIO, of: str, what: Recipe[Any], *, timeout: float | None
+    ) -> Handle | None:
+        try:
+            return await super()._acquire(io, of, what, timeout=timeout)
+        except SessionNotFound as error:
+            if self.judge.cluster.lives(error.session):
+                self.judge.convict("answers", f"{error}, and the session lives")
+            self.judge.see("refused: SessionNotFound")
+        except UnsafeSession:
+            # One that has ended here is any other program's: it has to be safe without being asked for.
+            if self._kept is None or self._kept.lease.ended_by is None:
+                raise
+        return None
+
+    async def _close(self, io: SimIO, kept: KeptSession) -> None:
+        """Close a session; an exported one goes on without its client."""
+        await self.process.call(io.task, lambda io: close_session(io, self.process.core, kept), closing=True)
+
+    async def give_back(self, io: SimIO, hold: Grant, claim: Claim) -> None:
+        """Release a hold, or hand it over with its session."""
+        kept = self._kept
+        if kept is None or hold.ended or self.healed() or not self._keeps.chance(HANDS_OVER):
+            await super().give_back(io, hold, claim)
+            return
+        claim.left = claim.exported = True
+        self.judge.tell(claim, "released")
+        export = Export(handling.export(kept), claim)
+        if self._keeps.chance(0.5):
+            await self._close(io, kept)
+            self._exports.append(export)
+        elif self._lock is not None and await self._open(io, export):
+            handle = await self._acquire(io, claim.of, self._lock, timeout=5.0)
+            if handle is not None:
+                again = handle.grant
+                await super().give_back(io, again, self._claim(again, claim.of))
+
+    def _claim(self, hold: Grant, of: str) -> Claim:
+        claim = super()._claim(hold, of)
+        if self._resumed is not None:
+            self.judge.resumed(claim, of=self._resumed.claim)
+        return claim
