@@ -329,7 +329,7 @@ class AsyncLeaderElection:
 
         After ``pause`` seconds and ``retry_wait``, this candidate stands again. With a ``pause``, a
         candidate that does not lead also stays out for that long. Returns RELEASED, ALREADY_LOST if it did
-        not lead, or UNKNOWN if no answer came within 5 s; the client then goes on in the background. A
+        not lead, or UNKNOWN if no answer came within 8 s; the client then goes on in the background. A
         second call for the same leadership returns the first outcome.
         """
         candidacy = self._current()

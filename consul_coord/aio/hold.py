@@ -92,7 +92,7 @@ class AsyncHold(HoldView):
     async def release(self) -> ReleaseOutcome:
         """Release it. A second call returns the first outcome.
 
-        Returns RELEASED, ALREADY_LOST, or UNKNOWN if no answer came within 5 s. The client then goes on in
+        Returns RELEASED, ALREADY_LOST, or UNKNOWN if no answer came within 8 s. The client then goes on in
         the background. It raises no error of the server or the network.
         """
         return await self._runner.finish(release, self._core.holds, self._hold)
