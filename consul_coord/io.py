@@ -183,10 +183,15 @@ class Contact:
         self._error = str(error)
 
     @property
+    def missing_for(self) -> float:
+        """The seconds for which an answer has been missing."""
+        since = self._missing_since
+        return 0.0 if since is None else self._now() - since
+
+    @property
     def is_missing(self) -> bool:
         """Whether an answer has been missing for too long."""
-        since = self._missing_since
-        return since is not None and self._now() - since >= PATIENCE
+        return self.missing_for >= PATIENCE
 
     @property
     def is_present(self) -> bool:

@@ -206,7 +206,8 @@ class ClientState:
         while self._is_looked_at():
             contact = io.contact
             left = QUIET - contact.age
-            if contact.is_present and left > 0:
+            # Of a request that its caller has given up, nobody hears whether it would have been answered.
+            if contact.is_present and left > 0 and contact.missing_for < AGAIN:
                 await io.wait(self.closing, deadline=io.now() + min(left, AGAIN))
                 continue
             asked_at = io.now()

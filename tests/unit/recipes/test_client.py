@@ -166,6 +166,19 @@ def test_an_agent_that_has_just_gone_is_asked_every_second_too(bench: Bench) -> 
     assert asked == pytest.approx([QUIET + AGAIN * number for number in range(6)])
 
 
+def test_a_request_that_its_caller_has_given_up_is_no_loss_of_contact(bench: Bench) -> None:
+    bench.io.contact.heard()
+    assert bench.core.connected
+    bench.io.expect("GET", INFO, ok([]))
+    given_up_at = bench.io.time + 5 * AGAIN
+    bench.io.at(given_up_at, bench.io.contact.asked)
+    present: list[bool] = []
+    bench.io.at(given_up_at + PATIENCE, lambda: present.append(bench.io.contact.is_present))
+    bench.io.at(given_up_at + PATIENCE, bench.core.begin_close)
+    bench.io.run_spawned("contact")
+    assert present == [True]
+
+
 def test_a_client_that_is_closed_asks_no_more(bench: Bench) -> None:
     assert bench.core.connected
     bench.io.at(bench.io.time + AGAIN / 2, bench.core.begin_close)
