@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 
         def run_watchers(self, timeout: float | None = None) -> list[object]: ...
 
+        def stop(self) -> None: ...
+
     class ToozLock:
         name: bytes
 

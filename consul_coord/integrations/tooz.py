@@ -196,15 +196,18 @@ class ConsulDriver(Driver):
         found = collapse(options)
         secure = str(parsed_url.scheme).endswith("https")
         self._namespace = str(found.get("namespace") or parsed_url.path.strip("/") or DEFAULT_NAMESPACE)
-        self._ttl = float(found.get("ttl", DEFAULT_TTL))
-        lock_delay = float(found.get("lock_delay", min(self._ttl, LONGEST_LOCK_DELAY)))
+        self._ttl = _seconds(found, "ttl", DEFAULT_TTL)
+        lock_delay = _seconds(found, "lock_delay", min(self._ttl, LONGEST_LOCK_DELAY))
         host, port = parsed_url.hostname or "127.0.0.1", parsed_url.port or DEFAULT_PORT
         self._settings: dict[str, Any] = {
             "address": f"{'https' if secure else 'http'}://{host}:{port}",
             "token": found.get("acl_token") or None,
-            "timeout": float(found.get("timeout", 10.0)),
-            "session": SessionSpec(ttl=self._ttl, lock_delay=lock_delay, name=name_of(member)),
+            "timeout": _seconds(found, "timeout", 10.0),
         }
+        with _translated():
+            self._settings["session"] = SessionSpec(
+                ttl=self._ttl, lock_delay=lock_delay, name=name_of(member)
+            )
         if secure:
             self._settings["tls"] = _tls(found)
         self._client: Client | None = None
@@ -228,6 +231,11 @@ class ConsulDriver(Driver):
             client.status.leader()
         self._client = Client(**self._settings)
 
+    def stop(self) -> None:
+        """Give up all locks and leave all groups; without an answer for 5 s, the sessions' TTL sees to it."""
+        self._joined_groups.clear()  # else tooz leaves one after the other, each with the time of a request
+        super().stop()
+
     def _stop(self) -> None:
         client, self._client = self._client, None
         self._groups.clear()
@@ -247,6 +255,7 @@ class ConsulDriver(Driver):
 
     # -- locks
 
+    @_translating
     def get_lock(self, name: bytes | str) -> ConsulLock:
         """Return a lock; a name with slashes makes a key with slashes, as it did in the former driver."""
         data = name.encode() if isinstance(name, str) else name
@@ -345,9 +354,11 @@ class ConsulDriver(Driver):
         def leave() -> None:
             group = self._groups.pop(group_id, None)
             self._joined_groups.discard(group_id)
-            if group is not None and group.joined:
-                group.leave()
-                return
+            if group is not None:
+                joined = group.joined
+                group.leave()  # even if it is just not joined: else it joins again by itself
+                if joined:
+                    return
             name = f"/{name_of(self._member_id)}"
             keys = self.client.kv.keys(f"{self._prefix(group_id)}/members/").value
             found = [key for key in keys if key.endswith(name)]
@@ -444,6 +455,15 @@ class ConsulDriver(Driver):
             result = super().run_watchers(timeout)
         self.run_elect_coordinator()
         return result
+
+
+def _seconds(options: Mapping[str, Any], name: str, default: float) -> float:
+    """Return an option of the URL as seconds. Raises ToozError."""
+    given = options.get(name, default)
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise ToozError(f"{name} must be a number of seconds, not {given!r}") from None
 
 
 def _tls(options: Mapping[str, Any]) -> TLSConfig:

@@ -18,6 +18,8 @@ from consul_coord import Client, Lock, SessionSpec
 from consul_coord.integrations._names import id_of, name_of
 from tests.election.waiting import until
 from tests.integrations import pages
+from tests.support.proxy import Fault, FaultProxy, Lose
+from tests.support.sites import never
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,6 +202,68 @@ def test_a_member_that_was_removed_does_not_come_back(coordinator: Coordinators,
     assert other.get_members(b"web").get() == {b"host-2"}
     one.join_group(b"web").get()
     assert other.get_members(b"web").get() == {b"host-1", b"host-2"}
+
+
+def test_a_member_that_leaves_while_it_is_lost_does_not_come_back(reference_address: str) -> None:
+    from tooz import coordination
+
+    with FaultProxy(reference_address) as proxy:
+        one: Any = coordination.get_coordinator(
+            url_of(proxy.address, "ttl=15&lock_delay=1&timeout=2"), b"one"
+        )
+        one.start()
+        one.join_group_create(b"web")
+        group = one._groups[b"web"]
+        with Client(address=reference_address) as operator:
+            (member,) = group.members()
+            proxy.go_down()
+            until(lambda: not group.joined, "its lease is over")
+            with pytest.raises(coordination.ToozError):
+                one.leave_group(b"web").get()
+            operator.session.destroy(member.session)
+            proxy.come_up()
+            one.heartbeat()
+            never(lambda: operator.kv.keys("tooz/groups/web/members/").value, within=1.0)
+        one.stop()
+
+
+def test_stopping_without_an_answer_takes_no_longer_for_many_groups(reference_address: str) -> None:
+    from tooz import coordination
+
+    with FaultProxy(reference_address) as proxy:
+        one: Any = coordination.get_coordinator(url_of(proxy.address), b"one")
+        one.start()
+        for number in range(8):
+            one.join_group_create(b"web-%d" % number)
+        proxy.add(Fault(lose=Lose.TIME, times=10_000))
+        started = time.monotonic()
+        one.stop()
+        assert time.monotonic() - started < 30
+        proxy.clear()
+
+
+def test_stopping_leaves_all_groups(coordinator: Coordinators, operator: Client) -> None:
+    one = coordinator(b"one")
+    for name in (b"web", b"db"):
+        one.join_group_create(name)
+    one.stop()
+    assert not [key for key in operator.kv.keys("tooz/groups/").value if "/members/" in key]
+
+
+@pytest.mark.parametrize(
+    ("query", "match"),
+    [
+        ("ttl=soon", "ttl must be a number of seconds, not 'soon'"),
+        ("lock_delay=x", "lock_delay must be"),
+        ("timeout=1s", "timeout must be"),
+        ("ttl=-1", "ttl must be"),
+    ],
+)
+def test_an_option_that_can_not_be_is_refused_by_name(query: str, match: str) -> None:
+    from tooz import coordination
+
+    with pytest.raises(coordination.ToozError, match=match):
+        coordination.get_coordinator(f"consul://127.0.0.1:1?{query}", b"host-1")
 
 
 PROGRAM = """
