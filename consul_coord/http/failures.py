@@ -187,6 +187,12 @@ _BY_TEXT: dict[str, Build] = {
     'invalid session "': _no_session,
     "invalid session": _MALFORMED_ID,
     "failed session lookup": _MALFORMED_ID,
+    "failed prepared query lookup": _invalid(
+        "this is not the id of a query: use the one that create returned"
+    ),
+    "cannot modify non-existent prepared query": _plain(
+        NotFound, "there is no such query, or an earlier try of this request has deleted it"
+    ),
     "missing session": _invalid("name a session"),
     "missing node registration": _no_node,
     "is in critical state": _check_failed(

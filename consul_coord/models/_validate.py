@@ -120,6 +120,13 @@ def text(name: str, value: object) -> str:
     return value
 
 
+def texts_or_none(**given: object) -> None:
+    """Refuse what is no text; None stands for no text."""
+    for name, value in given.items():
+        if value is not None:
+            text(name, value)
+
+
 def several(value: object) -> tuple[object, ...] | None:
     """Return the items of a collection; None for another value, or a text, which is no list of letters."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
@@ -218,6 +225,12 @@ def has_method(name: str, value: object, method: str) -> None:
     """Refuse an object without a method; None stands for no object."""
     if value is not None and (isinstance(value, type) or not callable(getattr(value, method, None))):
         refuse_kind(name, value, f"an object with a method {method}(), or None")
+
+
+def instance(name: str, value: object, kind: type) -> None:
+    """Refuse what is no object of a class of this package."""
+    if not isinstance(value, kind):
+        refuse_kind(name, value, f"of the class {kind.__name__}")
 
 
 def refuse_kind(name: str, value: object, what: str) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from consul_coord.models._validate import UINT64_MAX, as_bytes, text, uint64
 from consul_coord.value import Value
@@ -71,6 +71,11 @@ class KVPair(Value):
     """How often the key was acquired; a plain write sets it back to 0, so it is no fence."""
 
 
+_INDEXED: Final = frozenset({"cas", "check-index", "delete-cas"})
+_HELD: Final = frozenset({"lock", "unlock", "check-session"})
+"""The verbs that need an index, and those that need a session."""
+
+
 def _as_bytes(value: bytes | str) -> bytes:
     return value if type(value) is bytes else as_bytes(value)
 
@@ -93,14 +98,20 @@ class TxnOp(Value):
             and key.isascii()
             and type(flags) is int
             and 0 <= flags <= UINT64_MAX
-            and (index is None or (type(index) is int and 0 <= index <= UINT64_MAX))
-            and (session is None or (type(session) is str and session.isascii()))
+            and (
+                index is None
+                if self.verb not in _INDEXED
+                else (type(index) is int and 0 <= index <= UINT64_MAX)
+            )
+            and (session is None if self.verb not in _HELD else (type(session) is str and session.isascii()))
         ):
             return  # as nearly always; what is left is looked at one by one, for its error
         text("key", key)
         uint64("flags", flags)
-        uint64("index", 0 if index is None else index)
-        text("session", "" if session is None else session)
+        if self.verb in _INDEXED:
+            uint64("index", index)
+        if self.verb in _HELD:
+            text("session", session)
 
     @classmethod
     def set(cls, key: str, value: bytes | str, *, flags: int = 0) -> TxnOp:

@@ -53,6 +53,9 @@ class ReadOptions(Value):
     """Sort lists of nodes and checks by the distance from this node (``_agent``: the agent's own)."""
 
     def __post_init__(self) -> None:
+        _validate.texts_or_none(
+            datacenter=self.datacenter, namespace=self.namespace, partition=self.partition, near=self.near
+        )
         _validate.uint64("index", self.index)
         if self.wait is not None:
             _validate.seconds("wait", self.wait, minimum=SHORTEST_WAIT, maximum=LONGEST_WAIT)
@@ -70,8 +73,13 @@ CONSISTENT = ReadOptions(consistency="consistent")
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class WriteOptions(Value):
-    """Where to write. None leaves it to the client's settings and the agent."""
+    """Where to write. None leaves it to the client's settings and the agent. Raises InvalidArgument."""
 
     datacenter: str | None = None
     namespace: str | None = None
     partition: str | None = None
+
+    def __post_init__(self) -> None:
+        _validate.texts_or_none(
+            datacenter=self.datacenter, namespace=self.namespace, partition=self.partition
+        )

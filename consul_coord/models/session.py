@@ -232,6 +232,7 @@ def failover_bound(spec: SessionSpec, *, leader_changes: int = 0) -> float:
     all sessions, which costs up to 2 x TTL more. Returns ``inf`` without a TTL. Raises InvalidArgument when
     ``leader_changes`` is not a whole number of 0 or more.
     """
+    _validate.instance("spec", spec, SessionSpec)
     _validate.count("leader_changes", leader_changes)
     if spec.ttl is None:
         return math.inf

@@ -53,6 +53,74 @@ USES: dict[str, tuple[str, Callable[[Any], object]]] = {
         "expected_session must be the id of a session, such as holder().session, not int",
         lambda client: cc.ReadWriteLock(client, "k").read.break_lock(5),  # type: ignore[arg-type]
     ),
+    "options of a read": (
+        "options must be of the class ReadOptions, not str",
+        lambda client: client.kv.get("k", options="stale"),
+    ),
+    "options of a write": (
+        "options must be of the class WriteOptions, not ReadOptions",
+        lambda client: client.kv.put("k", "v", options=cc.ReadOptions()),
+    ),
+    "a place": (
+        "datacenter must be a string, not int",
+        lambda client: client.kv.put("k", "v", options=cc.WriteOptions(datacenter=5)),  # type: ignore[arg-type]
+    ),
+    "near": (
+        "near must be a string, not int",
+        lambda client: client.catalog.nodes(options=cc.ReadOptions(near=5)),  # type: ignore[arg-type]
+    ),
+    "a separator": (
+        "separator must be a string, not int",
+        lambda client: client.kv.keys("k", separator=5),
+    ),
+    "a session to be made": (
+        "spec must be of the class SessionSpec, not str",
+        lambda client: client.session.create("web"),
+    ),
+    "no session to be kept": (
+        "spec must be of the class SessionSpec, not NoneType",
+        lambda client: client.keep_session(None),
+    ),
+    "a session to go on with": (
+        "resume must be a string, not bytes",
+        lambda client: client.keep_session(cc.SessionSpec(), resume=b"consul-coord-session:1:x"),
+    ),
+    "sessions without a name": (
+        "name must be a string, not NoneType",
+        lambda client: client.session.named(None),
+    ),
+    "a check": (
+        "spec must be of the class CheckSpec, not NoneType",
+        lambda client: client.agent.register_check(None),
+    ),
+    "a service": (
+        "service must be of the class Service, not str",
+        lambda client: client.agent.register_service("web"),
+    ),
+    "a registration": (
+        "registration must be of the class Registration, not NoneType",
+        lambda client: client.catalog.register(None),
+    ),
+    "a query": (
+        "query must be of the class PreparedQuery, not NoneType",
+        lambda client: client.query.create(None),
+    ),
+    "a lock of no session": (
+        "session must be a string, not NoneType",
+        lambda client: client.txn(cc.TxnOp.lock("k", None)),  # type: ignore[arg-type]
+    ),
+    "a write at no index": (
+        "index must be an integer from 0 to 2**64 - 1, not None",
+        lambda client: client.txn(cc.TxnOp.cas("k", "v", None)),  # type: ignore[arg-type]
+    ),
+    "a list for a key": (
+        "a key must be a string, not list",
+        lambda client: cc.MultiLock(client, [["k"]]),  # type: ignore[list-item]
+    ),
+    "no spec": (
+        "spec must be of the class SessionSpec, not int",
+        lambda _client: cc.failover_bound(15),  # type: ignore[arg-type]
+    ),
 }
 
 

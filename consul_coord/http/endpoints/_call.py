@@ -9,7 +9,7 @@ from consul_coord.errors import DecodeError
 from consul_coord.http import failures
 from consul_coord.http.endpoints import _durations, _json
 from consul_coord.http.messages import Call, Request, Response, Retry
-from consul_coord.models import ReadOptions, Result, WriteOptions
+from consul_coord.models import ReadOptions, Result, WriteOptions, _validate
 from consul_coord.models._validate import UINT64_MAX
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def read_request(
     """Return a GET with its options; with an index it is a blocking query."""
     if options is None:
         return Request("GET", path, params, retry=Retry.READ, needed=needed)
+    _validate.instance("options", options, ReadOptions)
     params, wait = (*params, *where(options), *how(options)), 0.0
     if options.index:
         wait = DEFAULT_WAIT if options.wait is None else options.wait
@@ -113,6 +114,7 @@ def write(
 ) -> Call[T]:
     """Return a request that changes something."""
     if options is not None:
+        _validate.instance("options", options, WriteOptions)
         params = (*params, *where(options))
     request = Request(method, path, params, body, retry, needed, urgent=urgent, keep=keep)
     return call(request, read)

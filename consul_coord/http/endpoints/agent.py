@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 from consul_coord import models
 from consul_coord.http.endpoints import _call, _durations, _json, _keys, health
 from consul_coord.http.messages import Retry
-from consul_coord.models._validate import choice
+from consul_coord.models._validate import choice, instance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +73,7 @@ def _checks(what: str, value: object) -> dict[str, HealthCheck]:
 
 def register_check(spec: CheckSpec, *, options: WriteOptions | None = None) -> Call[None]:
     """Have the agent keep a check."""
+    instance("spec", spec, models.CheckSpec)
     wanted: dict[str, object] = {"ID": spec.id, **_encode_check(spec, spec.service_id)}
     return _write(_CHECK + "register", options, body=_json.dump_set(wanted))
 
@@ -96,6 +97,7 @@ def register_service(
     service: Service, *, checks: Sequence[CheckSpec] = (), options: WriteOptions | None = None
 ) -> Call[None]:
     """Have the agent keep a service, with its checks; those that it had besides are forgotten."""
+    instance("service", service, models.Service)
     wanted: dict[str, object] = {
         "ID": service.id or None,
         "Name": service.name,

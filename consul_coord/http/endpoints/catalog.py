@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from consul_coord import models
 from consul_coord.http.endpoints import _call, _json, _keys
 from consul_coord.http.messages import Retry
+from consul_coord.models._validate import instance
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call
@@ -122,6 +123,7 @@ def _instance(what: str, value: object) -> ServiceInstance:
 
 def register(registration: Registration, *, options: WriteOptions | None = None) -> Call[bool]:
     """Enter a node, with a service and checks if given, or overwrite what is there."""
+    instance("registration", registration, models.Registration)
     wanted: dict[str, object] = {
         "Node": registration.node,
         "Address": registration.address,

@@ -28,7 +28,7 @@ from consul_coord.http.endpoints import _call, _json, _keys, _txn_results
 from consul_coord.http.failures import printable
 from consul_coord.http.messages import Call, Request, Retry
 from consul_coord.models import KVPair, ReadOptions, TxnFailure, TxnOp, TxnResult
-from consul_coord.models._validate import UINT64_MAX, as_bytes, refuse_kind, uint64
+from consul_coord.models._validate import UINT64_MAX, as_bytes, refuse_kind, texts_or_none, uint64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -123,6 +123,7 @@ def keys(
     prefix: str, *, separator: str | None = None, options: ReadOptions | None = None
 ) -> Call[Result[tuple[str, ...]]]:
     """Read the names of the keys that start with the prefix, folded after the first separator behind it."""
+    texts_or_none(separator=separator)
     params: Params = (("keys", ""), *((("separator", separator),) if separator else ()))
     needed = (f'key:list on the prefix "{prefix}"',)
     return _call.find(_tree(prefix), options, _call.answer(_json.texts), (), params=params, needed=needed)

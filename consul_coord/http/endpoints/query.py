@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from consul_coord import models
 from consul_coord.http.endpoints import _call, _json, _keys, health
 from consul_coord.http.messages import Retry
-from consul_coord.models._validate import count
+from consul_coord.models._validate import count, instance
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call, Response
@@ -44,6 +44,7 @@ def _one(response: Response) -> PreparedQuery | None:
 
 def create(query: PreparedQuery, *, options: WriteOptions | None = None) -> Call[str]:
     """Store a query and return its id; SessionNotFound when it names a session that does not exist."""
+    instance("query", query, models.PreparedQuery)
     service: dict[str, object] = {
         "Service": query.service,
         "Tags": list(query.tags) or None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from consul_coord.http.endpoints import _call, _durations, _json, _keys
 from consul_coord.http.messages import Retry
 from consul_coord.models import Session, SessionSpec
+from consul_coord.models._validate import instance
 from consul_coord.models.session import DEFAULT_LOCK_DELAY
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def _first(what: str, value: object) -> Session:
 
 def create(spec: SessionSpec | None = None, *, options: WriteOptions | None = None) -> Call[str]:
     """Make a session and return its id. A repeat would make another one, left until 2 x TTL has passed."""
-    spec = spec or SessionSpec()
+    spec = SessionSpec() if spec is None else spec
+    instance("spec", spec, SessionSpec)
     wanted = {
         "Name": spec.name,
         "Node": spec.node,

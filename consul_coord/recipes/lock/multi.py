@@ -40,11 +40,11 @@ MOST_KEYS = 32
 
 def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
     """Return the keys in their order of locking. Raises InvalidArgument."""
-    found = _validate.several(keys) or ()
-    if not 1 <= len(set(found)) <= MOST_KEYS:
+    found = {check_key(cast("str", each)) for each in _validate.several(keys) or ()}
+    if not 1 <= len(found) <= MOST_KEYS:
         message = f"keys must be a sequence of 1 to {MOST_KEYS} different keys, not {keys!r}"
         raise InvalidArgument(message)
-    return tuple(sorted({check_key(cast("str", each)) for each in found}))
+    return tuple(sorted(found))
 
 
 class MultiLockAttempt(LockAttempt):

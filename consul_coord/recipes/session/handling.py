@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import ConsulCoordError, InvalidArgument, SessionNotFound
 from consul_coord.http.endpoints import session as endpoint
 from consul_coord.http.retry import Failures, ask, may_repeat, perform
-from consul_coord.models import LossReason
+from consul_coord.models import LossReason, SessionSpec, _validate
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.session.keeping import KeptSession, SessionSource, is_lasting, renew, vet_node
 from consul_coord.recipes.session.names import means
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.models import Session, SessionSpec
+    from consul_coord.models import Session
     from consul_coord.recipes.session.keeping import Sessions
 
 _FORMAT = "consul-coord-session:1:"
@@ -35,6 +35,7 @@ async def open_session(io: IO, sessions: Sessions, spec: SessionSpec, *, resume:
 
     Raises SessionNotFound when the one to resume is gone, InvalidArgument when the text is not an export's.
     """
+    _validate.instance("spec", spec, SessionSpec)
     deadline = io.now() + sessions.timeout
     if resume is None:
         return await _open_new(io, sessions, spec, deadline)
@@ -91,7 +92,7 @@ def _let_go(sessions: Sessions, kept: KeptSession) -> None:
 
 def parse(text: str) -> str:
     """Return the session id from an exported text. Raises InvalidArgument."""
-    session_id = text.removeprefix(_FORMAT)
+    session_id = _validate.text("resume", text).removeprefix(_FORMAT)
     if session_id == text or not session_id:
         message = f"this is no exported session: {text[:60]!r}; it begins with {_FORMAT!r}"
         raise InvalidArgument(message)
@@ -100,6 +101,7 @@ def parse(text: str) -> str:
 
 async def named(io: IO, name: str, *, timeout: float) -> tuple[Session, ...]:
     """Return the sessions of a name, as the leader has them; those that the token may read."""
+    _validate.text("name", name)
     call = endpoint.list_sessions(options=CONSISTENT)
     found = await ask(io, call, timeout=timeout)
     return tuple(session for session in found.value if means(name, session.name))

@@ -53,6 +53,8 @@ TABLE: list[Row] = [
         "not the id",
     ),
     (RENEW, 500, "failed session lookup: index error: UUID must be 36", errors.InvalidRequest, "not the id"),
+    (QUERY, 500, "failed prepared query lookup: index error: UUID", errors.InvalidRequest, "id of a query"),
+    (PUT, 500, "Cannot modify non-existent prepared query: 'x'", errors.NotFound, "no such query"),
     (PUT, 500, "missing session", errors.InvalidRequest, "name a session"),
     (RENEW, 400, "Missing session", errors.InvalidRequest, "does not understand"),
     (CREATE, 500, "Missing node registration", errors.NodeNotRegistered, "datacenter"),
