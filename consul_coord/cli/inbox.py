@@ -3,15 +3,19 @@
 Rules
 - One thread, the main one, decides; signal handlers and other threads only put facts into the inbox.
 - ``queue.SimpleQueue.put`` may be called by a signal handler that interrupts ``get``.
+- The kernel may give a signal to any thread, as to a process that is stopped. Python runs the handler in the
+  main thread, and does not wake that: so it looks several times in a second.
 - A signal that was ignored when this process started stays ignored (``nohup``).
 - Facts are named tuples: a dataclass takes five times as long to make, which each start would pay.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
 
     from consul_coord import ConsulCoordError, Hold, LossReason
     from consul_coord.cli.survey import Place
+
+
+SIGNAL_SLICE = 0.2
+"""Seconds between two looks at whether a signal came, while nothing else does."""
 
 
 class Signalled(NamedTuple):
@@ -101,10 +109,13 @@ class Inbox:
 
     def get(self, timeout: float | None = None) -> Fact | None:
         """Return the next fact, or None when none came within ``timeout`` seconds."""
-        try:
-            return self._facts.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            with suppress(queue.Empty):
+                return self._facts.get(timeout=min(left, SIGNAL_SLICE))
+            if left <= SIGNAL_SLICE:
+                return None
 
     @contextmanager
     def signals(self, numbers: Iterable[signal.Signals]) -> Generator[None]:
