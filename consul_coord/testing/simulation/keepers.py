@@ -1,4 +1,4 @@
-"""Users of locks that keep a session of their own, hand it over, and resume it where it is or elsewhere.
+"""Users that keep a session of their own, hand it over, and resume it where it is or elsewhere.
 
 Rules
 - A session that was exported has no user until one resumes it. A user may take one over from another process,
@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import (
@@ -28,14 +29,13 @@ from consul_coord.testing.simulation.workload import LockUser
 
 if TYPE_CHECKING:
     import weakref
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from consul_coord.recipes.contend.recipe import Recipe
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.session.keeping import KeptSession
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.driver import SimIO
-    from consul_coord.testing.simulation.process import Process
 
 HANDS_OVER = 0.4
 """Of so many holds the session is handed over, not released."""
@@ -48,6 +48,8 @@ class Export:
     """A session that was handed over, with a hold."""
 
     text: str
+    of: str
+    """The lock."""
     claim: Claim
     """The hold that it had."""
 
@@ -55,30 +57,23 @@ class Export:
 class KeepingUser(LockUser):
     """A user of locks with sessions of its own."""
 
-    def __init__(
-        self,
-        process: Process,
-        actor: str,
-        locks: dict[str, LockObject],
-        *,
-        exports: list[Export],
-        healed: Callable[[], bool],
-    ) -> None:
-        super().__init__(process, actor, locks, healed=healed)
-        self._exports = exports
-        """Those that wait for a user, of all processes."""
-        self._keeps = Dice(process.seed, f"{process.name} {actor} keeps sessions")
-        self._kept: KeptSession | None = None
-        self._resumed: Export | None = None
-        self._lock: LockObject | None = None
-        """The lock of the present round."""
+    exports: list[Export]
+    """Those that wait for a user, of all processes."""
+    _kept: KeptSession | None = None
+    _resumed: Export | None = None
+    _lock: LockObject | None = None
+    """The lock of the present round."""
+
+    @cached_property
+    def _keeps(self) -> Dice:
+        return Dice(self.process.seed, f"{self.process.name} {self.actor} keeps sessions")
 
     def choices(self) -> Sequence[str]:
-        """Return the keys, or the one that a resumed session holds."""
-        return super().choices() if self._resumed is None else [self._resumed.claim.of]
+        """Return the locks, or the one that a resumed session holds."""
+        return super().choices() if self._resumed is None else [self._resumed.of]
 
     def object_for(self, of: str, *, alone: bool) -> LockObject:
-        """Return the lock of a key, by the session that is kept."""
+        """Return a lock, by the session that is kept."""
         shared = super().object_for(of, alone=alone)
         if self._kept is None:
             return shared
@@ -86,7 +81,7 @@ class KeepingUser(LockUser):
         return self._lock
 
     async def _round(self, io: SimIO) -> weakref.ref[Handle] | None:
-        export = self._exports.pop() if self._exports and self._keeps.chance(TAKES_OVER) else None
+        export = self.exports.pop() if self.exports and self._keeps.chance(TAKES_OVER) else None
         if not await self._open(io, export):
             return None
         try:
@@ -110,7 +105,7 @@ class KeepingUser(LockUser):
         except ConsulCoordError as error:
             if not (retryable(error) or isinstance(error, PermissionDenied | SessionCheckFailed)):
                 raise
-            self._exports.extend(() if export is None else (export,))
+            self.exports.extend(() if export is None else (export,))
             return False
         finally:
             self.judge.promises.ended(call)
@@ -144,20 +139,22 @@ class KeepingUser(LockUser):
         if kept is None or hold.ended or self.healed() or not self._keeps.chance(HANDS_OVER):
             await super().give_back(io, hold, claim)
             return
-        claim.left = claim.exported = True
-        self.judge.tell(claim, "released")
-        export = Export(handling.export(kept), claim)
+        for one in claim.whole:
+            one.left = one.exported = True
+            self.judge.tell(one, "released")
+        export = Export(handling.export(kept), " and ".join(one.of for one in claim.whole), claim)
         if self._keeps.chance(0.5):
             await self._close(io, kept)
-            self._exports.append(export)
+            self.exports.append(export)
         elif self._lock is not None and await self._open(io, export):
-            handle = await self._acquire(io, claim.of, self._lock, timeout=5.0)
+            handle = await self._acquire(io, export.of, self._lock, timeout=5.0)
             if handle is not None:
                 again = handle.grant
-                await super().give_back(io, again, self._claim(again, claim.of))
+                await super().give_back(io, again, self._claim(again, export.of))
 
     def _claim(self, hold: Grant, of: str) -> Claim:
         claim = super()._claim(hold, of)
         if self._resumed is not None:
-            self.judge.resumed(claim, of=self._resumed.claim)
+            for one, before in zip(claim.whole, self._resumed.claim.whole, strict=False):
+                self.judge.resumed(one, of=before)
         return claim

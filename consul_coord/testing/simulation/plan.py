@@ -192,11 +192,12 @@ class Plan:
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
         groups = () if self.sharing is None else self.sharing.keys
         kinds = (("jobs", self.jobs), ("partitions", groups), ("read-write locks", self.rwlocks))
-        ways = ", and all together" * self.several + ", by sessions that are handed over" * self.keeping
+        ways = ", and all together" * self.several
         others = "".join(f"; {kind}: {', '.join(names)}" for kind, names in kinds if names)
         rows = (
             f"seed {self.seed}: {self.processes} processes with {self.users} users each",
             f"locks: {', '.join(self.keys) or 'none'}{ways}",
+            *(["users of locks hand their sessions over"] if self.keeping else ()),
             f"foreign clients of each kind: {self.foreign}",
             f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}{others}",
             f"sessions: TTL {spec.ttl} s (ends after {self.ttl_factor:g} x), lock-delay {spec.lock_delay} s",

@@ -92,8 +92,8 @@ class World:
             self.network.room = Room(plan.connections, self._dice("room"))
             self.judge.watch_room(self.network.room)
         self.processes: list[Process] = []
-        self._exports: list[Export] = []
-        """The sessions that were handed over, and wait for a user."""
+        self._exports: dict[tuple[str, ...], list[Export]] = {}
+        """The sessions that were handed over, and wait for a user of the same things."""
         self._users: list[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser] = []
         self._running: dict[SimTask, str] = {}
         self._healed = False
@@ -132,14 +132,11 @@ class World:
         locks, semaphores = locks_of(process, plan), semaphores_of(process, plan)
         several = several_of(process, plan)
         kinds: list[Callable[[str], LockUser | RwUser | SlotUser]] = []
-        if locks and plan.keeping:
-            kinds.append(
-                lambda name: KeepingUser(process, name, locks, exports=self._exports, healed=self._is_healed)
-            )
-        elif locks:
-            kinds.append(lambda name: LockUser(process, name, locks, healed=self._is_healed))
+        lock_user = KeepingUser if plan.keeping else LockUser
+        if locks:
+            kinds.append(lambda name: lock_user(process, name, locks, healed=self._is_healed))
         if several:
-            kinds.append(lambda name: LockUser(process, name, several, healed=self._is_healed))
+            kinds.append(lambda name: lock_user(process, name, several, healed=self._is_healed))
         if rwlocks := rwlocks_of(process, plan):
             kinds.append(lambda name: RwUser(process, name, rwlocks, healed=self._is_healed))
         if semaphores:
@@ -160,6 +157,8 @@ class World:
         users: Sequence[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser],
     ) -> None:
         for user in users:
+            if isinstance(user, KeepingUser):
+                user.exports = self._exports.setdefault(tuple(user.choices()), [])
             self._users.append(user)
             self.start(process, user.run, user.actor)
 

@@ -102,7 +102,7 @@ def draw(seed: int) -> Plan:
     plan = Dice(seed, "world").choice(_DRAWN)(seed)
     if not plan.connections and plan.agents == 1 and Dice(seed, "connected").chance(CONNECTED_SHARE):
         plan = replace(plan, connections=ENOUGH)
-    if plan.keys and not (plan.several or plan.calm) and Dice(seed, "keeping").chance(KEEPING_SHARE):
+    if plan.keys and not plan.calm and Dice(seed, "keeping").chance(KEEPING_SHARE):
         plan = replace(plan, keeping=True)
     return plan
 
