@@ -88,7 +88,11 @@ class Group:
 
     @property
     def problem(self) -> Exception | None:
-        """The reason why it could not join again after a loss, or None; no I/O."""
+        """The reason why it is not a member again after a loss, or None; no I/O.
+
+        For example PermissionDenied if the last attempt was refused, or an AcquireTimeout whose ``blocker``
+        says that Consul does not answer, or that somebody else has the id. Attempts go on.
+        """
         membership = self._current()
         return None if membership is None else membership.problem
 

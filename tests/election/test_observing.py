@@ -142,3 +142,7 @@ def test_a_key_that_cannot_be_is_refused() -> None:
             observe(client, "/k")
         with pytest.raises(InvalidKey):
             leader(client, "/k")
+        with pytest.raises(InvalidKey, match="'k/' can't be used: leave out the '/'"):
+            observe(client, "k/")
+        with pytest.raises(InvalidKey, match="'k/' can't be used: leave out the '/'"):
+            leader(client, "k/")

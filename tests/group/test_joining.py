@@ -30,6 +30,7 @@ from tests.support.stalls import lasting
 if TYPE_CHECKING:
     from consul_coord import Client
     from tests.group.conftest import MakeClient
+    from tests.support.proxy import FaultProxy
 
 
 def test_members_see_each_other_with_their_values(make_client: MakeClient, prefix: str) -> None:
@@ -176,6 +177,37 @@ def test_after_a_loss_it_joins_again_with_an_event(make_client: MakeClient, pref
         assert isinstance(last, Joined)
         assert (last.again, last.session) == (True, after.session)
         assert group.problem is None
+
+
+def test_while_it_can_not_join_again_its_problem_says_why(make_client: MakeClient, prefix: str) -> None:
+    group = Group(make_client(), prefix, id="one")
+    operator, key = make_client(), GroupPlan(prefix).key("one")
+    with group:
+        taker = operator.session.create()
+        operator.txn(TxnOp.delete(key), TxnOp.lock(key, taker, flags=GROUP_FLAGS))
+        until(lambda: isinstance(group.problem, AcquireTimeout), "it has a problem")
+        assert taker in str(group.problem)
+        with pytest.raises(AcquireTimeout, match=taker):
+            group.join(timeout=0.3)
+        operator.kv.delete(key)
+        until(lambda: group.joined, "it has joined again")
+        until(lambda: group.problem is None, "it has none any more")
+
+
+def test_without_an_answer_the_problem_says_so(
+    make_client: MakeClient, prefix: str, proxy: FaultProxy
+) -> None:
+    group = Group(make_client(address=proxy.address), prefix, id="one")
+    with group:
+        proxy.go_down()
+        until(lambda: not group.joined, "the lease is over")
+        until(lambda: isinstance(group.problem, AcquireTimeout), "it has a problem")
+        with pytest.raises(AcquireTimeout, match="could not be reached") as raised:
+            group.join(timeout=0.3)
+        assert raised.value.blocker is not None
+        assert raised.value.blocker.kind == "unreachable"
+        proxy.come_up()
+        until(lambda: group.joined and group.problem is None, "it has joined again")
 
 
 def test_a_value_given_while_lost_counts_from_the_next_join(make_client: MakeClient, prefix: str) -> None:

@@ -212,6 +212,20 @@ def test_a_partition_whose_owner_cannot_begin_is_given_up_and_taken_again(
         one.group.leave()
 
 
+def test_an_owner_that_releases_gets_it_again_after_pauses(member: MakeMember) -> None:
+    fences: list[int] = []
+
+    def begin(partition: str, hold: Hold) -> None:
+        fences.append(hold.fence)
+        hold.release()
+
+    one = member("one", 1, on_acquired=begin)
+    until(lambda: len(fences) >= 2, "it is taken again")
+    never(lambda: len(fences) > 20, within=1.0)
+    assert fences == sorted(set(fences))
+    one.stop()
+
+
 def test_who_is_no_member_owns_nothing(member: MakeMember, prefix: str) -> None:
     one = member("one")
     all_owned(one)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import PermissionDenied, TxnFailed
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.endpoints._keys import check_key
+from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.messages import Call
 from consul_coord.http.retry import perform, wait_once
 from consul_coord.models import LeaderInfo, Result, TxnOp
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 async def leader(io: IO, client: Shared, key: str) -> LeaderInfo | None:
     """Return who leads, as the servers' leader has it, or None."""
+    check_parent(key)
     deadline = io.now() + client.timeout
 
     async def ask(call: Call[T], /) -> T:
@@ -101,7 +102,7 @@ class LeaderFollower(Follower[LeaderInfo | None]):
     """
 
     def __init__(self, key: str, *, wait: float = WAIT, confirming: bool = False) -> None:
-        super().__init__(partial(_watch, check_key(key)), wait=wait)
+        super().__init__(partial(_watch, check_parent(key)), wait=wait)
         self._confirming = confirming
         self._key = key
         self._known: tuple[LeaderInfo, LeaderInfo | None] | None = None

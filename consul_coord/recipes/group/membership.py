@@ -19,7 +19,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, NotHeld
+from consul_coord.errors import AcquireTimeout, ConsulCoordError, NotHeld
 from consul_coord.events import Failed, Joined
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
@@ -39,6 +39,7 @@ from consul_coord.recipes.lock.unattended import UnattendedAttempt
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
+    from consul_coord.models import BlockerKind
     from consul_coord.models.group import Member
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.group.members import GroupPlan
@@ -66,6 +67,18 @@ class MemberAttempt(UnattendedAttempt):
     def _without_queue(self) -> bool:
         return True
 
+    def _block(
+        self,
+        kind: BlockerKind,
+        *,
+        session: str | None = None,
+        position: int | None = None,
+        cause: ConsulCoordError | None = None,
+    ) -> None:
+        super()._block(kind, session=session, position=position, cause=cause)
+        if self._membership.hold is not None:
+            self._membership.problem = self._timeout()
+
 
 class Membership:
     """One member, from its first join to its leave."""
@@ -92,7 +105,7 @@ class Membership:
             self.final |= {LossReason.KEY_DELETED}
         self.stopping = Signal()
         self.problem: Exception | None = None
-        """Why the last attempt to join again was refused."""
+        """Why it can't join again: what the last attempt was refused for, or the present one waits for."""
         self._handle: Handle | None = None
         self._mutex = client.host.mutex()
         self._changes = Changes()
@@ -132,7 +145,15 @@ class Membership:
                     continue
                 await io.wait(changed, deadline=min(deadline, io.now() + LOOK))
             if io.now() >= deadline:
-                raise timed_out(self.key, "", Blocker("queued"), None, waited=io.now() - started)
+                raise self._timed_out(waited=io.now() - started)
+
+    def _timed_out(self, *, waited: float) -> AcquireTimeout:
+        """Return the error of a call that waited in vain for another one's attempt."""
+        problem = self.problem
+        if isinstance(problem, AcquireTimeout) and problem.blocker is not None:
+            cause = problem.__cause__ if isinstance(problem.__cause__, ConsulCoordError) else None
+            return timed_out(self.key, "", problem.blocker, cause, waited=waited)
+        return timed_out(self.key, "", Blocker("queued"), None, waited=waited)
 
     async def _try(self, io: IO, *, timeout: float | None, again: bool) -> bool:
         """Make an attempt, unless another call does; returns whether it was made, and made this a member."""

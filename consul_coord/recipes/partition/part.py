@@ -7,6 +7,7 @@ waiting      its lock is granted                                 owned
 owned        another member is to own it, or the process stops   leaving
 owned        its lock is lost                                    waiting
 owned        ``on_acquired`` has raised                          leaving
+owned        its owner has released the lock                     waiting
 leaving      ``on_released`` has returned, or had its time       waiting, or over
 ===========  ==================================================  ==========
 
@@ -69,7 +70,7 @@ class Ownership:
         self.ending = Signal()
         """Raised when the owner is to finish, or has lost it."""
         self.failed = False
-        """Whether ``on_acquired`` has raised."""
+        """Whether ``on_acquired`` has raised, or the owner has released the lock."""
         self.finished = Signal()
         """Raised when ``on_released`` has ended."""
         self.told: Once[str] = Once()
@@ -164,6 +165,8 @@ class Part:
         if not hold.ended:
             await io.wait(owned.finished, deadline=io.now() + self._told.handover)
             await release(io, self.client.holds, hold)
+        elif hold.released:
+            owned.failed = True  # by the owner, who would get it back at once, and release it again
         self.owned = None
         return not owned.failed
 
