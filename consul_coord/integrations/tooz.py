@@ -329,15 +329,17 @@ class ConsulDriver(Driver):
             self._check_created(group_id)
             known = self._groups.get(group_id)
             group = Group(self.client, self._prefix(group_id), id=member, value=value, evictable=True)
-            try:
-                if known is not None and known.joined:
+            if known is not None:
+                if known.joined:
                     raise MemberAlreadyExist(group_id, self._member_id)
+                known.leave()  # else it joins again by itself, now or when this one has left
+            try:
                 group.join(timeout=0)
             except AcquireTimeout as error:
                 raise MemberAlreadyExist(group_id, self._member_id) from error
             try:
                 self._check_created(group_id)
-            except GroupNotCreated:
+            except (GroupNotCreated, ConsulCoordError):
                 group.leave()
                 raise
             self._groups[group_id] = group

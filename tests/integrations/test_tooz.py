@@ -227,6 +227,47 @@ def test_a_member_that_leaves_while_it_is_lost_does_not_come_back(reference_addr
         one.stop()
 
 
+def test_a_join_that_fails_at_its_end_leaves_no_member(reference_address: str) -> None:
+    from tooz import coordination
+
+    with FaultProxy(reference_address) as proxy, Client(address=reference_address) as operator:
+        one: Any = coordination.get_coordinator(url_of(proxy.address), b"one")
+        one.start()
+        one.create_group(b"web").get()
+        locking = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"lock"'))
+        join = one.join_group(b"web")
+        assert locking.hit.wait(20)
+        denied: dict[str, Any] = {"status": 403, "body": b"Permission denied", "times": 10_000}
+        proxy.add(Fault(lose=Lose.AGENT, method="GET", path="/v1/kv/tooz/groups/web", **denied))
+        locking.let_go()
+        with pytest.raises(coordination.ToozError):
+            join.get()
+        assert not operator.kv.keys("tooz/groups/web/members/").value
+        proxy.clear()
+        one.join_group(b"web").get()
+        one.stop()
+
+
+def test_a_lost_member_that_joins_and_leaves_does_not_come_back(reference_address: str) -> None:
+    from tooz import coordination
+
+    with FaultProxy(reference_address) as proxy, Client(address=reference_address) as operator:
+        one: Any = coordination.get_coordinator(url_of(proxy.address), b"one")
+        one.start()
+        one.join_group_create(b"web")
+        group = one._groups[b"web"]
+        (member,) = group.members()
+        denied: dict[str, Any] = {"status": 403, "body": b"Permission denied", "times": 10_000}
+        proxy.add(Fault(lose=Lose.AGENT, path="/v1/txn", containing=b'"lock"', **denied))
+        operator.session.destroy(member.session)
+        until(lambda: group.problem is not None, "it can't join again")
+        proxy.clear()
+        one.join_group(b"web").get()
+        one.leave_group(b"web").get()
+        never(lambda: operator.kv.keys("tooz/groups/web/members/").value, within=3.0)
+        one.stop()
+
+
 def test_stopping_without_an_answer_takes_no_longer_for_many_groups(reference_address: str) -> None:
     from tooz import coordination
 
