@@ -99,6 +99,12 @@ def _translating(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def _raise_trouble(error: AcquireTimeout) -> None:
+    """Raise the error of the server or the network, if that stood in the way, and not another holder."""
+    if error.blocker.kind == "unreachable" and error.__cause__ is not None:
+        raise error.__cause__
+
+
 class ConsulLock(ToozLock):
     """A lock of the driver: one object, one hold, whichever threads use it."""
 
@@ -117,6 +123,8 @@ class ConsulLock(ToozLock):
     ) -> bool:
         """Take the lock; False when somebody else has it, or this object has.
 
+        Raises ToozError when Consul could not be asked.
+
         ``blocking``: True to wait, False for one try, a number for so many seconds. ``shared`` is not to be
         had: the key is that of ``consul lock`` and of the former driver, which know of no shared locks.
         """
@@ -125,7 +133,10 @@ class ConsulLock(ToozLock):
         seconds = None if blocking is True else float(blocking)
         try:
             hold = self._lock.acquire(timeout=seconds)
-        except (AcquireTimeout, AlreadyHeld):
+        except AlreadyHeld:
+            return False
+        except AcquireTimeout as error:
+            _raise_trouble(error)
             return False
         with self._mutex:
             self._hold = hold
@@ -336,6 +347,7 @@ class ConsulDriver(Driver):
             try:
                 group.join(timeout=0)
             except AcquireTimeout as error:
+                _raise_trouble(error)
                 raise MemberAlreadyExist(group_id, self._member_id) from error
             try:
                 self._check_created(group_id)

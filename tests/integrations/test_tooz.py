@@ -268,6 +268,23 @@ def test_a_lost_member_that_joins_and_leaves_does_not_come_back(reference_addres
         one.stop()
 
 
+def test_trouble_is_not_told_as_somebody_else(reference_address: str) -> None:
+    from tooz import coordination
+
+    with FaultProxy(reference_address) as proxy:
+        one: Any = coordination.get_coordinator(url_of(proxy.address, "ttl=15&timeout=1"), b"one")
+        one.start()
+        one.create_group(b"web").get()
+        lock = one.get_lock(b"nightly")
+        proxy.add(Fault(lose=Lose.AGENT, method="PUT", path="/v1/session/create", times=10_000))
+        for call in (one.join_group(b"web").get, lambda: lock.acquire(blocking=False)):
+            with pytest.raises(coordination.ToozError) as caught:
+                call()
+            assert not isinstance(caught.value, coordination.MemberAlreadyExist)
+        proxy.clear()
+        one.stop()
+
+
 def test_stopping_without_an_answer_takes_no_longer_for_many_groups(reference_address: str) -> None:
     from tooz import coordination
 
