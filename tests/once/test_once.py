@@ -393,6 +393,22 @@ def test_a_record_that_was_written_counts_though_the_lock_is_lost_before_its_ans
     assert job.runs == 1
 
 
+def test_a_run_whose_lock_was_written_to_is_recorded_after_an_outage(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
+) -> None:
+    """The record waits for the hold's value to be written again, which finds no agent for a while."""
+    client = make_client(address=proxy.address, timeout=0.5)
+
+    def work(hold: Hold) -> str:
+        site.operator.put(site.key, b"a note")
+        proxy.add(Fault(lose=Lose.AGENT, path="/v1/txn", containing=b'"Verb":"lock"', times=9))
+        return job(hold)
+
+    assert Once(client, site.key).run(work, slot="1", timeout=20).ran
+    assert recorded(site)
+    assert job.runs == 1
+
+
 @pytest.mark.parametrize("lose", [Lose.REQUEST, Lose.REPLY])
 @pytest.mark.parametrize("containing", [b'"get"', b'"check-not-exists"'], ids=["the look", "the take"])
 def test_lost_requests_before_the_run_do_no_harm(

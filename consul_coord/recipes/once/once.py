@@ -182,20 +182,32 @@ async def finish(io: IO, client: Shared, once: OnceObject, turn: Turn, *, at: fl
     record = Record(turn.slot, failed, turn.by, round(at, 3), hold.fence)
     # The work is done: nothing is worth more patience than its record. A failure may stay without one.
     failures = Failures(io, io.now() + client.timeout if failed else math.inf)
-    write = TxnOp.set(once.record, record.encode(), flags=ONCE_FLAGS)
     while True:
         check(hold, io.now())
         try:
-            await send_once(io, kv.txn(*hold.guard(), write), deadline=io.now() + client.timeout)
-        except TxnFailed as error:
-            raise_if_denied(once.record, error)
-            if not {failure.kind for failure in error.failures} <= _GUARD_CLOSED:
-                raise
-            if failures.doubt and read(await _read(io, client, once)) == record:
-                return record  # an earlier try got through, though not its answer
-            await put(io, client.sessions, hold, hold.value)
+            if await _record(io, client, once, hold, record, doubt=failures.doubt):
+                return record
             await failures.moved()
         except ConsulCoordError as error:
             await failures.pause(error)
-        else:
-            return record
+
+
+async def _record(
+    io: IO, client: Shared, once: OnceObject, hold: Grant, record: Record, *, doubt: bool
+) -> bool:
+    """Write a record, or open the guard that is closed; returns whether it is written.
+
+    ``doubt``: an earlier try may have written it.
+    """
+    write = TxnOp.set(once.record, record.encode(), flags=ONCE_FLAGS)
+    try:
+        await send_once(io, kv.txn(*hold.guard(), write), deadline=io.now() + client.timeout)
+    except TxnFailed as error:
+        raise_if_denied(once.record, error)
+        if not {failure.kind for failure in error.failures} <= _GUARD_CLOSED:
+            raise
+        if doubt and read(await _read(io, client, once)) == record:
+            return True  # though its answer was lost
+        await put(io, client.sessions, hold, hold.value)
+        return False
+    return True
