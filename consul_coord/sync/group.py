@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from consul_coord.base_client import default_member, require
 from consul_coord.errors import InvalidArgument
 from consul_coord.models._validate import as_bytes
+from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.group import membership as recipe
 from consul_coord.recipes.group.follow import MembersFollower
 from consul_coord.recipes.group.members import GroupPlan
@@ -106,8 +107,9 @@ class Group:
 
         Waits up to ``timeout`` seconds while somebody else has the id, None for ever: a process that was
         killed and started again has it back when its old session has ended. Raises AcquireTimeout, whose
-        ``blocker`` names the session in the way, KeyConflict when the key is used for something else,
-        ClientClosed, and what the server refuses. Joins again by itself after a loss, until ``leave``.
+        ``blocker`` names the session in the way, AcquireCancelled when ``leave`` is called meanwhile,
+        KeyConflict when the key is used for something else, ClientClosed, and what the server refuses. Joins
+        again by itself after a loss, until ``leave``.
         """
         core = self._runner.core
         with core.mutex:
@@ -117,7 +119,7 @@ class Group:
                     core, self._plan, self.id, self._value, evictable=self._evictable, keeps=self
                 )
                 self._membership = membership
-        self._runner.call(recipe.join, membership, timeout=timeout)
+        self._runner.run(Waiting(membership), recipe.join, membership, timeout=timeout)
 
     def leave(self, *, timeout: float = 5.0) -> ReleaseOutcome:
         """Leave the group; do nothing if it has not joined. You may join again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from consul_coord import (
     GROUP_FLAGS,
+    AcquireCancelled,
     AcquireTimeout,
     Group,
     InvalidArgument,
@@ -107,6 +109,22 @@ def test_who_waits_for_another_call_that_joins_waits_for_its_own_timeout(
         assert caught.value.key.endswith("/one")
         assert caught.value.waited >= 0.3
     joined.join(timeout=30)
+    assert second.joined
+
+
+def test_leaving_ends_a_join_that_waits(make_client: MakeClient, prefix: str) -> None:
+    told = Told()
+    first = Group(make_client(), prefix, id="one")
+    second = Group(make_client(observer=told), prefix, id="one")
+    with first, ThreadPoolExecutor(1) as pool:
+        join = pool.submit(second.join)
+        until(lambda: any(isinstance(event, Waiting) for event in told.events), "it waits")
+        assert second.leave() is ReleaseOutcome.ALREADY_LOST
+        first.leave()
+        assert isinstance(join.exception(30), AcquireCancelled)
+        assert not second.joined
+        assert not second.members()
+    second.join(timeout=30)
     assert second.joined
 
 

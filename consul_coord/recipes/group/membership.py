@@ -9,6 +9,7 @@ Rules
   have no lock-delay, so that a name is free again as soon as its member has gone.
 - A member that is refused because the name is taken watches that key: a process that was restarted under the
   same name joins when the session of its former life has ended.
+- Leaving ends the calls that join: a member that has left never comes back by an earlier call.
 - Joining twice at once is one join: the second call waits for the first. A first one that was interrupted, at
   whatever line, is not waited for.
 """
@@ -31,6 +32,7 @@ from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend.attempt import deadline_of
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.contend.limits import check_value
+from consul_coord.recipes.contend.recipe import Cancellable
 from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.holds import release
@@ -80,7 +82,7 @@ class MemberAttempt(UnattendedAttempt):
             self._membership.problem = self._timeout()
 
 
-class Membership:
+class Membership(Cancellable):
     """One member, from its first join to its leave."""
 
     def __init__(
@@ -98,6 +100,7 @@ class Membership:
         self.client = client
         self.id = member
         self.key = plan.key(member)
+        super().__init__(self.key)
         self.value = _checked(self.key, value)
         self.final = {LossReason.CLIENT_CLOSED, LossReason.FORKED}
         """After such a loss it does not join again."""
@@ -146,6 +149,11 @@ class Membership:
                 await io.wait(changed, deadline=min(deadline, io.now() + LOOK))
             if io.now() >= deadline:
                 raise self._timed_out(waited=io.now() - started)
+        if self.stopping.is_set():
+            # Left just then, perhaps by a call that has seen no hold.
+            if self.hold is not None:
+                await release(io, self.client.holds, self.hold)
+            raise self.cancelled()
 
     def _timed_out(self, *, waited: float) -> AcquireTimeout:
         """Return the error of a call that waited in vain for another one's attempt."""
@@ -223,8 +231,12 @@ class Membership:
         return self.is_joined(io.now())
 
     async def end(self, io: IO, *, timeout: float) -> None:
-        """Have no more attempts made; waits up to ``timeout`` seconds for the one under way."""
+        """Have no more attempts made; waits up to ``timeout`` seconds for the one under way.
+
+        Calls that join end with AcquireCancelled.
+        """
         self.stopping.set()
+        self.cancel(self.client)
         if self.hold is not None and self.hold.ended:
             async with io.shield(timeout) as deadline:
                 while self._staying and io.now() < deadline:
@@ -274,7 +286,8 @@ def _checked(key: str, value: bytes) -> bytes:
 async def join(io: IO, membership: Membership, *, timeout: float | None) -> None:
     """Become a member; harmless when it is one.
 
-    Raises AcquireTimeout when somebody else has the name, and what the server refuses.
+    Raises AcquireTimeout when somebody else has the name, AcquireCancelled when this leaves meanwhile, and
+    what the server refuses.
     """
     await membership.join(io, timeout=timeout)
 
