@@ -90,7 +90,8 @@ class ConsulScheduler(Scheduler):
             try:
                 self._restore(leadership)
             except ConsulCoordError as error:
-                logger.warning("beat: the state in Consul can't be read: %s", error)
+                self._led = None
+                logger.warning("beat: the state in Consul can't be read or written: %s", error)
                 return WAIT
         return min(super().tick(**options), self._longest_sleep())
 
@@ -141,11 +142,10 @@ class ConsulScheduler(Scheduler):
         if pair is None:
             return {}
         try:
-            found = json.loads(pair.value)["entries"]
+            return dict(json.loads(pair.value)["entries"])
         except (KeyError, TypeError, ValueError):
             logger.exception("beat: %s does not hold a state: starting without one", self._state_key)
             return {}
-        return dict(found)
 
     def _record(self, *names: str) -> None:
         """Write down the last runs of some entries, unless somebody else leads by now."""

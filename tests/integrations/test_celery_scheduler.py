@@ -14,6 +14,7 @@ import pytest
 from consul_coord import LOCK_FLAGS, Client, SessionSpec, TxnOp, leader
 from tests.election.waiting import until
 from tests.integrations.programs import Served, serving
+from tests.support.proxy import Fault, FaultProxy, Lose
 
 celery = pytest.importorskip("celery", reason="needs celery: nox -s integrations")
 
@@ -152,13 +153,40 @@ def test_who_does_not_lead_any_more_sends_nothing(shop: Shop, beat: Callable[[],
         assert first.end() == 0
 
 
-def test_a_state_that_is_none_is_begun_anew(shop: Shop, beat: Callable[[], Served]) -> None:
+@pytest.mark.parametrize("state_before", [base64.b64encode(b"nonsense"), b"[]", b'{"entries": [1]}'])
+def test_a_state_that_is_none_is_begun_anew(
+    shop: Shop, beat: Callable[[], Served], state_before: bytes
+) -> None:
     with Client(address=shop.address) as client:
-        client.kv.put("shop/beat/state", base64.b64encode(b"nonsense"))
+        client.kv.put("shop/beat/state", state_before)
         first = beat()
         until(lambda: shop.sent() >= 1, "it goes on")
         assert first.end() == 0
         assert set(state(client)["entries"]) == {"often", "hourly"}
+
+
+def test_a_state_that_could_not_be_written_is_written_later(agent_address: str) -> None:
+    from consul_coord.integrations.celery import ConsulScheduler
+
+    app = celery.Celery("shop", broker="memory://")
+    with FaultProxy(agent_address) as proxy, Client(address=agent_address) as client:
+        client.kv.delete_tree("shop/")
+        app.conf.update(
+            beat_schedule={"hourly": {"task": "shop.hourly", "schedule": 3600.0}},
+            consul_beat_key="shop/beat",
+            consul_beat_client={"address": proxy.address},
+        )
+        denied: dict[str, Any] = {"status": 403, "body": b"Permission denied"}
+        fault = proxy.add(Fault(lose=Lose.AGENT, path="/v1/txn", containing=b'"shop/beat/state"', **denied))
+        make: Any = ConsulScheduler
+        scheduler = make(app)
+        try:
+            until(lambda: scheduler.tick() and fault.hit.is_set(), "it can't be written")
+            assert client.kv.get("shop/beat/state").value is None
+            scheduler.tick()
+            assert "hourly" in state(client)["entries"]
+        finally:
+            scheduler.close()
 
 
 def test_a_signal_whose_exception_was_dropped_ends_the_beat_all_the_same(shop: Shop) -> None:
