@@ -110,7 +110,10 @@ class LeaderExecutor(ThreadPoolExecutor):
         """Have begun what was due while nobody led."""
         now = datetime.now(UTC)
         for job in self._scheduler.get_jobs():
-            last = self._last_begun(job) if job.executor == self._alias else None
-            missed = None if last is None else job.trigger.get_next_fire_time(last, last)
-            if missed is not None and missed <= now and job.next_run_time is not None:
-                job.modify(next_run_time=missed)
+            try:
+                last = self._last_begun(job) if job.executor == self._alias else None
+                missed = None if last is None else job.trigger.get_next_fire_time(last, last)
+                if missed is not None and missed <= now and job.next_run_time is not None:
+                    job.modify(next_run_time=missed)
+            except (ConsulCoordError, LookupError) as error:  # the job may just have been removed
+                logger.warning("%s was not looked at for a missed run: %s", job.id, error)

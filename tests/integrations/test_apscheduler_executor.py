@@ -13,6 +13,7 @@ import pytest
 from consul_coord import Client, LeaderElection, Lock
 from tests.election.waiting import until
 from tests.integrations.programs import Served, serving
+from tests.support.proxy import Fault, FaultProxy, Lose
 
 pytest.importorskip("apscheduler", reason="needs apscheduler: nox -s integrations")
 
@@ -104,6 +105,26 @@ def test_what_was_due_while_nobody_led_is_run_once(address: str) -> None:
         pair = client.kv.get("jobs/jobs/hourly").value
         assert pair is not None
         assert datetime.fromisoformat(pair.value.decode()) > last + timedelta(hours=2)
+
+
+def test_a_job_that_can_not_be_looked_at_keeps_no_other_from_its_run(address: str) -> None:
+    runs: list[str] = []
+    with FaultProxy(address) as proxy, Client(address=proxy.address) as client:
+        executor = LeaderExecutor(client, "jobs")
+        scheduler = background_scheduler(executor)
+        last = datetime.now(UTC) - timedelta(hours=3)
+        late = {"coalesce": True, "misfire_grace_time": 86_400, "hours": 1, "start_date": last}
+        for name in ("denied", "hourly"):
+            client.kv.put(f"jobs/jobs/{name}", last.isoformat())
+            scheduler.add_job(runs.append, "interval", args=(name,), id=name, **late)
+        denied: dict[str, Any] = {"status": 403, "body": b"Permission denied", "times": 10_000}
+        proxy.add(Fault(lose=Lose.AGENT, method="GET", path="/v1/kv/jobs/jobs/denied", **denied))
+        scheduler.start()
+        try:
+            until(lambda: runs, "the missed run")
+        finally:
+            scheduler.shutdown()
+        assert runs == ["hourly"]
 
 
 def test_without_the_leadership_nothing_runs(address: str) -> None:
