@@ -15,6 +15,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partialmethod
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -32,7 +33,7 @@ from tests.conformance.sides import CONFIG, TIMEOUT, Agent, Answer
 from tests.conformance.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from consul_coord.server.records import Entry, SessionRecord
@@ -42,7 +43,7 @@ PARTS = 8
 """Small enough to be shared out among the processes of pytest-xdist."""
 LONG_PARTS = 20
 LAST_SAID = 200
-PLANTED_SEED = 2  # with which all of them are found soon
+PLANTED_SEED = 5
 
 
 @pytest.fixture
@@ -81,13 +82,25 @@ def begin(search_seed: int, part: int) -> int:
     return (search_seed * (PARTS + LONG_PARTS) + part) * 1_000
 
 
-def run(address: str, at_least: int, seed: int, settings: hypothesis.settings = SETTINGS) -> None:
-    """Run the machine until both sides have answered so many operations, watches and time among them."""
+def run(
+    address: str,
+    at_least: int,
+    seed: int,
+    settings: hypothesis.settings = SETTINGS,
+    *,
+    without: Sequence[str] = (),
+) -> None:
+    """Run the machine until both sides have answered so many operations, watches and time among them.
+
+    ``without``: the names of operations to leave out.
+    """
     sys.stdout.write(f"CONSUL_COORD_SEED={seed}\n")
 
     class Run(Operations):
         """Counts for itself."""
 
+    for name in without:
+        setattr(Run, name, partialmethod(getattr(Operations, name)))  # which is no rule any more
     Run.address = address
     batches = itertools.count(seed)
     try:
@@ -119,6 +132,11 @@ def end_without_keys(store: Store, index: int, session: SessionRecord, delay: ob
     store.changed(SESSIONS, index)
 
 
+OF_THE_CATALOG = (
+    *("register_service", "register_check", "deregister", "create_query"),
+    *("look_at_services", "look_at_node"),
+)
+"""Operations that none of these faults concerns: without them, each shows soon."""
 PLANTED: dict[str, tuple[object, str, object]] = {
     "lock-delays are forgotten": (LockDelays, "active", lambda *_: False),
     "a write keeps the LockIndex": (kv, "put", keep_lock_index),
@@ -135,7 +153,7 @@ def test_a_difference_is_found(own_agent: RealAgent, fault: str, monkeypatch: py
     unshrunk = hypothesis.settings(SETTINGS, phases=[hypothesis.Phase.generate])
     # What shows in time only, as a watch that is not woken, may fail at another step when it is replayed.
     with pytest.raises((AssertionError, TimeoutError, ExceptionGroup, Flaky)):
-        run(own_agent.address, 60_000, PLANTED_SEED, unshrunk)
+        run(own_agent.address, 60_000, PLANTED_SEED, unshrunk, without=OF_THE_CATALOG)
 
 
 def test_a_difference_at_the_very_end_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
