@@ -76,7 +76,10 @@ class Reading:
 
 
 class Book:
-    """Keeps the holds that have not ended, and says what each event adds. For one thread at a time."""
+    """Keeps the holds that have not ended, and says what each event adds.
+
+    Several threads may use it at once, if each reports holds of its own.
+    """
 
     def __init__(self) -> None:
         self._held: dict[_Hold, float] = {}

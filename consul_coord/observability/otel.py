@@ -113,7 +113,7 @@ class OpenTelemetryObserver:
         span.end()
 
     def _note(self, session: str, name: str, attributes: _Attributes) -> None:
-        for (_, owner, _), span in self._spans.items():
+        for (_, owner, _), span in self._spans.copy().items():  # clients have a thread each
             if owner == session:
                 span.add_event(name, attributes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -113,6 +114,27 @@ def test_a_span_has_the_times_and_what_came_in_between(collected: Collected) -> 
     assert [event.name for event in lost.events] == ["jeopardy", "overwritten"]
     assert (lost.events[0].attributes or {})["error"] == "no answer"
     assert released.events == ()
+
+
+def test_another_clients_hold_keeps_no_event_from_its_span(collected: Collected) -> None:
+    class Meddling(str):
+        """A session id at whose comparison another client's thread has its turn."""
+
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            collected.observer.on_event(events.Acquired(f"k{next(numbers)}", "other", 8, waited=0.0))
+            return super().__eq__(other)
+
+        __hash__ = str.__hash__
+
+    numbers = itertools.count()
+    for key in ("k1", "k2"):
+        collected.observer.on_event(events.Acquired(key, "s", 7, waited=0.0))
+    collected.observer.on_event(events.Jeopardy(Meddling("s"), 3.25, "no answer"))
+    for key in ("k1", "k2"):
+        collected.observer.on_event(events.Released(key, "s", 7, ReleaseOutcome.RELEASED))
+    assert [[event.name for event in span.events] for span in collected.spans("hold")] == [["jeopardy"]] * 2
 
 
 def test_keys_are_grouped_as_asked(course: Callable[[Observer], None]) -> None:
