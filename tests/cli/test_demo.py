@@ -86,6 +86,23 @@ def test_ctrl_c_is_130_and_ends_the_workers() -> None:
         assert not any(demo.stderr.all())
 
 
+@pytest.mark.slow
+def test_a_holder_that_dies_by_itself_is_a_fault_and_the_play_goes_on() -> None:
+    with Cli("demo", "--ttl", "1", env=environ()) as demo:
+        acquired = STEP.match(demo.stdout.wait_for(lambda line: "acquired" in line, "holder"))
+        assert acquired
+        started = [step for step in steps(demo.stdout.seen) if step["what"] == "started"]
+        pid = next(step["detail"] for step in started if step["name"] == acquired["name"])
+        os.kill(int(pid.removeprefix("pid ")), signal.SIGKILL)
+        assert demo.end() == 1
+        told = demo.stdout.all()
+        assert [line for line in told if "WRONG" in line] == [
+            f"WRONG: {acquired['name']} failed with exit code -9"
+        ]
+        assert len([step for step in steps(told) if step["what"] == "acquired"]) == 4
+        assert demo.stderr.all() == []
+
+
 def test_the_log_is_read_in_order_with_deaths_as_ends() -> None:
     log = (
         '{"worker": "b", "what": "start", "fence": 7, "time": 3.0}\n'

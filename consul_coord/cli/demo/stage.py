@@ -20,7 +20,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -82,11 +82,12 @@ class _Actor:
         return self._process.pid
 
     def go_on(self) -> None:
-        """End its work."""
+        """End its work; do nothing if it has died by itself."""
         stdin = self._process.stdin
         if stdin is not None:
-            stdin.write(b"\n")
-            stdin.flush()
+            with suppress(BrokenPipeError):
+                stdin.write(b"\n")
+                stdin.flush()
 
     def kill(self) -> None:
         """Kill it, and return when it is dead."""
@@ -103,7 +104,8 @@ class _Actor:
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
     def _read(self, stdout: IO[bytes]) -> None:
         for line in stdout:
@@ -251,6 +253,9 @@ class Stage:
         if code and actor.name not in self._deaths:
             self._faults.append(f"{actor.name} failed with exit code {code}")
             self._line(actor, "failed", f"exit code {code}")
+            self._deaths[actor.name] = time.monotonic()
+        if self._holding is actor:
+            self._vacant()
 
     # -- the end -------------------------------------------------------------------------
 
