@@ -15,7 +15,7 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from consul_coord import ConsulCoordError, LeaderElection, ReadOptions, TxnOp
+from consul_coord import ConsulCoordError, LeaderElection, PermissionDenied, ReadOptions, TxnOp
 from consul_coord.integrations._apscheduler import ThreadPoolExecutor, run_job
 from consul_coord.integrations._names import name_of
 
@@ -107,7 +107,10 @@ class LeaderExecutor(ThreadPoolExecutor):
             return None
 
     def _elected(self, leadership: Leadership) -> None:  # noqa: ARG002 - each job is begun under the latest one
-        """Have begun what was due while nobody led."""
+        """Have begun what was due while nobody led.
+
+        Raises an error of passing trouble: then this resigns, and the next leader looks.
+        """
         now = datetime.now(UTC)
         for job in self._scheduler.get_jobs():
             try:
@@ -115,5 +118,5 @@ class LeaderExecutor(ThreadPoolExecutor):
                 missed = None if last is None else job.trigger.get_next_fire_time(last, last)
                 if missed is not None and missed <= now and job.next_run_time is not None:
                     job.modify(next_run_time=missed)
-            except (ConsulCoordError, LookupError) as error:  # the job may just have been removed
+            except (PermissionDenied, LookupError) as error:  # the job may just have been removed
                 logger.warning("%s was not looked at for a missed run: %s", job.id, error)
