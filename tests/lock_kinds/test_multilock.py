@@ -109,6 +109,18 @@ def test_takers_of_overlapping_keys_neither_overlap_nor_block_each_other(
     assert len(one._runner.core.tickets) == 0
 
 
+@pytest.mark.parametrize("held", range(3))
+def test_destroying_deletes_each_key_that_nobody_holds(site: Site, client: Client, held: int) -> None:
+    names = keys(site)
+    lock = MultiLock(client, names)
+    with lock:
+        pass
+    with Lock(client, names[held]):
+        assert lock.destroy() is False
+        assert [key for key in names if client.kv.get(key).value is not None] == [names[held]]
+    assert lock.destroy() is True
+
+
 @pytest.mark.parametrize("place", range(3))
 def test_while_one_key_is_held_none_of_the_others_is_taken(
     site: Site, make_client: MakeClient, place: int

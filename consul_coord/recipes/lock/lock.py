@@ -126,7 +126,7 @@ async def destroy(io: IO, client: Shared, lock: LockObject) -> bool:
             continue
         lock.plan.check_flags(pair)
         delete = kv.delete(key, cas=pair.modify_index)
-        destroyed = destroyed and (pair.session is None and await perform(io, delete, deadline=deadline))
+        destroyed &= pair.session is None and await perform(io, delete, deadline=deadline)
     return destroyed
 
 
