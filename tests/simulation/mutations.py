@@ -793,7 +793,7 @@ MUTATIONS = (
     Mutation(
         "a job's record is written without the guard",
         once,
-        "finish",
+        "_record",
         "*hold.guard(), write",
         "write",
         breaks="once",
