@@ -23,7 +23,8 @@ Rules
   keys first: their lock-delay then covers what the former holder may still have under way.
 - A create that got no answer may have made a session, or will. It is looked for by its name, which no other
   session has, and destroyed.
-- An outside session (given by its id) is renewed while in use, and never destroyed.
+- An outside session (given by its id) is renewed while in use, and never destroyed. When a renewal is due and
+  nobody here has it any more, it is left to its owner: else a lock of a dead owner would never be free.
 
 Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions
 """
@@ -64,6 +65,7 @@ from consul_coord.models.session import effective_lock_delay, horizon, no_horizo
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.names import Names
 from consul_coord.recipes.session.outage import Outages
+from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,6 +137,7 @@ class KeptSession:
         "over",
         "renewed",
         "spec",
+        "users",
     )
 
     def __init__(self, session_id: str, spec: SessionSpec, *, outside: bool) -> None:
@@ -142,6 +145,8 @@ class KeptSession:
         self.spec = spec
         self.outside = outside
         """Whether it was made elsewhere: it is then never destroyed here."""
+        self.users: Alive[SessionSource] = Alive()
+        """Those that may begin something with it, where it is outside."""
         self.exported = False
         """Whether somebody else is to go on with it, and with what it holds."""
         self.lease = Lease(drift=spec.drift)
@@ -208,6 +213,11 @@ class KeptSession:
     def ours_to_destroy(self) -> bool:
         """Whether its end is this client's business."""
         return not (self.outside or self.exported)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it was made elsewhere, and nobody here uses it any more."""
+        return self.outside and not self.dependents and not self.users.all()
 
     def is_lost(self, now: float) -> bool:
         """Return whether the session is no longer valid, though nobody here ended it."""
@@ -530,8 +540,10 @@ class SessionSource:
             return await sessions.create(io, spec)
         known = sessions.get(spec)
         if known is not None:
+            known.users.add(self)
             return known
         kept = KeptSession(spec, SessionSpec(), outside=True)
+        kept.users.add(self)
         await renew(io, sessions, kept, deadline=io.now() + sessions.timeout)
         sessions.adopt(kept)
         return kept
@@ -656,6 +668,8 @@ async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
         elif now < due:
             look = now + WATCH_SLICE if kept.dependents else due
             await io.wait(wake, deadline=min(due, over, look))
+        elif kept.is_left:
+            sessions.end(kept, LossReason.CLIENT_CLOSED)
         else:
             kept.begin_renewal()
             try:

@@ -553,8 +553,11 @@ def test_who_waits_for_anothers_create_gets_what_comes_of_it(bench: Bench) -> No
 def outside(reply: Callable[[Bench], None]) -> tuple[Bench, KeptSession]:
     bench = Bench()
     reply(bench)
-    source = bench.core.source(OTHER)
-    return bench, bench.io.run(source.live(bench.io, deadline=bench.io.time + 5))
+    return bench, used(bench, bench.core.source(OTHER))
+
+
+def used(bench: Bench, source: sessions.SessionSource) -> KeptSession:
+    return bench.io.run(source.live(bench.io, deadline=bench.io.time + 5))
 
 
 def test_an_outside_session_is_renewed_first_and_never_destroyed() -> None:
@@ -562,6 +565,30 @@ def test_an_outside_session_is_renewed_first_and_never_destroyed() -> None:
     assert kept.lease.longest == pytest.approx(9.5)
     bench.core.sessions.end(kept, LossReason.EXPIRED)
     assert bench.core.reaper.pending == 0
+
+
+def test_an_outside_session_is_left_to_its_owner_once_nobody_uses_it() -> None:
+    bench = Bench()
+    renewals = [ok([session_json(OTHER, ttl="10s")])] * 3
+    bench.io.expect("PUT", RENEW, *renewals)
+    users = [bench.core.source(OTHER), bench.core.source(OTHER)]
+    kept = used(bench, users[0])
+    assert used(bench, users[1]) is kept, "one session, whoever gives its id"
+    bench.io.at(1005.0, users.pop)
+    bench.io.at(1009.0, users.clear)
+    bench.io.run_spawned(f"keep session {OTHER}")
+    assert bench.io.sent_at[1:] == pytest.approx([1000.0, 1004.0, 1008.0])
+    assert kept.lease.ended_by is LossReason.CLIENT_CLOSED
+    assert bench.core.reaper.pending == 0, "it is not this client's to destroy"
+
+
+def test_an_outside_session_is_renewed_for_its_holds_whatever_has_made_them() -> None:
+    bench, kept = outside(lambda b: b.io.expect("PUT", RENEW, *[ok([session_json(OTHER, ttl="10s")])] * 3))
+    hold = bench.grant(kept)
+    bench.io.at(1009.0, lambda: bench.core.holds.forget(hold))
+    bench.io.run_spawned(f"keep session {OTHER}")
+    assert bench.io.sent_at[1:] == pytest.approx([1000.0, 1004.0, 1008.0])
+    assert kept.lease.ended_by is LossReason.CLIENT_CLOSED
 
 
 def test_an_outside_session_that_does_not_exist_is_refused() -> None:
