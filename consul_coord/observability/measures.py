@@ -5,12 +5,15 @@ Rules
   durations in seconds.
 - Keys, sessions and fences are no labels, because there may be any number of them. You can have keys
   ``grouped``.
+- An end may be reported before its beginning, where a thread is paused between having a lock and saying so.
+  Such a hold is never counted as one at present. The latest ``MOST_ENDS`` ends are remembered for that.
 - The duration of a hold is the time between its events, on the collector's clock. It is wrong by the delay of
   the events, some milliseconds as a rule.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -24,6 +27,9 @@ Grouping: TypeAlias = "Callable[[str], str]"
 
 GROUP = "group"
 """The label of the group."""
+
+MOST_ENDS = 1000
+"""So many ends without a beginning are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +84,14 @@ class Reading:
 class Book:
     """Keeps the holds that have not ended, and says what each event adds.
 
-    Several threads may use it at once, if each reports holds of its own.
+    Several threads may use it at once.
     """
 
     def __init__(self) -> None:
         self._held: dict[_Hold, float] = {}
         self._leading: set[_Hold] = set()
+        self._ends: dict[_Hold, None] = {}
+        """Those whose beginning may be yet to come."""
 
     def read(self, event: events.Event, now: float) -> Iterator[Reading]:
         """Yield what an event adds; ``now`` in seconds, on any clock that never goes back."""
@@ -92,12 +100,12 @@ class Book:
             case events.Waiting(key, blocker):
                 yield Reading(WAITING, 1, {"blocker": blocker.kind}, key)
             case events.Acquired(key, session, fence, waited):
-                self._held[key, session, fence] = now
                 yield Reading(WAIT, waited, {}, key)
-                yield Reading(HOLDS, 1, {}, key)
+                if self._begins((key, session, fence), now):
+                    yield Reading(HOLDS, 1, {}, key)
             case events.TimedOut(key, blocker):
                 yield Reading(TIMEOUTS, 1, {"blocker": blocker.kind}, key)
-            case events.Elected(key, session, term):
+            case events.Elected(key, session, term) if (key, session, term) not in self._ends:
                 self._leading.add((key, session, term))
                 yield Reading(LEADING, 1, {}, key)
             case events.Renewed():
@@ -122,9 +130,24 @@ class Book:
             case _:
                 pass
 
+    def holds(self, key: str, session: str, fence: int) -> bool:
+        """Return whether a hold has begun and not ended."""
+        return (key, session, fence) in self._held
+
+    def _begins(self, hold: _Hold, now: float) -> bool:
+        """Enter a hold; returns whether it is to be counted: not if its end came first."""
+        self._held[hold] = now
+        # Whoever tells the end meanwhile remembers it first: one of the two takes the hold out.
+        return hold not in self._ends or self._held.pop(hold, None) is None
+
     def _ended(self, hold: _Hold, now: float, end: str) -> Iterator[Reading]:
+        self._ends[hold] = None
+        while len(self._ends) > MOST_ENDS:
+            with suppress(RuntimeError):  # another thread has written between these two calls
+                self._ends.pop(next(iter(self._ends)), None)
         since = self._held.pop(hold, None)
-        if since is not None:  # else it was told before: a release whose outcome came later
+        if since is not None:  # else it was told before, or is yet to begin
+            self._ends.pop(hold, None)
             yield Reading(HOLDS, -1, {}, hold[0])
             yield Reading(HELD, now - since, {"end": end}, hold[0])
         if hold in self._leading:

@@ -98,6 +98,9 @@ class OpenTelemetryObserver:
             start_time=now,
             links=[trace.Link(acquire.get_span_context())],
         )
+        hold = (event.key, event.session, event.fence)
+        if not self._book.holds(*hold):
+            self._ended(hold)  # its end was told before
 
     def _ended(
         self, hold: tuple[str, str, int], *, outcome: str | None = None, reason: str | None = None

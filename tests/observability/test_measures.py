@@ -11,7 +11,7 @@ import pytest
 
 import consul_coord
 from consul_coord import Blocker, LossReason, ReleaseOutcome, events
-from consul_coord.observability.measures import GROUP, MEASURES, Book, labels_for
+from consul_coord.observability.measures import GROUP, MEASURES, MOST_ENDS, Book, labels_for
 
 DOCUMENT = Path(consul_coord.__file__).parent.parent / "docs" / "observability.md"
 
@@ -64,6 +64,11 @@ def test_a_hold_that_is_handed_over_lasts_no_longer_here() -> None:
     ]
 
 
+def test_a_hold_that_was_handed_over_may_come_back() -> None:
+    over = events.HandedOver("k", "s", 7)
+    assert added((1.0, taken()), (2.0, over), (3.0, taken()))[-2:] == TAKEN
+
+
 def test_a_hold_lasts_until_it_is_released() -> None:
     released = events.Released("k", "s", 7, ReleaseOutcome.RELEASED)
     assert added((10.0, taken()), (14.0, released)) == [
@@ -84,6 +89,32 @@ def test_a_lost_leadership_is_a_lost_hold() -> None:
         ("hold.duration", 1.0, {"end": "lost"}),
         ("leading", -1, {}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (events.Lost("k", "s", 7, LossReason.EXPIRED), ("lost", 1, {"reason": "expired"})),
+        (
+            events.Released("k", "s", 7, ReleaseOutcome.RELEASED),
+            ("released", 1, {"outcome": "released"}),
+        ),
+    ],
+    ids=["lost", "released"],
+)
+def test_a_hold_whose_end_is_told_first_is_none(
+    end: events.Event, told: tuple[str, float, dict[str, str]]
+) -> None:
+    assert added((1.0, end), (2.0, taken()), (2.0, events.Elected("k", "s", 7))) == [told, TAKEN[0]]
+
+
+def test_only_the_latest_ends_are_remembered() -> None:
+    book = Book()
+    for fence in range(2 * MOST_ENDS):
+        list(book.read(events.Lost("k", "s", fence, LossReason.EXPIRED), 1.0))
+    last = list(book.read(taken(fence=2 * MOST_ENDS - 1), 2.0))
+    first = list(book.read(taken(fence=0), 2.0))
+    assert [len(last), len(first)] == [2, 3], "the first one is not known any more, and counted"
 
 
 def test_what_ends_twice_is_counted_down_once() -> None:

@@ -116,6 +116,13 @@ def test_a_span_has_the_times_and_what_came_in_between(collected: Collected) -> 
     assert released.events == ()
 
 
+def test_a_hold_whose_end_is_told_first_leaves_no_span_open(collected: Collected) -> None:
+    collected.observer.on_event(events.Lost("k", "s", 7, LossReason.EXPIRED))
+    collected.observer.on_event(events.Acquired("k", "s", 7, waited=2.0))
+    assert len(collected.spans("acquire")) == 1
+    assert len(collected.spans("hold")) == 1, "ended, though there is nobody else to end it"
+
+
 def test_another_clients_hold_keeps_no_event_from_its_span(collected: Collected) -> None:
     class Meddling(str):
         """A session id at whose comparison another client's thread has its turn."""
