@@ -136,6 +136,26 @@ def test_settings_that_are_none_are_not_there(call: Call, body: str) -> None:
     assert "can't be seen" in found["connections"]["text"]
 
 
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+@pytest.mark.parametrize("name", ["jobs/", "jobs/a%20b"])
+def test_a_name_that_no_lock_may_have_is_refused_by_its_name(call: Call, name: str, kind: str) -> None:
+    with ReferenceServer() as server:
+        outcome = call("doctor", name, "--kind", kind, address=server.address)
+    assert outcome.code == 2
+    assert f"{name!r} can't be used" in outcome.err
+
+
+def test_a_key_whose_deletion_got_lost_goes_with_the_session(call: Call) -> None:
+    with ReferenceServer() as server, Client(address=server.address) as client:
+        fault = Fault(
+            effect=Effect.LOSE_REQUEST, path="/v1/txn", matches=lambda request: b'"delete"' in request.body
+        )
+        lost = server.faults.add(fault)
+        call("doctor", "jobs/nightly", address=server.address)
+        assert lost.hits
+        assert state(client) == ((), [])
+
+
 def test_a_key_used_for_something_else_is_a_fault(call: Call, key: str, client: Client) -> None:
     client.kv.put(key, b"a setting")
     client.kv.put(f"{key}/.lock", b"another")

@@ -33,6 +33,7 @@ from consul_coord import (
     failover_bound,
 )
 from consul_coord.base_client import require
+from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import blocked_by, failure, next_step, printable
 from consul_coord.http.messages import Call, Request, Retry
 from consul_coord.recipes.contend import queue as waitqueue
@@ -77,8 +78,11 @@ class Examination:
     key: str | None = None
     kind: Kind | None = None
     spec: SessionSpec = field(
-        default_factory=lambda: SessionSpec(lock_delay=0.0, name="consul-coord doctor", allow_unbounded=True)
+        default_factory=lambda: SessionSpec(
+            behavior="delete", lock_delay=0.0, name="consul-coord doctor", allow_unbounded=True
+        )
     )
+    """Of a session with which a key goes that could not be deleted."""
     agent: AgentInfo | None = None
     session: str | None = None
     limits: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -90,7 +94,9 @@ class _Hopeless(Exception):
 
 
 def examine(case: Examination) -> Iterator[Finding]:
-    """Yield what is found, and leave nothing behind."""
+    """Yield what is found, and leave nothing behind. Raises InvalidKey for a name that a lock can't have."""
+    if case.key is not None:
+        check_parent(case.key)
     try:
         for check in _CHECKS:
             yield from check(case)
