@@ -119,7 +119,8 @@ class BaseRunner:
 
     def placed(self, options: WriteOptions | None) -> WriteOptions:
         """Return options that name the datacenter, for calls whose body has to say it."""
-        given = options or WriteOptions()
+        given = WriteOptions() if options is None else options
+        _validate.instance("options", given, WriteOptions)
         return replace(given, datacenter=given.datacenter or self._settings.datacenter)
 
     def __repr__(self) -> str:

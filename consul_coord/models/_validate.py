@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterable
 from functools import partial
 from types import MethodType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from consul_coord.errors import InvalidArgument
 
+T = TypeVar("T")
 UINT64_MAX = 2**64 - 1
 _LONG = 64
 """Digits, more or less, of an integer that an error shows."""
@@ -231,6 +232,15 @@ def instance(name: str, value: object, kind: type) -> None:
     """Refuse what is no object of a class of this package."""
     if not isinstance(value, kind):
         refuse_kind(name, value, f"of the class {kind.__name__}")
+
+
+def instances(name: str, values: object, kind: type[T]) -> tuple[T, ...]:
+    """Return objects of a class of this package as a tuple."""
+    if (found := several(values)) is None:
+        refuse_kind(name, values, f"a collection of {kind.__name__}")
+    for place, each in enumerate(found):
+        instance(f"{name}[{place}]", each, kind)
+    return cast("tuple[T, ...]", found)
 
 
 def refuse_kind(name: str, value: object, what: str) -> NoReturn:

@@ -76,6 +76,14 @@ class CheckSpec(Value):
     """Remove the check's service when it was critical for this long."""
 
     def __post_init__(self) -> None:
+        _validate.texts_or_none(
+            name=self.name,
+            id=self.id,
+            http=self.http,
+            tcp=self.tcp,
+            notes=self.notes,
+            service_id=self.service_id,
+        )
         if not self.name:
             message = "a check needs a name"
             raise InvalidArgument(message)
@@ -171,7 +179,9 @@ class Registration(Value):
             if not _validate.text(name, getattr(self, name)):
                 message = f"a registration needs the {name} of its node"
                 raise InvalidArgument(message)
-        object.__setattr__(self, "checks", tuple(self.checks))
+        if self.service is not None:
+            _validate.instance("service", self.service, Service)
+        object.__setattr__(self, "checks", _validate.instances("checks", self.checks, HealthCheck))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)

@@ -117,6 +117,34 @@ USES: dict[str, tuple[str, Callable[[Any], object]]] = {
         "a key must be a string, not list",
         lambda client: cc.MultiLock(client, [["k"]]),  # type: ignore[list-item]
     ),
+    "a check's URL": (
+        "http must be a string, not bytes",
+        lambda _client: cc.CheckSpec(name="up", http=b"http://h", interval=5.0),  # type: ignore[arg-type]
+    ),
+    "a check of a service": (
+        "checks[0] must be of the class CheckSpec, not str",
+        lambda client: client.agent.register_service(cc.Service("web"), checks=["up"]),
+    ),
+    "no list of checks": (
+        "checks must be a collection of HealthCheck, not int",
+        lambda _client: cc.Registration(node="n", address="a", checks=5),  # type: ignore[arg-type]
+    ),
+    "a check of a node": (
+        "checks[0] must be of the class HealthCheck, not str",
+        lambda _client: cc.Registration(node="n", address="a", checks=["up"]),  # type: ignore[list-item]
+    ),
+    "a service of a node": (
+        "service must be of the class Service, not str",
+        lambda _client: cc.Registration(node="n", address="a", service="web"),  # type: ignore[arg-type]
+    ),
+    "where to register": (
+        "options must be of the class WriteOptions, not str",
+        lambda client: client.catalog.register(cc.Registration(node="n", address="a"), options="dc1"),
+    ),
+    "where to transact": (
+        "options must be of the class WriteOptions, not str",
+        lambda client: client.txn(cc.TxnOp.get("k"), options="dc1"),
+    ),
     "no spec": (
         "spec must be of the class SessionSpec, not int",
         lambda _client: cc.failover_bound(15),  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 from consul_coord import models
 from consul_coord.http.endpoints import _call, _durations, _json, _keys, health
 from consul_coord.http.messages import Retry
-from consul_coord.models._validate import choice, instance
+from consul_coord.models._validate import choice, instance, instances
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,7 @@ def register_service(
         "Port": service.port or None,
         "Tags": list(service.tags) or None,
         "Meta": dict(service.meta) or None,
-        "Checks": [_of_service(check) for check in checks] or None,
+        "Checks": [_of_service(check) for check in instances("checks", checks, models.CheckSpec)] or None,
     }
     body = _json.dump_set(wanted)
     params = (("replace-existing-checks", "true"),)

@@ -27,15 +27,15 @@ from consul_coord.errors import BODY_LIMIT, InvalidArgument, TxnFailed, ValueToo
 from consul_coord.http.endpoints import _call, _json, _keys, _txn_results
 from consul_coord.http.failures import printable
 from consul_coord.http.messages import Call, Request, Retry
-from consul_coord.models import KVPair, ReadOptions, TxnFailure, TxnOp, TxnResult
-from consul_coord.models._validate import UINT64_MAX, as_bytes, refuse_kind, texts_or_none, uint64
+from consul_coord.models import KVPair, ReadOptions, TxnFailure, TxnOp, TxnResult, WriteOptions
+from consul_coord.models._validate import UINT64_MAX, as_bytes, instance, refuse_kind, texts_or_none, uint64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from consul_coord.http.endpoints._call import Params
     from consul_coord.http.messages import Response
-    from consul_coord.models import FailureKind, Result, Verb, WriteOptions
+    from consul_coord.models import FailureKind, Result, Verb
 
 _ROOT = "/v1/kv/"
 _RECURSE = ("recurse", "")
@@ -339,6 +339,7 @@ def _too_large(ops: int, size: int) -> ValueTooLarge:
 
 def _params(options: ReadOptions | WriteOptions) -> Params:
     if not isinstance(options, ReadOptions):
+        instance("options", options, WriteOptions)
         return _call.where(options)
     if options.index or options.near is not None:
         raise InvalidArgument("a transaction is no blocking query and no list: leave index and near unset")
