@@ -118,7 +118,7 @@ class Answers:
         judge, process = self._judge, claim.process
         ends: list[float] = []
         for one in claims:
-            sent_at = judge.promises.confirmed(process, one.session)
+            sent_at = judge.promises.renewed_in_time(process, one.session)
             if not judge.cluster.lives(one.session):
                 ends.append(-math.inf)  # what its lease was is not known any more
             elif sent_at is not None:

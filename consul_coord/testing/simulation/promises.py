@@ -53,6 +53,8 @@ UNANSWERED = 45.0
 """Seconds for which it may wait for a reply that never comes."""
 MEMORY = 30.0
 """Seconds after which a failure is forgotten."""
+READ_WITHIN = 0.05
+"""Seconds from the arrival of a reply until its reader looks at the clock, at most."""
 PACE = 2.0
 MOST_SENT = 300
 """Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
@@ -136,6 +138,8 @@ class Promises:
         self._most_sessions = math.inf if plan.pools or plan.rwlocks or plan.sharing else 1 + own
         self._confirmed: dict[tuple[str, str], float] = {}
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
+        self._renewed_in_time: dict[tuple[str, str], float] = {}
+        """The same, of those whose answer was surely read before the lease was over."""
         self._contacts: dict[str, Contact] = {}
         self._all_troubled_until = 0.0
         self._sent: dict[tuple[str, str], deque[float]] = {}
@@ -203,10 +207,19 @@ class Promises:
         session = json.loads(response.body)["ID"] if shape.name == "create" else shape.about
         mark = process.name, session
         self._confirmed[mark] = max(sent_at, self._confirmed.get(mark, sent_at))
+        before = self._renewed_in_time.get(mark)
+        cover = self._judge.cluster.lock_delay(session) if self._judge.cluster.lives(session) else 0.0
+        longest = (1 - DRIFT) * min(self._ttl, cover or self._ttl)
+        if before is None or process.clock.now() < before + longest - READ_WITHIN:
+            self._renewed_in_time[mark] = max(sent_at, before or sent_at)
 
     def confirmed(self, process: Process, session: str) -> float | None:
         """Return when the request was sent that gave a session its lease, by its process's clock."""
         return self._confirmed.get((process.name, session))
+
+    def renewed_in_time(self, process: Process, session: str) -> float | None:
+        """Return the same, without the requests whose answer was read when the lease was over, or nearly."""
+        return self._renewed_in_time.get((process.name, session))
 
     def horizon(self, claim: Claim) -> float:
         """Return for how many seconds after that a claim is safe, drift and all."""
