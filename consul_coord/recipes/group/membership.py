@@ -158,7 +158,7 @@ class Membership(Cancellable):
     def _timed_out(self, *, waited: float) -> AcquireTimeout:
         """Return the error of a call that waited in vain for another one's attempt."""
         problem = self.problem
-        if isinstance(problem, AcquireTimeout) and problem.blocker is not None:
+        if isinstance(problem, AcquireTimeout):
             cause = problem.__cause__ if isinstance(problem.__cause__, ConsulCoordError) else None
             return timed_out(self.key, "", problem.blocker, cause, waited=waited)
         return timed_out(self.key, "", Blocker("queued"), None, waited=waited)
