@@ -154,9 +154,7 @@ def test_who_does_not_lead_any_more_sends_nothing(shop: Shop, beat: Callable[[],
 
 
 @pytest.mark.parametrize("state_before", [base64.b64encode(b"nonsense"), b"[]", b'{"entries": [1]}'])
-def test_a_state_that_is_none_is_begun_anew(
-    shop: Shop, beat: Callable[[], Served], state_before: bytes
-) -> None:
+def test_an_invalid_state_is_replaced(shop: Shop, beat: Callable[[], Served], state_before: bytes) -> None:
     with Client(address=shop.address) as client:
         client.kv.put("shop/beat/state", state_before)
         first = beat()

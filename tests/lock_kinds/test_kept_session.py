@@ -24,7 +24,7 @@ from consul_coord import (
     SessionNotFound,
     SessionSpec,
 )
-from consul_coord.events import HandedOver, Lost, Released
+from consul_coord.events import HandedOver, Lost, Released, TimedOut
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from tests.lock import programs
 from tests.lock.conftest import spec
@@ -276,6 +276,23 @@ def test_who_waits_here_for_a_resumed_session_does_not_keep_it_from_its_keys(
             holding.result().release()
     client.close()
     assert site.left_behind() == []
+
+
+def test_a_caller_that_can_not_see_who_has_the_key_reports_its_end_once(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    notes = Notes()
+    client = make_client(address=proxy.address, observer=notes)
+    with client.keep_session(kept(site)) as session, ThreadPoolExecutor(1) as threads:
+        hold = Lock(client, site.key).acquire(timeout=5)
+        lost = Fault(lose=Lose.AGENT, method="GET", path=f"/v1/kv/{site.key}?consistent", times=1_000)
+        proxy.add(lost)
+        with pytest.raises(AcquireTimeout):
+            threads.submit(Lock(client, site.key, session=session.id).acquire, timeout=0.5).result()
+        proxy.clear()
+        hold.release()
+    assert lost.hits
+    assert len(notes.of(TimedOut)) == 1
 
 
 def test_another_process_goes_on_with_it(site: Site) -> None:

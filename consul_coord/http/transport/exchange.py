@@ -316,7 +316,7 @@ class Engine(ABC):
             is_final = not near or self._tells_at_once(attempt)
             if is_final or (attempt.sent and not attempt.is_harmless):
                 raise errors.turned_away(attempt, limit=limit.is_blamed(self.pool.now())) from error
-            attempt.sent = attempt.outcome_unknown  # a reading begins anew
+            attempt.sent = attempt.outcome_unknown  # a reading may start again
             return None
         if _is_refusal(response):
             limit.refused(self.pool.now())

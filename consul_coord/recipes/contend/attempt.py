@@ -196,10 +196,18 @@ class Attempt(ABC):
                 await self._give_up()
 
     async def until_answered(self, call: Call[T], hold: Grant | None = None) -> T:
-        """Send what is read besides the moves until it is answered; ``hold`` is what the attempt has got.
+        """Send what is read before or after the attempt until it is answered; ``hold`` is what it has got.
 
         Raises AcquireTimeout when the time is up, the LockLost of the hold, and what the server refuses.
         """
+        try:
+            return await self._answer(call, hold)
+        except AcquireTimeout as error:
+            self.io.emit(TimedOut(error.key, error.blocker, error.waited))
+            raise
+
+    async def _answer(self, call: Call[T], hold: Grant | None = None) -> T:
+        """Return the answer to a reading besides the moves; without one, ``run`` reports the end of time."""
         failures, self._reported = 0, None  # the moves are over, and so is their blocker
         while True:
             if hold is not None:
@@ -214,11 +222,7 @@ class Attempt(ABC):
                 self._reported = self.cause = None  # an earlier failure is over
                 return answer
             failures += 1
-            try:
-                await self._pause(failures)
-            except AcquireTimeout as error:
-                self.io.emit(TimedOut(error.key, error.blocker, error.waited))
-                raise
+            await self._pause(failures)
 
     async def _pause(self, failures: int) -> None:
         """Wait after so many failures in a row, 0 for none. Raises AcquireTimeout when the time is up."""

@@ -158,8 +158,16 @@ class LockAttempt(Attempt):
         """Return whether the session that the caller gave has a key: whoever is first here waits for that."""
         if not self._given:
             return False
-        pair = (await self.until_answered(kv.get(key, options=CONSISTENT))).value
+        pair = (await self._answer(kv.get(key, options=CONSISTENT))).value
         return pair is not None and pair.session == self._given
+
+    async def _read_refused(self, key: str) -> KVPair | None:
+        """Read a key that was not granted, as the servers' leader has it.
+
+        A server that has lost the lead may long call a key free that is taken. Then each try would be
+        refused, and the next one follow at once.
+        """
+        return (await send_once(self.io, kv.get(key, options=CONSISTENT), deadline=self.limit)).value
 
     def _block_in_line(self, ticket: Ticket) -> None:
         tickets = self.client.tickets
@@ -436,10 +444,7 @@ class LockAttempt(Attempt):
         if self.contender is not None or self._missed is not None:
             self.client.reaper.add(RemoveKey(self._own))
             self.contender = self._missed = None
-        # A server that has lost the lead may long call a key free that is taken. Then each try would be
-        # refused, and the next one follow at once.
-        look = kv.get(self.key, options=CONSISTENT)
-        held = self._holder((await send_once(self.io, look, deadline=self.limit)).value)
+        held = self._holder(await self._read_refused(self.key))
         if held is not None:
             if not await self._wait_until_free(held):
                 return None

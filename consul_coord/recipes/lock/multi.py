@@ -17,12 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from consul_coord.errors import InvalidArgument, TxnFailed
-from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._keys import check_key
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import send_once
 from consul_coord.models import _validate
-from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend.attempt import SPREAD
 from consul_coord.recipes.contend.refusals import blocked_by
 from consul_coord.recipes.lock.attempt import LockAttempt
@@ -137,10 +134,7 @@ class MultiLockAttempt(LockAttempt):
         kind = blocked_by(self.client.sessions, self.kept, key, error)
         if kind == "held":
             self._block("held")
-            # A server that has lost the lead may long call a key free that is taken. Then each try would be
-            # refused, and the next one follow at once.
-            look = kv.get(key, options=CONSISTENT)
-            pair = (await send_once(self.io, look, deadline=self.limit)).value
+            pair = await self._read_refused(key)
             if self._holder(pair) is not None and pair is not None:
                 self._held_by(pair)
         elif kind is not None:

@@ -1,4 +1,4 @@
-"""What a client remembers of keys: bounded, and from any thread."""
+"""The latest values of keys that a client remembers: a bounded number, written by any thread."""
 
 from __future__ import annotations
 
