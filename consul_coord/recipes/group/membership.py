@@ -140,7 +140,7 @@ class Membership(Cancellable):
 
     async def join(self, io: IO, *, timeout: float | None) -> None:
         """Become a member, or wait until it is one again."""
-        deadline, started = deadline_of(io, timeout), io.now()
+        started, deadline = io.now(), deadline_of(io, timeout)  # in this order: it has waited for its timeout
         while not self.is_joined(io.now()):
             with self._changes.watching() as changed:
                 left = None if timeout is None else max(0.0, deadline - io.now())
