@@ -7,6 +7,8 @@ Rules
   failed CAS).
 - The error that comes out never claims less doubt than any try has left: when an earlier one may have been
   applied, a last one that could not even connect says so too.
+- A last try that had too little time says nothing new, unless it may have been applied: the failure before it
+  comes out.
 - A request may wait in vain because the servers have no leader: newer versions of Consul refuse it only after
   7 to 17 s. So the last moment of a long try is kept for asking the agent for the leader, and the error names
   the missing leader.
@@ -48,6 +50,9 @@ LONG_TRY: Final = 5.0
 """Seconds from which on a try that is not answered asks for the reason. Consul 1.8 names it after 7 s."""
 LAST_MOMENT: Final = 0.25
 """Seconds of such a try that are kept for asking."""
+
+TOO_LITTLE: Final = 0.25
+"""Seconds that may be too few for an answer, where a machine is busy."""
 
 _LEADER: Final = status.leader()
 
@@ -178,12 +183,15 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
 
     async def once() -> T:
         nonlocal last, doubt
-        if io.now() >= deadline:
+        began = io.now()
+        if began >= deadline:
             # The pause took longer than asked for. What went wrong before it says more than that.
             raise last
         try:
-            return await send_once(io, call, deadline=min(deadline, io.now() + attempt))
+            return await send_once(io, call, deadline=min(deadline, began + attempt))
         except ConsulCoordError as error:
+            if _had_no_time(error, deadline - began):
+                raise last from last.__cause__
             if isinstance(last, NoLeader) and isinstance(error, RequestTimeout):
                 _say_no_leader(error)
             last = error
@@ -203,6 +211,11 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
     return await retrying(once)
 
 
+def _had_no_time(error: ConsulCoordError, seconds: float) -> bool:
+    """Return whether a try that had so many seconds failed because they were few, and was not applied."""
+    return isinstance(error, RequestTimeout) and not error.outcome_unknown and seconds < TOO_LITTLE
+
+
 def _leaves_doubt(request: Request, error: ConsulCoordError) -> bool:
     return request.retry is not Retry.READ and outcome_unknown(error)
 
@@ -218,6 +231,9 @@ class Failures:
         self._io = io
         self._deadline = deadline
         self._failed = self._moved = 0
+        self._last: ConsulCoordError | None = None
+        self._resumed_at = -math.inf
+        """When the pause after it was over."""
         self.doubt = False
         """Whether a try that failed may have been applied, or may be later."""
 
@@ -227,13 +243,20 @@ class Failures:
         return self._failed > 0
 
     async def pause(self, error: ConsulCoordError) -> None:
-        """Wait after a failure, longer each time. Raises it when it is a refusal, or no time is left."""
+        """Wait after a failure, longer each time.
+
+        Raises it when it is a refusal or no time is left; the failure before it if that says more.
+        """
+        if self._last is not None and _had_no_time(error, self._deadline - self._resumed_at):
+            raise self._last
         self._failed += 1
         pause = delay(self._failed, self._io.random())
         if not retryable(error) or self._io.now() + pause >= self._deadline:
             raise error
         self.doubt = self.doubt or outcome_unknown(error)
+        self._last = error
         await self._io.sleep(pause)
+        self._resumed_at = self._io.now()
 
     async def moved(self) -> None:
         """Wait after finding that somebody else has written: not for the first time, longer for each more."""

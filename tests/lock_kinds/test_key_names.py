@@ -85,10 +85,12 @@ def test_a_name_is_read_at_the_first_need_only_and_a_safe_one_never(
     for _ in range(3):
         with Lock(client, ODD), Lock(client, "jobs/safe-name_1.a,b=c&d"):
             pass
+    reads = [request.path for request in agent.requests if request.method == "GET"]
+    reads = [path for path in reads if "index=" not in path]  # watches come along where holds last
     # A client looks once at a key that it never had, whatever its name is.
-    assert agent.count("GET", "/v1/kv/jobs/odd~name") == 1 + 1
-    assert agent.count("GET", "/v1/kv/jobs/safe-name_1.a%2Cb%3Dc%26d") == 0 + 1
-    assert [request.method for request in agent.requests].count("GET") == 3
+    assert sum(path.startswith("/v1/kv/jobs/odd~name") for path in reads) == 1 + 1
+    assert sum(path.startswith("/v1/kv/jobs/safe-name_1.a%2Cb%3Dc%26d") for path in reads) == 0 + 1
+    assert len(reads) == 3
 
 
 def test_a_newer_server_is_noticed_within_a_minute(

@@ -9,6 +9,7 @@ import pytest
 from consul_coord.errors import (
     BrokenReply,
     ConnectFailed,
+    ConsulCoordError,
     InvalidRequest,
     NoLeader,
     PermissionDenied,
@@ -20,7 +21,7 @@ from consul_coord.events import Retried
 from consul_coord.http.backoff import FIRST, MOST, delay
 from consul_coord.http.endpoints import kv, session
 from consul_coord.http.messages import Retry
-from consul_coord.http.retry import Failures, may_repeat, perform, wait_once
+from consul_coord.http.retry import Failures, may_repeat, perform, send_once, wait_once
 from consul_coord.models import ReadOptions, TxnOp
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
@@ -37,7 +38,6 @@ from tests.support.replies import (
 )
 
 if TYPE_CHECKING:
-    from consul_coord.errors import ConsulCoordError
     from consul_coord.http.messages import Call, Response
 
 TAKE = (TxnOp.check_index("c", 3), TxnOp.lock("k", SESSION), TxnOp.delete("c"))
@@ -114,6 +114,38 @@ def test_the_last_error_is_raised_at_the_deadline_and_not_later(io: FakeIO) -> N
         performed(io, kv.get("k"), deadline=3.0)
     assert 1002.0 < io.time < 1003.0
     assert all(sent < 1003.0 for sent in io.sent_at)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "doubt", "raised"),
+    [(0.2, False, NoLeader), (2.0, False, RequestTimeout), (0.2, True, RequestTimeout)],
+    ids=["too little time", "time enough", "in doubt"],
+)
+def test_a_last_try_that_had_too_little_time_hides_no_reason(
+    io: FakeIO, seconds: float, *, doubt: bool, raised: type[Exception]
+) -> None:
+    call = kv.put("k", b"")
+
+    def answers() -> None:
+        last = RequestTimeout("nothing", method="PUT", path="/v1/kv/k", outcome_unknown=doubt)
+        io.expect("PUT", "/v1/kv/k", refusal(429))
+        io.expect("PUT", "/v1/kv/k", refusal(500, "No cluster leader"))
+        io.expect("PUT", "/v1/kv/k", last, takes=seconds - 2 * FIRST)
+
+    async def by_hand() -> None:
+        failures = Failures(io, io.time + seconds)
+        while True:
+            try:
+                await send_once(io, call, deadline=io.time + seconds)
+            except ConsulCoordError as error:
+                await failures.pause(error)
+
+    answers()
+    with pytest.raises(raised):
+        performed(io, call, deadline=seconds)
+    answers()
+    with pytest.raises(raised):
+        io.run(by_hand())
 
 
 def test_an_attempt_that_hangs_leaves_time_for_others(io: FakeIO) -> None:
