@@ -14,10 +14,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import sys
-import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from consul_coord.threads import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,7 @@ class VirtualClock:
         self._now = start
         self._order = itertools.count()
         self._alarms: list[tuple[float, int, _VirtualAlarm]] = []
-        self._lock = threading.RLock()
+        self._lock = Mutex()
 
     def now(self) -> float:
         """Return the virtual time in seconds."""

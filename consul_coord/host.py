@@ -9,7 +9,6 @@ Rules
 from __future__ import annotations
 
 import random
-import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord import events
 from consul_coord.io import Contact
+from consul_coord.threads import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +41,7 @@ class BaseHost(ABC):
         self._observer = observer
         self._counts: Counter[str] = Counter()
         # Re-entrant, since the garbage collector may report a forgotten hold at any moment.
-        self._counting = threading.RLock()
+        self._counting = Mutex()
         for name in _CALLS:
             setattr(self, name, getattr(self, name))  # bound once, and not again for each call's IO
 

@@ -18,7 +18,6 @@ import logging
 import math
 import os
 import sys
-import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 from consul_coord import ConsulCoordError, events
 from consul_coord.cli.codes import ExitCode, code_of
 from consul_coord.http.failures import next_step, printable
+from consul_coord.threads import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -60,7 +60,7 @@ class Reporter:
         self._process = os.getpid()
         self._as_json = as_json
         self._quiet = quiet
-        self._writing = threading.Lock()
+        self._writing = Mutex()
         self._retry_told = -math.inf, ""
         self._in_place = sys.stderr is not None and sys.stderr.isatty()
         self._unfinished = False

@@ -18,7 +18,6 @@ Rules
 from __future__ import annotations
 
 import functools
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -111,8 +110,8 @@ class ConsulLock(ToozLock):
     def __init__(self, name: bytes, client: Client, key: str, value: str) -> None:
         super().__init__(name)
         self._lock = Lock(client, key, value=value, accept_flags=(0,))
-        self._hold: Hold | None = None
-        self._mutex = threading.Lock()
+        self._held: dict[None, Hold] = {}
+        """The present hold: of several threads that release it, one takes it out."""
 
     @_translating
     def acquire(
@@ -138,15 +137,13 @@ class ConsulLock(ToozLock):
         except AcquireTimeout as error:
             _raise_trouble(error)
             return False
-        with self._mutex:
-            self._hold = hold
+        self._held[None] = hold
         return True
 
     @_translating
     def release(self) -> bool:
         """Give the lock up; False when this object has not had it until now."""
-        with self._mutex:
-            hold, self._hold = self._hold, None
+        hold = self._held.pop(None, None)
         if hold is None:
             return False
         outcome = hold.release()
@@ -157,19 +154,19 @@ class ConsulLock(ToozLock):
     @property
     def acquired(self) -> bool:
         """Whether this object has the lock at this moment."""
-        hold = self._hold
+        hold = self._held.get(None)
         return hold is not None and hold.is_held
 
     @property
     def fence(self) -> int | None:
         """The fencing token of the present hold, or None; tooz knows of none."""
-        hold = self._hold
+        hold = self._held.get(None)
         return hold.fence if hold is not None and hold.is_held else None
 
     @_translating
     def is_still_owner(self) -> bool:
         """Return whether Consul, asked now, has the lock for this object."""
-        hold = self._hold
+        hold = self._held.get(None)
         return hold is not None and hold.verify()
 
     @_translating

@@ -216,7 +216,7 @@ class ThreadHost(BaseHost):
         self._background = background
         self._foreground = foreground
         # Re-entrant, since the garbage collector may hand over a forgotten hold at any moment.
-        self._starting = threading.RLock()
+        self._starting = threads.Mutex()
         self._loop: _LoopThread | None = None
         self._callbacks: _CallbackThread | None = None
         self._stopped = False
@@ -227,7 +227,7 @@ class ThreadHost(BaseHost):
 
     def mutex(self) -> AbstractContextManager[object]:
         """Make a re-entrant lock between this client's threads."""
-        return threading.RLock()
+        return threads.Mutex()
 
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
         """Run a program on the loop thread."""
@@ -342,7 +342,7 @@ class _LoopThread:
         self._supervisor: Supervisor | None = None
         self._early: list[_Early] = []
         # Re-entrant, since a signal handler may spawn something.
-        self._handing_over = threading.RLock()
+        self._handing_over = threads.Mutex()
         self._needed = Signal()
         self._stopped = False
         self._ready = Signal()

@@ -115,3 +115,8 @@ def test_a_second_importer_is_caught() -> None:
 def test_every_layer_has_a_rule_and_every_rule_a_layer() -> None:
     modules = frozenset(SOURCES)
     assert {rules.layer_of(module, modules) for module in modules} == set(rules.MAY_IMPORT)
+
+
+def test_callers_share_no_lock_that_an_interrupt_may_leave_locked() -> None:
+    plain = {name for name, source in SOURCES.items() if "threading.RLock" in source}
+    assert {name for name in plain if not name.startswith("consul_coord.server.")} == {"consul_coord.threads"}

@@ -246,12 +246,18 @@ def resources() -> tuple[set[str], int]:
     return {f"{thread.name} {thread.ident}" for thread in threading.enumerate()}, count
 
 
+def _finalized(hook: sys.UnraisableHookArgs) -> str:
+    """Return the object whose finalizer raised. Since Python 3.14 only the message names it."""
+    named = "".join((hook.err_msg or "").partition("<")[1:])
+    return named if hook.object is None else repr(hook.object)
+
+
 @contextmanager
 def quiet() -> Iterator[list[str]]:
     """Note the exceptions that finalizers raise, which the interpreter only reports."""
     dropped: list[str] = []
     before = sys.unraisablehook
-    sys.unraisablehook = lambda hook: dropped.append(f"{hook.exc_type.__name__} in {hook.object!r}")
+    sys.unraisablehook = lambda hook: dropped.append(f"{hook.exc_type.__name__} in {_finalized(hook)}")
     try:
         yield dropped
     finally:

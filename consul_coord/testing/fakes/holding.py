@@ -8,7 +8,6 @@ Rules
 from __future__ import annotations
 
 import math
-import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -24,6 +23,7 @@ from consul_coord.errors import (
     NotHeld,
 )
 from consul_coord.models import Blocker, HoldState, LeaderInfo, LossReason, ReleaseOutcome
+from consul_coord.threads import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,7 +195,7 @@ class Slots(Generic[H]):
         if limit < 1:
             message = f"a limit is 1 or more, not {limit}"
             raise InvalidArgument(message)
-        self.mutex = threading.RLock()
+        self.mutex = Mutex()
         self._key = key
         self._limit = limit
         self._changed = changed
