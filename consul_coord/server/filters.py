@@ -54,10 +54,9 @@ def _checked(tree: Tree, fields: Mapping[str, Field]) -> Predicate:
         operand = _checked(tree.operand, fields)
         return lambda row: not operand(row)
     if isinstance(tree, Both):
-        left, right = _checked(tree.left, fields), _checked(tree.right, fields)
-        if tree.conjunction:
-            return lambda row: left(row) and right(row)
-        return lambda row: left(row) or right(row)
+        operands = [_checked(operand, fields) for operand in tree.operands]
+        combined = all if tree.conjunction else any
+        return lambda row: combined(operand(row) for operand in operands)
     return _checked_match(tree, fields)
 
 

@@ -4,6 +4,10 @@ Rules
 - Choices are ordered, and the first that fits is taken. The error names the choices that failed at the
   farthest place: ``1:6 (5): no match found, expected: "==" or [a-zA-Z]`` (line, column, offset in bytes).
 - Some mistakes have a message of their own. Such a message counts even if another choice then fits.
+- The parser reads each place once and remembers the result, because several choices begin with the same
+  brackets. Consul reads again for each choice, and needs several times as long for each level of brackets. A
+  second reading adds nothing to the errors: it fails at the same places.
+- Brackets and ``not`` nest up to a bound, beyond which Consul takes for ever. Chains have no bound.
 
 Source: the grammar at https://github.com/hashicorp/go-bexpr, in the version that Consul 1.8 and later use.
 """
@@ -38,16 +42,15 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """Two conditions of which both must hold (a conjunction), or one."""
+    """Two conditions or more, of which all must hold (a conjunction), or one."""
 
     conjunction: bool
-    left: Tree
-    right: Tree
+    operands: tuple[Tree, ...]
 
 
 Tree = Match | Not | Both
 
-_DEEPEST: Final = 100
+_DEEPEST: Final = 64
 _SPACE: Final = "[ \\t\\r\\n]"
 _WITH_VALUE: Final = (
     ("==", "Equal"),
@@ -80,6 +83,8 @@ class _Parser:
         self._farthest = 0
         self._expected: set[str] = set()
         self._mistakes: dict[str, None] = {}
+        self._read: dict[int, tuple[Tree | None, int]] = {}
+        """By place: the tree that begins there, or None, and its end."""
 
     def parse(self) -> Tree:
         try:
@@ -181,31 +186,41 @@ class _Parser:
         return tree
 
     def _or(self) -> Tree:
+        start = self._at
+        if start not in self._read:
+            try:
+                self._read[start] = self._chain("or", self._and), self._at
+            except _NoMatchError:
+                self._read[start] = None, start
+        tree, self._at = self._read[start]
+        if tree is None:
+            raise _NoMatchError
+        return tree
+
+    def _and(self) -> Tree:
+        return self._chain("and", self._not)
+
+    def _chain(self, word: str, operand: Callable[[], Tree]) -> Tree:
+        operands = [operand()]
+        while True:
+            after = self._at
+            try:
+                self._space()
+                self._literal(word)
+                self._space()
+                operands.append(operand())
+            except _NoMatchError:
+                self._at = after
+                return Both(word == "and", tuple(operands)) if len(operands) > 1 else operands[0]
+
+    def _not(self) -> Tree:
         self._deep += 1
         if self._deep > _DEEPEST:
             raise GoParseError("max number of expressions parsed")
         try:
-            return self._chain("or", self._and, self._or)
+            return self._first(self._negated, self._parentheses, self._match, self._unmatched)
         finally:
             self._deep -= 1
-
-    def _and(self) -> Tree:
-        return self._chain("and", self._not, self._and)
-
-    def _chain(self, word: str, left: Callable[[], Tree], right: Callable[[], Tree]) -> Tree:
-        first = left()
-        after = self._at
-        try:
-            self._space()
-            self._literal(word)
-            self._space()
-            return Both(word == "and", first, right())
-        except _NoMatchError:
-            self._at = after
-            return first
-
-    def _not(self) -> Tree:
-        return self._first(self._negated, self._parentheses, self._match, self._unmatched)
 
     def _negated(self) -> Tree:
         self._literal("not")
