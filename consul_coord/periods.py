@@ -34,11 +34,15 @@ def period_slot(period: float | timedelta, *, at: float | None = None) -> str:
 
     ``period``: whole seconds, or a timedelta. Periods are counted from 1970 in UTC: an hour begins with the
     clock's hour, a day at midnight UTC. ``at``: seconds since 1970; None for now, by this machine's clock.
-    Raises InvalidArgument for what is no period.
+    Raises InvalidArgument for what is no period or no time.
     """
     seconds = check_period(period)
-    now = time.time() if at is None else at
-    return time_slot(now // seconds * seconds)
+    now = time.time() if at is None else _validate.number("at", at)
+    try:
+        return time_slot(now // seconds * seconds)
+    except (ValueError, OverflowError, OSError):
+        message = f"at must be seconds since 1970, in the years 1 to 9999, not {at!r}"
+        raise InvalidArgument(message) from None
 
 
 def time_slot(at: float) -> str:

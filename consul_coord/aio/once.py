@@ -14,10 +14,10 @@ from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.hold import AsyncHold
 from consul_coord.base_client import require
 from consul_coord.errors import ConsulCoordError, LockLost
-from consul_coord.models._validate import bytes_or_none
+from consul_coord.models._validate import bytes_or_none, patience
 from consul_coord.models.once import OnceResult
 from consul_coord.periods import check_period
-from consul_coord.recipes.contend.recipe import Waiting
+from consul_coord.recipes.contend.recipe import Waiting, check_max_hold
 from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Record, asked
 
@@ -219,6 +219,8 @@ def async_every(
     """
     once = AsyncOnce(client, key, value=value, retry_failed=retry_failed, session=session)
     check_period(period)
+    patience(timeout)
+    check_max_hold(max_hold)
 
     def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, OnceResult[T]]]:
         check_work("function", function)

@@ -20,7 +20,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import outcome_unknown, raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import TxnOp
-from consul_coord.models._validate import as_bytes, plain, seconds
+from consul_coord.models._validate import as_bytes, plain, refuse_kind, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +46,8 @@ async def update(
     One request takes ``attempt`` seconds at most. See the module for what is raised.
     """
     seconds("timeout", timeout, minimum=0)
+    if fn is None:
+        refuse_kind("fn", fn, "a function")
     plain(fn=fn)
     deadline = io.now() + (timeout or attempt)
     lost = 0

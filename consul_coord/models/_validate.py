@@ -7,7 +7,7 @@ they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MethodType
 from typing import Any, NoReturn, TypeVar, cast
@@ -121,6 +121,12 @@ def text(name: str, value: object) -> str:
     return value
 
 
+def all_texts(**given: object) -> None:
+    """Refuse what is no text."""
+    for name, value in given.items():
+        text(name, value)
+
+
 def texts_or_none(**given: object) -> None:
     """Refuse what is no text; None stands for no text."""
     for name, value in given.items():
@@ -142,6 +148,14 @@ def texts(name: str, values: object) -> tuple[str, ...]:
         message = f"{name} must be a sequence of strings, not {one}"
         raise InvalidArgument(message)
     return tuple(text(name, each) for each in found)
+
+
+def text_map(name: str, value: object) -> dict[str, str]:
+    """Return a mapping of texts to texts."""
+    if not isinstance(value, Mapping):
+        refuse_kind(name, value, "a mapping of strings to strings")
+    items = cast("Mapping[object, object]", value).items()
+    return {text(f"a name in {name}", key): text(f"{name}[{key!r}]", each) for key, each in items}
 
 
 def as_bytes(value: object, name: str = "value") -> bytes:
@@ -172,7 +186,8 @@ def plain(way_out: str = "", /, **given: object) -> None:
     """Refuse coroutine functions, too: nothing would await them. ``way_out`` ends the error."""
     functions(**given)
     for name, function in given.items():
-        if function is not None and (kind := _kind_of(function)) in _AWAITED:
+        if is_awaited(function):
+            kind = _kind_of(function)
             message = f"{name} is {kind}, and nothing awaits it here: give a plain function{way_out}"
             raise InvalidArgument(message)
 
@@ -220,6 +235,11 @@ def _kind_of(function: Any) -> str:  # noqa: ANN401 - whatever a user gives
     if flags & _ASYNC_GENERATOR:
         return "an async generator function"
     return "a generator function" if flags & _GENERATOR else ""
+
+
+def is_awaited(function: object) -> bool:
+    """Return whether the result of a function has to be awaited."""
+    return _kind_of(function) in _AWAITED
 
 
 def has_method(name: str, value: object, method: str) -> None:

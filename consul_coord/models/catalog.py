@@ -49,6 +49,18 @@ class HealthCheck(Value):
     create_index: int = 0
     modify_index: int = 0
 
+    def __post_init__(self) -> None:
+        _validate.all_texts(
+            id=self.id,
+            name=self.name,
+            node=self.node,
+            status=self.status,
+            notes=self.notes,
+            output=self.output,
+            service_id=self.service_id,
+            service_name=self.service_name,
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class CheckSpec(Value):
@@ -126,7 +138,10 @@ class Service(Value):
     meta: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
     def __post_init__(self) -> None:
+        _validate.all_texts(name=self.name, id=self.id, address=self.address)
+        _validate.count("port", self.port)
         object.__setattr__(self, "tags", _validate.texts("tags", self.tags))
+        object.__setattr__(self, "meta", _validate.text_map("meta", self.meta))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -179,6 +194,8 @@ class Registration(Value):
             if not _validate.text(name, getattr(self, name)):
                 message = f"a registration needs the {name} of its node"
                 raise InvalidArgument(message)
+        _validate.texts_or_none(node_id=self.node_id)
+        object.__setattr__(self, "node_meta", _validate.text_map("node_meta", self.node_meta))
         if self.service is not None:
             _validate.instance("service", self.service, Service)
         object.__setattr__(self, "checks", _validate.instances("checks", self.checks, HealthCheck))
@@ -198,4 +215,7 @@ class PreparedQuery(Value):
     near: str = ""
 
     def __post_init__(self) -> None:
+        _validate.all_texts(
+            service=self.service, name=self.name, session=self.session, id=self.id, near=self.near
+        )
         object.__setattr__(self, "tags", _validate.texts("tags", self.tags))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
-from consul_coord.models._validate import UINT64_MAX, as_bytes, text, uint64
+from consul_coord.models._validate import UINT64_MAX, as_bytes, choice, text, uint64
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class KVPair(Value):
     """How often the key was acquired; a plain write sets it back to 0, so it is no fence."""
 
 
+_VERBS: Final = frozenset[object](get_args(Verb))
 _INDEXED: Final = frozenset({"cas", "check-index", "delete-cas"})
 _HELD: Final = frozenset({"lock", "unlock", "check-session"})
 """The verbs that need an index, and those that need a session."""
@@ -82,7 +83,10 @@ def _as_bytes(value: bytes | str) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TxnOp(Value):
-    """One operation of a transaction; made by the class methods, one for each verb."""
+    """One operation of a transaction; made by the class methods, one for each verb.
+
+    Raises InvalidArgument for values of a wrong kind, and for an index or a session that a verb needs.
+    """
 
     verb: Verb
     key: str
@@ -92,25 +96,28 @@ class TxnOp(Value):
     session: str | None = None
 
     def __post_init__(self) -> None:
-        key, flags, index, session = self.key, self.flags, self.index, self.session
+        verb: object = self.verb
+        key, value, flags, index, session = self.key, self.value, self.flags, self.index, self.session
         if (
-            type(key) is str
+            type(verb) is str
+            and verb in _VERBS
+            and type(key) is str
             and key.isascii()
+            and (value is None or type(value) is bytes)
             and type(flags) is int
             and 0 <= flags <= UINT64_MAX
-            and (
-                index is None
-                if self.verb not in _INDEXED
-                else (type(index) is int and 0 <= index <= UINT64_MAX)
-            )
-            and (session is None if self.verb not in _HELD else (type(session) is str and session.isascii()))
+            and (index is None if verb not in _INDEXED else (type(index) is int and 0 <= index <= UINT64_MAX))
+            and (session is None if verb not in _HELD else (type(session) is str and session.isascii()))
         ):
             return  # as nearly always; what is left is looked at one by one, for its error
+        choice("verb", verb, get_args(Verb))
         text("key", key)
         uint64("flags", flags)
-        if self.verb in _INDEXED:
+        if value is not None:
+            object.__setattr__(self, "value", as_bytes(value))
+        if index is not None or verb in _INDEXED:
             uint64("index", index)
-        if self.verb in _HELD:
+        if session is not None or verb in _HELD:
             text("session", session)
 
     @classmethod

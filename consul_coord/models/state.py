@@ -11,11 +11,11 @@ from urllib.parse import quote, unquote
 
 from consul_coord.errors import InvalidArgument
 from consul_coord.models import _validate
+from consul_coord.models.kv import KVPair
 from consul_coord.models.reply import CONSISTENT, ReadOptions
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
-    from consul_coord.models.kv import KVPair
     from consul_coord.models.reply import Result
 
 
@@ -219,6 +219,12 @@ class Sequencer(Value):
     lock_index: int
     session: str
 
+    def __post_init__(self) -> None:
+        for name in ("key", "session"):
+            if not isinstance(value := cast("object", getattr(self, name)), str):
+                _validate.refuse_kind(name, value, "a string")
+        _validate.count("lock_index", self.lock_index)
+
     def __str__(self) -> str:
         return f"{self.lock_index}:{_escape(self.session)}:{_escape(self.key)}"
 
@@ -237,19 +243,32 @@ class Sequencer(Value):
 
     def matches(self, pair: KVPair | None) -> bool:
         """Return whether a key, as it was read, is held by this very hold."""
+        if pair is not None:
+            _validate.instance("pair", pair, KVPair)
         return pair is not None and (pair.session, pair.lock_index) == (self.session, self.lock_index)
 
     def verify(self, client: _Client) -> bool:
         """Return whether the hold still stood when the leader answered, by one consistent read.
 
         True says nothing about a moment later: a fence that the resource itself compares is the stronger
-        check. Raises what ``client.kv.get`` raises.
+        check. Raises what ``client.kv.get`` raises, and InvalidArgument for what is no ``Client``.
         """
+        _check_client(client, "Client", other="averify")
         return self.matches(client.kv.get(self.key, options=CONSISTENT).value)
 
     async def averify(self, client: _AsyncClient) -> bool:
-        """Return what ``verify`` returns, for an async client."""
+        """Return what ``verify`` returns, for an async client. Raises InvalidArgument for another one."""
+        _check_client(client, "AsyncClient", other="verify")
         return self.matches((await client.kv.get(self.key, options=CONSISTENT)).value)
+
+
+def _check_client(client: object, kind: str, *, other: str) -> None:
+    """Refuse what has no keys to read, or reads them in the other way."""
+    get = getattr(getattr(client, "kv", None), "get", None)
+    if not callable(get):
+        _validate.refuse_kind("client", client, f"of the class {kind}")
+    if _validate.is_awaited(get) != (kind == "AsyncClient"):
+        _validate.refuse_kind("client", client, f"of the class {kind} (or call {other})")
 
 
 # Lone surrogates are kept: a sequencer must come back equal even for a key that could never have been locked.

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.base_client import require
 from consul_coord.errors import ConsulCoordError, LockLost
-from consul_coord.models._validate import bytes_or_none
+from consul_coord.models._validate import bytes_or_none, patience
 from consul_coord.models.once import OnceResult
 from consul_coord.periods import check_period
-from consul_coord.recipes.contend.recipe import Waiting
+from consul_coord.recipes.contend.recipe import Waiting, check_max_hold
 from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Record, asked
 from consul_coord.sync.blocks import Held
@@ -218,6 +218,8 @@ def every(
     """
     once = Once(client, key, value=value, retry_failed=retry_failed, session=session)
     check_period(period)
+    patience(timeout)
+    check_max_hold(max_hold)
 
     def decorate(function: Callable[P, T]) -> Callable[P, OnceResult[T]]:
         check_work("function", function)

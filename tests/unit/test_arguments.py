@@ -16,6 +16,7 @@ from tests.unit.test_times import NOBODY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+SEQUENCER = cc.Sequencer("k", 1, "s")
 USES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "cancel of acquire": (
         "cancel must be an object with a method is_set(), or None, not bool",
@@ -145,6 +146,54 @@ USES: dict[str, tuple[str, Callable[[Any], object]]] = {
         "options must be of the class WriteOptions, not str",
         lambda client: client.txn(cc.TxnOp.get("k"), options="dc1"),
     ),
+    "meta that is a list": (
+        "meta must be a mapping of strings to strings, not list",
+        lambda _client: cc.Service("web", meta=[("a", "b")]),  # type: ignore[arg-type]
+    ),
+    "a number in meta": (
+        "meta['rack'] must be a string, not int",
+        lambda _client: cc.Service("web", meta={"rack": 5}),  # type: ignore[dict-item]
+    ),
+    "a number for a name in meta": (
+        "a name in node_meta must be a string, not int",
+        lambda _client: cc.Registration(node="n", address="a", node_meta={5: "a"}),  # type: ignore[dict-item]
+    ),
+    "bytes for a service": (
+        "name must be a string, not bytes",
+        lambda _client: cc.Service(b"web"),  # type: ignore[arg-type]
+    ),
+    "bytes for a query's service": (
+        "service must be a string, not bytes",
+        lambda _client: cc.PreparedQuery(service=b"web"),  # type: ignore[arg-type]
+    ),
+    "a verb in a list": (
+        "verb must be one of 'set', 'cas', ",
+        lambda _client: cc.TxnOp(["set"], "k"),  # type: ignore[arg-type]
+    ),
+    "an unknown verb": (
+        "verb must be one of 'set', 'cas', ",
+        lambda _client: cc.TxnOp("put", "k"),  # type: ignore[arg-type]
+    ),
+    "no function": (
+        "fn must be a function, not NoneType",
+        lambda client: client.kv.update("k", None),
+    ),
+    "no period of this world": (
+        "at must be seconds since 1970, in the years 1 to 9999, not 1e+300",
+        lambda _client: cc.period_slot(60, at=1e300),
+    ),
+    "a reading of no key": (
+        "pair must be of the class KVPair, not str",
+        lambda _client: SEQUENCER.matches("k"),  # type: ignore[arg-type]
+    ),
+    "no client to verify with": (
+        "client must be of the class Client, not NoneType",
+        lambda _client: SEQUENCER.verify(None),  # type: ignore[arg-type]
+    ),
+    "a client to verify with on an event loop": (
+        "client must be of the class Client (or call averify), not AsyncClient",
+        lambda _client: SEQUENCER.verify(cc.AsyncClient(NOBODY)),  # type: ignore[arg-type]
+    ),
     "no spec": (
         "spec must be of the class SessionSpec, not int",
         lambda _client: cc.failover_bound(15),  # type: ignore[arg-type]
@@ -178,8 +227,19 @@ def test_is_refused_on_an_event_loop_too() -> None:
                 await lock.break_lock("s", how=odd)
             with pytest.raises(InvalidArgument, match="expected_session must be the id"):
                 await lock.break_lock(None)  # type: ignore[arg-type]
+            with pytest.raises(
+                InvalidArgument, match=r"client must be of the class AsyncClient, not NoneType"
+            ):
+                await SEQUENCER.averify(None)  # type: ignore[arg-type]
+            blocking: Any = cc.Client(NOBODY)
+            with pytest.raises(InvalidArgument, match=r"AsyncClient \(or call verify\), not Client"):
+                await SEQUENCER.averify(blocking)
 
     asyncio.run(main())
+
+
+def test_an_operation_takes_a_text_for_its_value() -> None:
+    assert cc.TxnOp("set", "k", "é").value == "é".encode()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("odd", [b"x", None, 5])

@@ -1,7 +1,8 @@
 """Reading JSON from anybody.
 
 Every accessor returns the type that it promises, or raises ShapeError, which names the field. A field that is
-null counts as missing. Integers are exact and within 64 bits; ``true`` is no integer. A body has to be UTF-8.
+null counts as missing. Integers are exact and within 64 bits; ``true`` is no integer. A body has to be UTF-8,
+and so has a string in it: half of a surrogate pair, escaped, is refused.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from consul_coord.http.endpoints import _durations
@@ -21,6 +23,7 @@ T = TypeVar("T")
 _REQUIRED = object()
 _INT64_MAX = 2**63 - 1
 _LONGEST_NAME = 40
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _KINDS: dict[type[object], str] = {
     dict: "an object",
     list: "a list",
@@ -80,6 +83,8 @@ def _kind(value: object) -> str:
 def text(what: str, value: object) -> str:
     """Return a string."""
     if isinstance(value, str):
+        if not value.isascii() and _SURROGATE.search(value):
+            raise ShapeError(f"{what} is not UTF-8")
         return value
     raise _wrong(what, "a string", value)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 from consul_coord import models
 from consul_coord.http.endpoints import _call, _durations, _json, _keys, health
 from consul_coord.http.messages import Retry
-from consul_coord.models._validate import choice, instance, instances
+from consul_coord.models._validate import choice, instance, instances, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,7 +152,7 @@ def fail_check(id: str, *, note: str = "", options: WriteOptions | None = None) 
 
 
 def _set(root: str, id: str, note: str, options: WriteOptions | None) -> Call[None]:
-    params = (("note", note),) if note else ()
+    params = (("note", text("note", note)),) if note else ()
     return _write(_keys.path(root, _keys.check_id("check", id)), options, params=params)
 
 
@@ -160,7 +160,8 @@ def update_check(
     id: str, status: CheckStatus, *, output: str = "", options: WriteOptions | None = None
 ) -> Call[None]:
     """Set a TTL check's state and output."""
-    body = _json.dump({"Status": choice("status", status, get_args(models.CheckStatus)), "Output": output})
+    choice("status", status, get_args(models.CheckStatus))
+    body = _json.dump({"Status": status, "Output": text("output", output)})
     return _write(_keys.path(_CHECK + "update/", _keys.check_id("check", id)), options, body=body)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from consul_coord import models
 from consul_coord.http.endpoints import _call, _json, _keys
 from consul_coord.http.messages import Retry
-from consul_coord.models._validate import instance
+from consul_coord.models._validate import instance, texts_or_none
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call
@@ -179,6 +179,7 @@ def deregister(
 
     Sessions end with their node, and with any check that they name.
     """
+    texts_or_none(check_id=check_id, service_id=service_id)
     wanted: dict[str, object] = {
         "Node": _keys.check_id("node", node),
         "CheckID": check_id,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 from consul_coord import models
 from consul_coord.http.endpoints import _call, _json, _keys, catalog
-from consul_coord.models._validate import choice
+from consul_coord.models._validate import choice, texts_or_none
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Call
@@ -55,6 +55,7 @@ def service(
     """Read the instances of a service, with their nodes and checks."""
     path = _keys.path(_ROOT + "service/", _keys.check_id("service", name))
     chosen = (("passing", ""),) if passing else ()
+    texts_or_none(tag=tag)
     tagged = () if tag is None else (("tag", tag),)
     needed = (f'service:read on "{name}"', "node:read on the nodes")
     return _call.get(path, options, instances, params=(*chosen, *tagged), needed=needed)

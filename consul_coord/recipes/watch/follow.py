@@ -98,6 +98,7 @@ class Follower(Generic[T]):
         wait: float = WAIT,
         min_interval: float = 0.0,
     ) -> None:
+        query(index=index, wait=wait)  # refuses what can't be asked for now, not at the first look
         self._query = query
         self._wait = wait
         interval = _validate.span("min_interval", min_interval)

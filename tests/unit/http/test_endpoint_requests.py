@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consul_coord.errors import ConsulCoordError, InvalidArgument, InvalidKey, ValueTooLarge
+from consul_coord.errors import ConsulCoordError, DecodeError, InvalidArgument, InvalidKey, ValueTooLarge
 from consul_coord.http.endpoints import agent, catalog, health, kv, query, session, status
 from consul_coord.http.messages import Call, Request, Response, Retry
 from consul_coord.models import (
@@ -438,6 +438,16 @@ def test_any_reply_gives_a_value_or_an_error_of_this_package(
 ) -> None:
     error = refusal(case.call, Response(status, headers, body))
     assert error is None or str(error)
+
+
+@pytest.mark.parametrize("field", ["ServiceName", "ServiceAddress", "ServiceTags", "ServiceMeta"])
+def test_half_a_surrogate_pair_in_a_reply_is_a_fault_of_the_reply(field: str) -> None:
+    half = "\ud800"
+    values: dict[str, object] = {"ServiceTags": [half], "ServiceMeta": {"a": half}}
+    reply = {"Node": "n", "ServiceName": "web", "ServiceID": "web", field: values.get(field, half)}
+    error = refusal(catalog.service("web"), Response(200, {}, json.dumps([reply]).encode()))
+    assert isinstance(error, DecodeError)
+    assert "is not UTF-8" in str(error)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
