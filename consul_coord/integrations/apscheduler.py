@@ -7,12 +7,16 @@ Rules
 - A new leader reads when each job was begun last, and begins the jobs that were due since, by APScheduler's
   own rules for late runs (``coalesce``, ``misfire_grace_time``).
 - A job that runs when the leadership ends goes on: it should look at ``executor.leadership`` between steps.
+- A scheduler that is shut down keeps the leadership until its last job has ended, also if nobody waits for
+  that. So no other scheduler begins a job beside one that still runs.
 """
 
 from __future__ import annotations
 
 import logging
+from concurrent.futures import wait as wait_for
 from datetime import UTC, datetime
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from consul_coord import ConsulCoordError, LeaderElection, PermissionDenied, ReadOptions, TxnOp
@@ -46,6 +50,8 @@ class LeaderExecutor(ThreadPoolExecutor):
         self._jobs = f"{key}/jobs/"
         self._election = LeaderElection(client, key, on_elected=self._elected)
         self._alias = ""
+        self._submitted: set[Future[Sequence[object]]] = set()
+        """Those that have not ended."""
 
     @property
     def leadership(self) -> Leadership | None:
@@ -59,23 +65,38 @@ class LeaderExecutor(ThreadPoolExecutor):
         self._election.start()
 
     def shutdown(self, wait: bool = True) -> None:  # noqa: FBT001, FBT002 - APScheduler's
-        """Let the jobs end, then give up the leadership; the scheduler calls it."""
+        """Let the jobs end, then give up the leadership; the scheduler calls it.
+
+        Without ``wait`` it returns at once, and the leadership lasts until the jobs have ended. If you close
+        the client before, it ends then.
+        """
         try:
             super().shutdown(wait)
         finally:
-            self._election.stop()
+            running = tuple(self._submitted)
+            if running:  # nobody waited, or the wait was interrupted
+                Thread(target=self._resign_after, args=(running,), name="consul-coord-apscheduler").start()
+            else:
+                self._election.stop()
+
+    def _resign_after(self, running: Sequence[Future[Sequence[object]]]) -> None:
+        wait_for(running)
+        self._election.stop()
 
     # -- running jobs
 
     def _do_submit_job(self, job: Job, run_times: Sequence[datetime]) -> None:
         def ended(future: Future[Sequence[object]]) -> None:
+            self._submitted.discard(future)
             error = future.exception()
             if error is None:
                 self._run_job_success(job.id, future.result())
             else:
                 self._run_job_error(job.id, error, error.__traceback__)
 
-        self._pool.submit(self._run, job, run_times).add_done_callback(ended)
+        future = self._pool.submit(self._run, job, run_times)
+        self._submitted.add(future)
+        future.add_done_callback(ended)
 
     def _run(self, job: Job, run_times: Sequence[datetime]) -> Sequence[object]:
         leadership = self._election.leadership

@@ -6,6 +6,7 @@ import importlib
 import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,6 +126,35 @@ def test_a_job_that_can_not_be_looked_at_keeps_no_other_from_its_run(address: st
         finally:
             scheduler.shutdown()
         assert runs == ["hourly"]
+
+
+def test_who_does_not_wait_at_the_shutdown_leads_until_the_job_has_ended(address: str) -> None:
+    began, go_on = Event(), Event()
+    seen: list[bool] = []
+    with Client(address=address) as client, Client(address=address) as other:
+        executor, next_executor = LeaderExecutor(client, "jobs"), LeaderExecutor(other, "jobs")
+        scheduler, next_scheduler = background_scheduler(executor), background_scheduler(next_executor)
+
+        def job() -> None:
+            began.set()
+            assert go_on.wait(30)
+            seen.append(executor.leadership is not None)
+
+        scheduler.add_job(job, "interval", seconds=0.02, id="long")
+        scheduler.start()
+        try:
+            assert began.wait(30)
+            next_scheduler.start()
+            until(lambda: len(Lock(other, "jobs").contenders()) == 1, "the next one waits")
+            scheduler.shutdown(wait=False)
+            assert executor.leadership is not None
+            assert next_executor.leadership is None
+        finally:
+            go_on.set()
+        until(lambda: next_executor.leadership is not None, "the next one leads")
+        next_scheduler.shutdown(wait=False)
+        until(lambda: next_executor.leadership is None, "it has resigned")
+        assert seen == [True]
 
 
 def test_without_the_leadership_nothing_runs(address: str) -> None:
