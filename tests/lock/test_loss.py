@@ -6,7 +6,7 @@ import contextlib
 import statistics
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,7 +24,8 @@ from consul_coord import (
     ReleaseOutcome,
     SessionSpec,
 )
-from consul_coord.events import Lost, Renewed
+from consul_coord.events import Acquired, Lost, Renewed
+from consul_coord.recipes.hold.holds import Holds
 from consul_coord.server import Rule
 from tests.lock.conftest import spec
 from tests.lock.test_hold import Notes
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from consul_coord import Hold
+    from consul_coord import Hold, KVPair
+    from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.hold.view import HoldView
     from consul_coord.testing.agent import RealAgent
     from tests.lock.conftest import MakeClient
@@ -48,13 +50,13 @@ PROMPT = 0.5
 """A loss on the server is told within this many seconds on a busy machine; in milliseconds on an idle one."""
 
 
-def take_over(operator: Operator, hold: HoldView) -> None:
+def take_over(operator: Operator, hold: HoldView | Grant) -> None:
     other = operator.create()
     operator.put(hold.key, b"", release=hold.session, flags=LOCK_FLAGS)
     operator.put(hold.key, b"", acquire=other, flags=LOCK_FLAGS)
 
 
-CAUSES: dict[str, tuple[Callable[[Operator, HoldView], object], set[LossReason]]] = {
+CAUSES: dict[str, tuple[Callable[[Operator, HoldView | Grant], object], set[LossReason]]] = {
     "session destroyed": (lambda op, hold: op.destroy(hold.session), {LossReason.SESSION_GONE}),
     "key released": (
         lambda op, hold: op.put(hold.key, b"", release=hold.session, flags=LOCK_FLAGS),
@@ -101,6 +103,28 @@ def test_a_loss_before_anything_is_watched_is_told_too(
     cause(site.operator, hold)
     assert hold.lost.wait(PATIENCE)
     assert hold.reason in reasons
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_loss_is_reported_after_the_grant_however_slow_the_caller(
+    site: Site, make_client: MakeClient, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller's thread stands still when the hold is just registered, until that is lost."""
+    cause, _ = CAUSES[name]
+    registered = Holds.grant
+
+    def grant(holds: Holds, granted: KVPair, **settings: Any) -> Handle:
+        handle = registered(holds, granted, **settings)
+        cause(site.operator, handle.grant)
+        eventually(handle.grant.lost.is_set)
+        return handle
+
+    monkeypatch.setattr(Holds, "grant", grant)
+    notes = Notes()
+    hold = Lock(make_client(observer=notes), site.key).acquire(timeout=5)
+    eventually(lambda: notes.of(Lost) and notes.of(Acquired))
+    told = [(type(event), event.fence) for event in notes.events if isinstance(event, Acquired | Lost)]
+    assert told == [(Acquired, hold.fence), (Lost, hold.fence)]
 
 
 class Ended:

@@ -1171,9 +1171,9 @@ MUTATIONS = (
     ),
     Mutation(
         "the time before a hold is not counted",
-        attempt.Attempt,
-        "run",
-        "io.now() - self.began))",
+        Holds,
+        "grant",
+        "hold.granted_at - began))",
         "0.0))",
         breaks="told",
         within=5,

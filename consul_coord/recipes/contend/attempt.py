@@ -32,7 +32,7 @@ from consul_coord.errors import (
     RequestTimeout,
     TxnFailed,
 )
-from consul_coord.events import Acquired, TimedOut, Waiting
+from consul_coord.events import TimedOut, Waiting
 from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
 from consul_coord.http.endpoints import kv
@@ -181,8 +181,6 @@ class Attempt(ABC):
                         raise
                     self._note(error)
                 if handle is not None:
-                    hold = handle.grant
-                    io.emit(Acquired(hold.key, hold.session, hold.fence, io.now() - self.began))
                     return handle
                 failures = failures + 1 if self._must_pause else 0
                 await self._pause(failures)

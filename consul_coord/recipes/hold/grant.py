@@ -172,6 +172,7 @@ class Grant:
         "overwritten_at",
         "refused_again",
         "released_by",
+        "reported",
         "session",
         "settled",
         "told",
@@ -232,6 +233,8 @@ class Grant:
         self.overwritten_at = 0
         """ModifyIndex of the last write by somebody else that was reported."""
         self._announcer = announcer
+        self.reported = False
+        """Whether its beginning was reported: its end is reported later than that."""
         self.told: Once[LossReason] = Once()
         """Settled when its loss was reported."""
         self._lost_callbacks: dict[object, Callable[[LossReason], object]] = {}

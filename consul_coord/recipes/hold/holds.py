@@ -32,7 +32,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from consul_coord.errors import ConsulCoordError
-from consul_coord.events import Forgotten, HandedOver, Lost, Released
+from consul_coord.events import Acquired, Forgotten, HandedOver, Lost, Released
 from consul_coord.io import Signal
 from consul_coord.models import LossReason, ReleaseOutcome, _validate
 from consul_coord.recipes.hold.asking import check
@@ -151,11 +151,13 @@ class Holds:
         keeps: object = None,
         fence: int | None = None,
         others: tuple[KeptSession, ...] = (),
+        began: float | None = None,
     ) -> Handle:
-        """Register a hold that the server has granted; returns what keeps it.
+        """Register a hold that the server has granted, and report it; returns what keeps it.
 
         ``keeps`` lives as long as the hold does. ``fence`` is the key's ModifyIndex if None. ``others`` are
-        the sessions that the hold depends on besides.
+        the sessions that the hold depends on besides. ``began``: when its attempt began; None for one that
+        was reported before.
         """
         hold = Grant(
             granted,
@@ -170,10 +172,16 @@ class Holds:
         hold.fence = granted.modify_index if fence is None else fence
         handle = Handle(hold, keeps)
         self.register.enter(hold, handle)
+        if began is not None:
+            self._host.emit(Acquired(hold.key, hold.session, hold.fence, hold.granted_at - began))
+        hold.reported = True
+        # Only now can anybody but a closing client learn of its end, which is reported after its beginning.
         for each in hold.all_kept:
             each.dependents[hold] = None
         self._watch(hold)
         self.changed(hold.key)
+        if hold.ended:
+            self.ended(hold)
         return handle
 
     def changed(self, key: str) -> None:
@@ -188,9 +196,12 @@ class Holds:
     # -- the end
 
     def ended(self, hold: Grant) -> None:
-        """Report a loss, once; a release has its outcome instead."""
+        """Report a loss, once; a release has its outcome instead.
+
+        A hold whose beginning is not reported yet is left to ``grant``, which looks for an end after that.
+        """
         reason = hold.look(self._host.now())[1]
-        if reason is None:
+        if reason is None or not hold.reported:
             return
         self.call_back(hold)
         if reason is LossReason.CLIENT_CLOSED and self._closing and not hold.kept.exported:
@@ -223,6 +234,10 @@ class Holds:
 
     def abandoned(self, hold: Grant) -> None:
         """Give back a hold that nobody refers to any more."""
+        if hold.ended and not hold.released:
+            hold.reported = True  # as far as it will be: the call that got it was interrupted
+            self.ended(hold)
+            return
         ended_by = hold.lease.ended_by
         if not hold.released and (ended_by is not None or hold.kept.exported):
             # The server frees the key with its session, or that goes on elsewhere.

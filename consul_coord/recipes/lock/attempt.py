@@ -506,6 +506,7 @@ class LockAttempt(Attempt):
             flags=self.plan.flags,
             kind=self.kind,
             keeps=self.source,
+            began=self.began,
         )
         self.client.holds.register.remove(self.keys)
         self.asked = False

@@ -153,6 +153,7 @@ class RwAttempt(PooledAttempt):
             flags=self.flags,
             kind=self.kind,
             fence=own.create_index,
+            began=self.began,
         )
         self.client.holds.register.remove(pooled)
         self.pool.prepare()

@@ -307,6 +307,7 @@ class PermitAttempt(PooledAttempt):
             flags=self.plan.flags,
             kind=self.kind,
             others=tuple(map(_kept_of, others)),
+            began=self.began,
         )
         for pooled in self.mine:
             self.client.holds.register.remove(pooled)

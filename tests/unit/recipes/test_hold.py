@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import AlreadyHeld, LockLost, NotHeld
-from consul_coord.events import Forgotten
+from consul_coord.events import Acquired, Forgotten, Lost
 from consul_coord.models import (
     LOCK_FLAGS,
     HoldState,
@@ -29,6 +29,8 @@ from tests.unit.recipes.test_signals import THREADS, race, repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from consul_coord.events import Event
 
 GRANTED = KVPair("k", session="s", modify_index=7, lock_index=2)
 HELD, JEOPARDY, LOST, RELEASED = HoldState.HELD, HoldState.JEOPARDY, HoldState.LOST, HoldState.RELEASED
@@ -236,6 +238,57 @@ def granted(bench: Bench) -> Handle:
     bench.core.tickets.join(bench.keys.ticket("k"))
     kind = LockKind(bench.keys)
     return bench.core.holds.grant(GRANTED, kept=bench.kept, value=b"v", flags=LOCK_FLAGS, kind=kind)
+
+
+class EndsAtOnce:
+    """A host whose client closes, in another thread, just as the beginning of a hold is reported."""
+
+    def __init__(self, bench: Bench, *, interrupted: bool) -> None:
+        self._bench = bench
+        self._interrupted = interrupted
+        self._emit = bench.io.emit
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Acquired):
+            self._bench.core.holds.give_up()
+            if self._interrupted:
+                raise KeyboardInterrupt
+        self._emit(event)
+
+
+def acquired(bench: Bench) -> Handle:
+    """Return a hold of an attempt that began at 0."""
+    kind = LockKind(bench.keys)
+    return bench.core.holds.grant(
+        GRANTED, kept=bench.kept, value=b"v", flags=LOCK_FLAGS, kind=kind, began=0.0
+    )
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_no_end_is_reported_before_the_beginning(
+    bench: Bench, closing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(hold: Grant) -> None:  # as soon as anything in the background knows of the hold
+        hold.lose(LossReason.SESSION_GONE)
+
+    if closing:
+        monkeypatch.setattr(bench.core.holds._host, "emit", EndsAtOnce(bench, interrupted=False))
+    else:
+        monkeypatch.setattr(bench.core.holds, "_watch", end)
+    handle = acquired(bench)
+    told = [type(event) for event in bench.io.events if isinstance(event, Acquired | Lost)]
+    assert told == ([Acquired] if closing else [Acquired, Lost])
+    assert bench.core.holds.given_up() == ([handle.grant] if closing else [])
+
+
+def test_a_hold_that_closing_ends_amid_an_interrupted_call_is_given_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.core.holds._host, "emit", EndsAtOnce(bench, interrupted=True))
+    with pytest.raises(KeyboardInterrupt):
+        acquired(bench)
+    bench.core.register.sweep()
+    assert [hold.key for hold in bench.core.holds.given_up()] == ["k"]
 
 
 def test_a_hold_that_is_dropped_unreleased_says_so_and_is_given_back(bench: Bench) -> None:
