@@ -96,11 +96,7 @@ def test_what_a_client_tells_is_what_the_present_leader_knows(
         look(client, key)
         made = proxy.requests[before:]
         assert any(only_reads(each) for each in made), what
-        found = old_readings(made)
-        if what != "the leader":
-            # The node of a holder may be missing: a session never moves, and an old leader may not know it.
-            found = [each for each in found if not each.startswith("GET /v1/session/")]
-        assert found == [], what
+        assert old_readings(made) == [], what
 
 
 def of(key: str, requests: list[Passed]) -> list[Passed]:

@@ -71,7 +71,7 @@ async def holder(io: IO, client: Shared, lock: LockObject) -> Holder | None:
     pairs = {key: await _read(io, key, deadline) for key in lock.plan.keys}
     for pair in pairs.values():
         if pair is not None and pair.session is not None:
-            info = session_endpoint.info(pair.session)
+            info = session_endpoint.info(pair.session, options=CONSISTENT)
             session = (await perform(io, info, deadline=deadline)).value
             return _holder(pair, node=None if session is None else session.node)
     for key, pair in pairs.items():

@@ -115,7 +115,7 @@ async def holders(io: IO, client: Shared, semaphore: SemaphoreObject) -> tuple[H
     """Return who holds a slot, the longest holder first, as the leader has it."""
     deadline = io.now() + client.timeout
     listing = await read(io, semaphore, deadline=deadline)
-    found = (await perform(io, session_endpoint.list_sessions(), deadline=deadline)).value
+    found = (await perform(io, session_endpoint.list_sessions(options=CONSISTENT), deadline=deadline)).value
     nodes = {session.id: session.node for session in found}
     pairs = sorted((listing.live[one] for one in listing.held), key=lambda pair: pair.modify_index)
     return tuple(
