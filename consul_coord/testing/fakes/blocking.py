@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.errors import AcquireCancelled, LeadershipLost, LockLost
 from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.models._validate import span
 from consul_coord.models.once import OnceResult
 from consul_coord.sync.callbacks import check_work, outcome
 from consul_coord.testing.fakes.holding import (
@@ -18,6 +19,7 @@ from consul_coord.testing.fakes.holding import (
     BaseLeadership,
     BaseLock,
     Place,
+    check_call,
     raised_within,
     slices,
 )
@@ -65,8 +67,9 @@ class FakeHold(BaseHold):
         """The event to wait on for a loss."""
         return FakeLossEvent(self, self._news)
 
-    def ensure(self, seconds: float) -> None:  # noqa: ARG002 - any lease is long enough here
-        """Raise LockLost if it was lost, NotHeld if it was released."""
+    def ensure(self, seconds: float) -> None:
+        """Raise LockLost if it was lost, NotHeld if it was released. Any lease is long enough here."""
+        span("seconds", seconds)
         self.check()
 
     def release(self) -> ReleaseOutcome:
@@ -101,7 +104,7 @@ class FakeLock(BaseLock[FakeHold]):
         self,
         *,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         cancel: Flag | None = None,
     ) -> FakeHold:
         """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
@@ -109,9 +112,12 @@ class FakeLock(BaseLock[FakeHold]):
         ``max_hold`` ends nothing: a test does, by ``lose(LossReason.MAX_HOLD)``. Raises AcquireTimeout,
         AcquireCancelled, and AlreadyHeld when this thread or task has it.
         """
-        return self._acquire(1, timeout, cancel)
+        return self._acquire(1, timeout, max_hold, cancel)
 
-    def _acquire(self, permits: int, timeout: float | None, cancel: Flag | None) -> FakeHold:
+    def _acquire(
+        self, permits: int, timeout: float | None, max_hold: float | None, cancel: Flag | None
+    ) -> FakeHold:
+        check_call(timeout=timeout, max_hold=max_hold, cancel=cancel)
         self._refuse_second()
         if cancel is not None and cancel.is_set():
             raise self._slots.stopped()
@@ -143,8 +149,9 @@ class FakeLock(BaseLock[FakeHold]):
     def _made(self, fence: int, owner: object) -> FakeHold:
         return FakeHold(self._slots, fence, owner, news=self._news)
 
-    def try_acquire(self, *, max_hold: float | None = None) -> FakeHold | None:  # noqa: ARG002 - no time passes in a fake
+    def try_acquire(self, *, max_hold: float | None = None) -> FakeHold | None:
         """Take it if it is free, else return None. Raises AlreadyHeld when this thread or task has it."""
+        check_call(max_hold=max_hold)
         self._refuse_second()
         return self._take(1)
 
@@ -156,7 +163,7 @@ class FakeLock(BaseLock[FakeHold]):
         self,
         *,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> FakeHeld:
@@ -164,32 +171,32 @@ class FakeLock(BaseLock[FakeHold]):
 
         On an event loop, a loss cancels the block.
         """
-        return FakeHeld(functools.partial(self._acquire, 1, timeout, cancel))
+        return FakeHeld(functools.partial(self._acquire, 1, timeout, max_hold, cancel))
 
     def run(
         self,
         fn: Callable[[FakeHold], T],
         *,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> T:
         """Call ``fn(hold)`` while holding it, and return what it returns."""
         check_work("fn", fn)
-        with self.hold(timeout=timeout, cancel=cancel) as hold:
+        with self.hold(timeout=timeout, max_hold=max_hold, cancel=cancel) as hold:
             return outcome("fn", fn(hold))
 
     def wrap(
         self,
         *,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Return a decorator that makes a function hold it while it runs."""
-        return _wrapping(lambda: self.hold(timeout=timeout, cancel=cancel))
+        return _wrapping(lambda: self.hold(timeout=timeout, max_hold=max_hold, cancel=cancel))
 
     def __enter__(self) -> FakeHold:
         hold = self.acquire()
@@ -217,7 +224,7 @@ class FakeSemaphore(FakeLock):
         *,
         permits: int = 1,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         cancel: Flag | None = None,
     ) -> FakeHold:
         """Take a slot, or ``permits`` slots at once, as ``FakeLock.acquire`` takes a lock.
@@ -225,15 +232,16 @@ class FakeSemaphore(FakeLock):
         A fake keeps no queue: smaller calls may pass one that waits for many. Raises InvalidArgument for more
         permits than the limit.
         """
-        return self._acquire(permits, timeout, cancel)
+        return self._acquire(permits, timeout, max_hold, cancel)
 
     def try_acquire(
         self,
         *,
         permits: int = 1,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
     ) -> FakeHold | None:
         """Take them if they are free, else return None. Raises InvalidArgument."""
+        check_call(max_hold=max_hold)
         return self._take(permits)
 
     def hold(
@@ -241,7 +249,7 @@ class FakeSemaphore(FakeLock):
         *,
         permits: int = 1,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> FakeHeld:
@@ -249,7 +257,7 @@ class FakeSemaphore(FakeLock):
 
         On an event loop, a loss cancels the block.
         """
-        return FakeHeld(functools.partial(self._acquire, permits, timeout, cancel))
+        return FakeHeld(functools.partial(self._acquire, permits, timeout, max_hold, cancel))
 
     def run(
         self,
@@ -257,13 +265,13 @@ class FakeSemaphore(FakeLock):
         *,
         permits: int = 1,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> T:
         """Call ``fn(permit)`` while holding them, and return what it returns."""
         check_work("fn", fn)
-        with self.hold(permits=permits, timeout=timeout, cancel=cancel) as hold:
+        with self.hold(permits=permits, timeout=timeout, max_hold=max_hold, cancel=cancel) as hold:
             return outcome("fn", fn(hold))
 
     def wrap(
@@ -271,12 +279,14 @@ class FakeSemaphore(FakeLock):
         *,
         permits: int = 1,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Return a decorator that makes a function hold them while it runs."""
-        return _wrapping(lambda: self.hold(permits=permits, timeout=timeout, cancel=cancel))
+        return _wrapping(
+            lambda: self.hold(permits=permits, timeout=timeout, max_hold=max_hold, cancel=cancel)
+        )
 
     def _refuse_second(self) -> None:
         """Refuse nothing."""
@@ -342,18 +352,21 @@ class FakeElection(BaseElection[FakeLeadership]):
 
         Raises AcquireTimeout, and AcquireCancelled when it was not started or is stopped.
         """
+        check_call(timeout=timeout)
         self._news.wait_for(self._is_over, timeout)
         return self._waited_for()
 
     def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
         """Return why the latest leadership has ended. Raises TimeoutError, NotHeld when there was none."""
         latest = self._last()
+        check_call(timeout=timeout)
         if not self._news.wait_for(lambda: not latest.is_held, timeout):
             raise TimeoutError
         return latest.reason or LossReason.RESIGNED
 
-    def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:  # noqa: ARG002 - as a real one's
-        """Give the leadership up; it leads again when the test says ``elect()``."""
+    def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:
+        """Give the leadership up; it leads again when the test says ``elect()``, whatever the ``pause``."""
+        span("pause", pause)
         return self._give_up()
 
     def run(
@@ -443,7 +456,7 @@ class FakeOnce(BaseOnce):
         period: float | timedelta | None = None,
         align: bool = True,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
     ) -> OnceResult[T]:
         """Call ``fn(run)`` if no run of this slot, or of a later one, has succeeded yet; see ``Once``.
@@ -451,7 +464,7 @@ class FakeOnce(BaseOnce):
         On an event loop, a loss cancels ``fn``.
         """
         check_work("fn", fn)
-        begun = self.begin(slot=slot, period=period, align=align, timeout=timeout)
+        begun = self.begin(slot=slot, period=period, align=align, timeout=timeout, max_hold=max_hold)
         if isinstance(begun, OnceResult):
             return begun
 
@@ -481,9 +494,10 @@ class FakeOnce(BaseOnce):
         period: float | timedelta | None = None,
         align: bool = True,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
     ) -> FakeOnceRun | OnceResult[Any]:
         """Return the right to run now or, if the slot has had its turn, what is recorded of that."""
+        check_call(timeout=timeout, max_hold=max_hold)
         ask = self._asked(slot, period, align=align)
         verdict = self._verdict(ask)
         if isinstance(verdict, OnceResult):

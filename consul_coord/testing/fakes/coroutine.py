@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from consul_coord.aio.callbacks import check_work, outcome
 from consul_coord.errors import AcquireCancelled, LeadershipLost, LockLost
 from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.models._validate import span
 from consul_coord.models.once import OnceResult
 from consul_coord.testing.fakes.holding import (
     BaseElection,
@@ -17,6 +18,7 @@ from consul_coord.testing.fakes.holding import (
     BaseLeadership,
     BaseLock,
     Place,
+    check_call,
     raised_within,
     slices,
 )
@@ -64,8 +66,9 @@ class AsyncFakeHold(BaseHold):
         """The event to wait on for a loss."""
         return AsyncFakeLossEvent(self, self._news)
 
-    async def ensure(self, seconds: float) -> None:  # noqa: ARG002 - any lease is long enough here
-        """Raise LockLost if it was lost, NotHeld if it was released."""
+    async def ensure(self, seconds: float) -> None:
+        """Raise LockLost if it was lost, NotHeld if it was released. Any lease is long enough here."""
+        span("seconds", seconds)
         self.check()
 
     async def release(self) -> ReleaseOutcome:
@@ -100,7 +103,7 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         self,
         *,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         cancel: Flag | None = None,
     ) -> AsyncFakeHold:
         """Take it, waiting up to ``timeout`` seconds: None waits for ever, 0 tries once.
@@ -108,9 +111,12 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         ``max_hold`` ends nothing: a test does, by ``lose(LossReason.MAX_HOLD)``. Raises AcquireTimeout,
         AcquireCancelled, and AlreadyHeld when this thread or task has it.
         """
-        return await self._acquire(1, timeout, cancel)
+        return await self._acquire(1, timeout, max_hold, cancel)
 
-    async def _acquire(self, permits: int, timeout: float | None, cancel: Flag | None) -> AsyncFakeHold:
+    async def _acquire(
+        self, permits: int, timeout: float | None, max_hold: float | None, cancel: Flag | None
+    ) -> AsyncFakeHold:
+        check_call(timeout=timeout, max_hold=max_hold, cancel=cancel)
         self._refuse_second()
         if cancel is not None and cancel.is_set():
             raise self._slots.stopped()
@@ -142,8 +148,9 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
     def _made(self, fence: int, owner: object) -> AsyncFakeHold:
         return AsyncFakeHold(self._slots, fence, owner, news=self._news)
 
-    async def try_acquire(self, *, max_hold: float | None = None) -> AsyncFakeHold | None:  # noqa: ARG002 - no time passes in a fake
+    async def try_acquire(self, *, max_hold: float | None = None) -> AsyncFakeHold | None:
         """Take it if it is free, else return None. Raises AlreadyHeld when this thread or task has it."""
+        check_call(max_hold=max_hold)
         self._refuse_second()
         return self._take(1)
 
@@ -155,7 +162,7 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
         self,
         *,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> AsyncFakeHeld:
@@ -163,32 +170,32 @@ class AsyncFakeLock(BaseLock[AsyncFakeHold]):
 
         On an event loop, a loss cancels the block.
         """
-        return AsyncFakeHeld(functools.partial(self._acquire, 1, timeout, cancel))
+        return AsyncFakeHeld(functools.partial(self._acquire, 1, timeout, max_hold, cancel))
 
     async def run(
         self,
         fn: Callable[[AsyncFakeHold], Awaitable[T]],
         *,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> T:
         """Await ``fn(hold)`` while holding it, and return what it returns."""
         check_work("fn", fn)
-        async with self.hold(timeout=timeout, cancel=cancel) as hold:
+        async with self.hold(timeout=timeout, max_hold=max_hold, cancel=cancel) as hold:
             return await outcome("fn", fn(hold))
 
     def wrap(
         self,
         *,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
         """Return a decorator that makes a function hold it while it runs."""
-        return _wrapping(lambda: self.hold(timeout=timeout, cancel=cancel))
+        return _wrapping(lambda: self.hold(timeout=timeout, max_hold=max_hold, cancel=cancel))
 
     async def __aenter__(self) -> AsyncFakeHold:
         hold = await self.acquire()
@@ -216,7 +223,7 @@ class AsyncFakeSemaphore(AsyncFakeLock):
         *,
         permits: int = 1,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         cancel: Flag | None = None,
     ) -> AsyncFakeHold:
         """Take a slot, or ``permits`` slots at once, as ``AsyncFakeLock.acquire`` takes a lock.
@@ -224,15 +231,16 @@ class AsyncFakeSemaphore(AsyncFakeLock):
         A fake keeps no queue: smaller calls may pass one that waits for many. Raises InvalidArgument for more
         permits than the limit.
         """
-        return await self._acquire(permits, timeout, cancel)
+        return await self._acquire(permits, timeout, max_hold, cancel)
 
     async def try_acquire(
         self,
         *,
         permits: int = 1,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
     ) -> AsyncFakeHold | None:
         """Take them if they are free, else return None. Raises InvalidArgument."""
+        check_call(max_hold=max_hold)
         return self._take(permits)
 
     def hold(
@@ -240,7 +248,7 @@ class AsyncFakeSemaphore(AsyncFakeLock):
         *,
         permits: int = 1,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> AsyncFakeHeld:
@@ -248,7 +256,7 @@ class AsyncFakeSemaphore(AsyncFakeLock):
 
         On an event loop, a loss cancels the block.
         """
-        return AsyncFakeHeld(functools.partial(self._acquire, permits, timeout, cancel))
+        return AsyncFakeHeld(functools.partial(self._acquire, permits, timeout, max_hold, cancel))
 
     async def run(
         self,
@@ -256,13 +264,13 @@ class AsyncFakeSemaphore(AsyncFakeLock):
         *,
         permits: int = 1,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> T:
         """Await ``fn(permit)`` while holding them, and return what it returns."""
         check_work("fn", fn)
-        async with self.hold(permits=permits, timeout=timeout, cancel=cancel) as hold:
+        async with self.hold(permits=permits, timeout=timeout, max_hold=max_hold, cancel=cancel) as hold:
             return await outcome("fn", fn(hold))
 
     def wrap(
@@ -270,12 +278,14 @@ class AsyncFakeSemaphore(AsyncFakeLock):
         *,
         permits: int = 1,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
         cancel: Flag | None = None,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
         """Return a decorator that makes a function hold them while it runs."""
-        return _wrapping(lambda: self.hold(permits=permits, timeout=timeout, cancel=cancel))
+        return _wrapping(
+            lambda: self.hold(permits=permits, timeout=timeout, max_hold=max_hold, cancel=cancel)
+        )
 
     def _refuse_second(self) -> None:
         """Refuse nothing."""
@@ -341,18 +351,21 @@ class AsyncFakeElection(BaseElection[AsyncFakeLeadership]):
 
         Raises AcquireTimeout, and AcquireCancelled when it was not started or is stopped.
         """
+        check_call(timeout=timeout)
         await self._news.wait_for(self._is_over, timeout)
         return self._waited_for()
 
     async def wait_for_loss(self, *, timeout: float | None = None) -> LossReason:
         """Return why the latest leadership has ended. Raises TimeoutError, NotHeld when there was none."""
         latest = self._last()
+        check_call(timeout=timeout)
         if not await self._news.wait_for(lambda: not latest.is_held, timeout):
             raise TimeoutError
         return latest.reason or LossReason.RESIGNED
 
-    async def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:  # noqa: ARG002 - as a real one's
-        """Give the leadership up; it leads again when the test says ``elect()``."""
+    async def resign(self, *, pause: float = 0.0) -> ReleaseOutcome:
+        """Give the leadership up; it leads again when the test says ``elect()``, whatever the ``pause``."""
+        span("pause", pause)
         return self._give_up()
 
     async def run(
@@ -444,7 +457,7 @@ class AsyncFakeOnce(BaseOnce):
         period: float | timedelta | None = None,
         align: bool = True,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
         interrupt: bool = False,  # noqa: ARG002 - a fake interrupts nothing
     ) -> OnceResult[T]:
         """Await ``fn(run)`` if no run of this slot, or of a later one, has succeeded yet; see ``AsyncOnce``.
@@ -452,7 +465,7 @@ class AsyncFakeOnce(BaseOnce):
         On an event loop, a loss cancels ``fn``.
         """
         check_work("fn", fn)
-        begun = await self.begin(slot=slot, period=period, align=align, timeout=timeout)
+        begun = await self.begin(slot=slot, period=period, align=align, timeout=timeout, max_hold=max_hold)
         if isinstance(begun, OnceResult):
             return begun
 
@@ -482,9 +495,10 @@ class AsyncFakeOnce(BaseOnce):
         period: float | timedelta | None = None,
         align: bool = True,
         timeout: float | None = None,
-        max_hold: float | None = None,  # noqa: ARG002 - no time passes in a fake
+        max_hold: float | None = None,
     ) -> AsyncFakeOnceRun | OnceResult[Any]:
         """Return the right to run now or, if the slot has had its turn, what is recorded of that."""
+        check_call(timeout=timeout, max_hold=max_hold)
         ask = self._asked(slot, period, align=align)
         verdict = self._verdict(ask)
         if isinstance(verdict, OnceResult):

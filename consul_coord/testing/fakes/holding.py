@@ -2,6 +2,7 @@
 
 Rules
 - A hold is HELD, then LOST or RELEASED for good.
+- A fake refuses the arguments that the real object refuses, so that a test finds them.
 - Whatever changes calls ``changed``, with which a fake wakes those that wait.
 """
 
@@ -22,7 +23,8 @@ from consul_coord.errors import (
     LockLost,
     NotHeld,
 )
-from consul_coord.models import Blocker, HoldState, LeaderInfo, LossReason, ReleaseOutcome
+from consul_coord.models import Blocker, HoldState, LeaderInfo, LossReason, ReleaseOutcome, _validate
+from consul_coord.recipes.contend.recipe import check_max_hold
 from consul_coord.threads import Mutex
 
 if TYPE_CHECKING:
@@ -53,6 +55,13 @@ class Place(Protocol):
 
 LOOK = 0.02
 """Seconds between two looks at a user's event."""
+
+
+def check_call(*, timeout: object = None, max_hold: float | None = None, cancel: object = None) -> None:
+    """Refuse what a real call would refuse. Raises InvalidArgument."""
+    _validate.patience(timeout)
+    check_max_hold(max_hold)
+    _validate.has_method("cancel", cancel, "is_set")
 
 
 def slices(timeout: float | None, *, look: bool) -> Iterator[float | None]:
@@ -123,12 +132,15 @@ class BaseHold:
             message = f"the hold of {self.key!r} (fence {self.fence}) was released: acquire it again"
             raise NotHeld(message, key=self.key, session=self.session)
 
-    def beat(self, within: float) -> None:  # noqa: ARG002 - no time passes in a fake
+    def beat(self, within: float) -> None:
         """Raise what ``check`` raises; a test ends the hold by ``lose(LossReason.STALLED)``."""
+        _validate.span("within", within, positive=True)
         self.check()
 
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:
         """Call ``fn`` with the reason when it is lost, by whoever loses it; at once if it is."""
+        if not callable(fn):
+            _validate.refuse_kind("fn", fn, "a function")
         with self._slots.mutex:
             reason = self.reason
             if reason is None:
@@ -192,8 +204,8 @@ class Slots(Generic[H]):
 
     def __init__(self, key: str, *, limit: int, changed: Callable[[], None]) -> None:
         """Begin empty; ``changed`` is called, with ``mutex`` held, when something has."""
-        if limit < 1:
-            message = f"a limit is 1 or more, not {limit}"
+        if type(limit) is not int or limit < 1:
+            message = f"limit must be an integer of 1 or more, not {limit!r}"
             raise InvalidArgument(message)
         self.mutex = Mutex()
         self._key = key
