@@ -239,10 +239,6 @@ def test_a_run_that_is_stuck_is_ended_and_the_next_caller_runs(
     def stuck(_: Hold) -> None:
         time.sleep(PATIENCE)
 
-    @every(make_client(), site.key, period=60, max_hold=0)
-    def hourly() -> None:
-        raise AssertionError
-
     once = Once(make_client(), site.key)
     with pytest.raises(LockLost) as caught:
         once.run(stuck, slot="1", timeout=5, max_hold=0.1, interrupt=True)
@@ -251,7 +247,7 @@ def test_a_run_that_is_stuck_is_ended_and_the_next_caller_runs(
     calls: list[Callable[[], object]] = [
         lambda: once.run(job, slot="2", max_hold=0),
         lambda: once.begin(slot="2", max_hold=-1),
-        hourly,
+        lambda: every(make_client(), site.key, period=60, max_hold=0),
     ]
     for call in calls:
         with pytest.raises(InvalidArgument, match="max_hold"):

@@ -15,12 +15,11 @@ Rules
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from consul_coord.errors import DecodeError, InvalidArgument, KeyConflict
-from consul_coord.models.once import OnceResult, check_slot, rank
+from consul_coord.models.once import LONGEST_SLOT, OnceResult, check_slot, rank
 from consul_coord.periods import beginning_of, check_period, period_slot, time_slot
 from consul_coord.value import Value
 
@@ -32,6 +31,8 @@ T = TypeVar("T")
 
 ONCE_FLAGS = 0x6F6E63652D6A6F62
 """The flags of a record, so that nothing else is taken for one."""
+_YEAR_10000 = 253_402_300_800
+"""Seconds from 1970 to the first time that Python can't write as a date."""
 _DONE, _FAILED = "done", "failed"
 
 
@@ -95,11 +96,12 @@ def _decode(value: bytes) -> Record | None:
         return None
     right = (
         isinstance(slot, str)
+        and 1 <= len(slot) <= LONGEST_SLOT
         and isinstance(outcome, str)
         and outcome in {_DONE, _FAILED}
         and isinstance(by, str)
         and type(at) in {int, float}
-        and math.isfinite(at)
+        and 0 <= at < _YEAR_10000
         and type(fence) is int
     )
     return Record(slot, outcome == _FAILED, by, float(at), fence) if right else None

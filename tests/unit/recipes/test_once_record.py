@@ -205,9 +205,15 @@ def test_a_record_is_read_as_it_was_written() -> None:
         WHOLE | {"at": "1"},
         WHOLE | {"at": True},
         WHOLE | {"at": float("nan")},
+        WHOLE | {"at": -1},
+        WHOLE | {"at": 253_402_300_800},
+        WHOLE | {"at": 1e300},
+        WHOLE | {"at": 10**400},
+        WHOLE | {"slot": ""},
+        WHOLE | {"slot": "9" * 5000},
         WHOLE | {"fence": 1.5},
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:80],
 )
 def test_a_record_that_cannot_be_read_stops_the_job(value: object) -> None:
     with pytest.raises(DecodeError, match=r"'jobs/a/\.once' can't be read, and the job does not run"):
