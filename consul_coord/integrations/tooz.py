@@ -206,9 +206,8 @@ class ConsulDriver(Driver):
         self._namespace = str(found.get("namespace") or parsed_url.path.strip("/") or DEFAULT_NAMESPACE)
         self._ttl = _seconds(found, "ttl", DEFAULT_TTL)
         lock_delay = _seconds(found, "lock_delay", min(self._ttl, LONGEST_LOCK_DELAY))
-        host, port = parsed_url.hostname or "127.0.0.1", parsed_url.port or DEFAULT_PORT
         self._settings: dict[str, Any] = {
-            "address": f"{'https' if secure else 'http'}://{host}:{port}",
+            "address": f"{'https' if secure else 'http'}://{_authority(parsed_url)}",
             "token": found.get("acl_token") or None,
             "timeout": _seconds(found, "timeout", 10.0),
         }
@@ -466,6 +465,16 @@ class ConsulDriver(Driver):
             result = super().run_watchers(timeout)
         self.run_elect_coordinator()
         return result
+
+
+def _authority(url: Url) -> str:
+    """Return where the agent is, as in a URL: an IPv6 address in brackets. Raises ToozError."""
+    host = url.hostname or "127.0.0.1"
+    try:
+        port = url.port or DEFAULT_PORT
+    except ValueError as error:
+        raise ToozError(f"the port of the URL must be a number from 1 to 65535: {error}") from None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _seconds(options: Mapping[str, Any], name: str, default: float) -> float:

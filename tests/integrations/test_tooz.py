@@ -324,6 +324,23 @@ def test_an_option_that_can_not_be_is_refused_by_name(query: str, match: str) ->
         coordination.get_coordinator(f"consul://127.0.0.1:1?{query}", b"host-1")
 
 
+@pytest.mark.parametrize("port", ["x", "99999"])
+def test_a_port_that_can_not_be_is_refused(port: str) -> None:
+    from tooz import coordination
+
+    with pytest.raises(coordination.ToozError, match="the port of the URL must be a number from 1 to 65535"):
+        coordination.get_coordinator(f"consul://127.0.0.1:{port}", b"host-1")
+
+
+@pytest.mark.parametrize(("authority", "port"), [("[::1]", 8500), ("[::1]:8501", 8501)])
+def test_an_agent_may_have_an_ipv6_address(authority: str, port: int) -> None:
+    from tooz import coordination
+
+    one: Any = coordination.get_coordinator(f"consul://{authority}", b"host-1")
+    with Client(one._settings["address"]) as client:
+        assert repr(client) == f"<Client of http://[::1]:{port}>"
+
+
 PROGRAM = """
 import sys, time, warnings
 warnings.simplefilter("ignore")
