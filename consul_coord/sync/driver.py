@@ -32,7 +32,7 @@ from consul_coord.sync import lifetime
 from consul_coord.sync.callbacks import outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -332,6 +332,9 @@ class _LoopThread:
 
     ``start`` may be interrupted anywhere, and repeated: of the threads that it has started one runs, which
     has said so itself, and the others end at once.
+
+    Programs are handed over without a mutex. A signal handler that closes the client may interrupt a caller
+    amid that, and would wait for this thread, which would wait for the caller.
     """
 
     def __init__(
@@ -340,9 +343,8 @@ class _LoopThread:
         self._arguments = host, background, foreground
         self._clock = SystemClock()
         self._supervisor: Supervisor | None = None
-        self._early: list[_Early] = []
-        # Re-entrant, since a signal handler may spawn something.
-        self._handing_over = threads.Mutex()
+        self._early: dict[_Early, bool] = {}
+        """Programs handed over before the loop ran; each belongs to whoever takes it out."""
         self._needed = Signal()
         self._stopped = False
         self._ready = Signal()
@@ -413,40 +415,41 @@ class _LoopThread:
 
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
         """Run a program; from any thread."""
-        with self._handing_over:
-            if self._supervisor is None:
-                if self._ready.is_set():  # it never ran, and will not
-                    return _Ended()
-                early = _Early(program, name)
-                self._early.append(early)
-                return early
+        if not self._ready.is_set():
+            early = _Early(program, name)
+            self._early[early] = True
+            if not self._ready.is_set() or not self._early.pop(early, False):
+                return early  # the loop's thread has taken it out, or will
+        if self._supervisor is None:  # it never ran, and will not
+            return _Ended()
         return self._supervisor.spawn(program, name=name)
 
+    def _take_out(self) -> Iterator[_Early]:
+        for early in list(self._early):
+            if self._early.pop(early, False):
+                yield early
+
     def _take_over(self, supervisor: Supervisor) -> None:
-        with self._handing_over:
-            self._supervisor = supervisor
-            for early in self._early:
-                early.begin(supervisor)
-            self._early.clear()
+        self._supervisor = supervisor
+        for early in self._take_out():
+            early.begin(supervisor)
         if self._stopped:
             supervisor.request_stop()
         self._ready.set()
+        for early in self._take_out():  # what was handed over just before
+            early.begin(supervisor)
 
     def _let_go(self) -> None:
         """End what was never begun."""
-        with self._handing_over:
-            self._ready.set()
-            for early in self._early:
-                early.done.set()
-            self._early.clear()
+        self._ready.set()
+        for early in self._take_out():
+            early.done.set()
 
     def stop(self, *, timeout: float) -> None:
         self._stopped = True
         self._needed.set()
-        with self._handing_over:
-            supervisor = self._supervisor
-        if supervisor is not None:
-            supervisor.request_stop()
+        if self._supervisor is not None:  # otherwise ``_take_over`` finds out
+            self._supervisor.request_stop()
         if self.started:
             end(self._thread, self._over, timeout)
 

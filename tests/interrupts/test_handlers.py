@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord import AlreadyHeld, Client, Lock, ReleaseOutcome, Semaphore
+from consul_coord import AlreadyHeld, Client, ConsulCoordError, Lock, ReleaseOutcome, Semaphore
+from consul_coord.sync import driver
 from tests.interrupts.points import raises, strike
 from tests.interrupts.stage import HARMLESS, SPEC, left_in, quiet
 
@@ -107,6 +109,27 @@ def closes(client: Client, key: str, place: int) -> bool:
     with Lock(client, key).hold(timeout=SOON):
         own.close()
     return bool(struck.at)
+
+
+def test_closing_amid_a_hand_over_to_the_background_waits_for_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The places where this happened are few: the handler strikes at one of them."""
+    own = Client(address=site.address, session=SPEC)
+    make = driver._Early.__init__
+
+    def make_and_close(early: driver._Early, program: Any, name: str) -> None:
+        make(early, program, name)
+        own.close()
+
+    monkeypatch.setattr(driver._Early, "__init__", make_and_close)
+    monkeypatch.setattr(driver, "start_delay", 30.0)  # so that the loop does not run yet
+    began = time.monotonic()
+    with suppress(ConsulCoordError):
+        Lock(own, site.key).acquire(timeout=5)
+    assert time.monotonic() < began + SOON
+    own.close()
+    assert site.left_behind() == []
 
 
 HANDLERS = [releases_it_too, takes_it_again, releases_another, closes]
