@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.extras import needs
 from consul_coord.lazy import lazily as _lazily
+from consul_coord.models import _validate
 
 if TYPE_CHECKING:
     from consul_coord.events import Event, Observer
@@ -32,9 +33,16 @@ class Observers:
     """Hands every event to several observers, in their order.
 
     An error in one keeps the event from none of the others. It is raised at the end, as an ExceptionGroup.
+    Raises InvalidArgument for an observer without a plain method ``on_event``.
     """
 
     def __init__(self, *observers: Observer) -> None:
+        for place, observer in enumerate(observers):
+            name = f"observers[{place}]"
+            if observer is None:
+                _validate.refuse_kind(name, observer, "an object with a method on_event()")
+            _validate.has_method(name, observer, "on_event")
+            _validate.plain(**{f"{name}.on_event": observer.on_event})
         self._observers = observers
 
     def on_event(self, event: Event) -> None:

@@ -19,6 +19,7 @@ from opentelemetry.context import Context
 
 from consul_coord import events
 from consul_coord._version import __version__
+from consul_coord.models._validate import plain
 from consul_coord.observability.measures import MEASURES, Book, labels_for
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class OpenTelemetryObserver:
     ``tracer_provider`` and ``meter_provider``: None for the application's global ones. ``group``: gives the
     group for a key, which becomes the attribute ``group`` of the metrics about keys; it should know few
     groups. One observer may serve any number of clients.
+    Raises InvalidArgument for a ``group`` that is no plain function.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class OpenTelemetryObserver:
         self._tracer = trace.get_tracer(_NAME, __version__, tracer_provider)
         meter = metrics.get_meter(_NAME, __version__, meter_provider)
         self._add = {measure: _adder(measure, meter) for measure in MEASURES}
+        plain(group=group)
         self._group = group
         self._book = Book()
         self._spans: dict[tuple[str, str, int], Span] = {}

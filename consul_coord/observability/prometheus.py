@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
+from consul_coord.models._validate import plain
 from consul_coord.observability.measures import MEASURES, Book, labels_for, labels_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class PrometheusObserver:
     ``registry``: None for the library's own. ``group``: gives the group for a key, which becomes the label
     ``group`` of what is about keys; it should know few groups. ``namespace``: what the names begin with. One
     observer may serve any number of clients; two in one registry need different namespaces (ValueError).
+    Raises InvalidArgument for a ``group`` that is no plain function.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class PrometheusObserver:
         namespace: str = "consul_coord",
         buckets: Sequence[float] = BUCKETS,
     ) -> None:
+        plain(group=group)
         self._group = group
         self._book = Book()
         place = REGISTRY if registry is None else registry

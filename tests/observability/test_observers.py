@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord import events
-from consul_coord.observability import Observers
+from consul_coord import InvalidArgument, events
+from consul_coord.observability import Observers, OpenTelemetryObserver, PrometheusObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RENEWED = events.Renewed("s", 1.0)
 
@@ -59,3 +63,21 @@ def test_libraries_wait_until_they_are_asked_for_and_a_missing_one_is_told(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+class Awaited:
+    async def on_event(self, event: events.Event) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("odd", [None, 5, Observers, Awaited()], ids=["None", "5", "a class", "a coroutine"])
+def test_what_can_not_be_told_anything_is_refused(odd: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"observers\[1\]"):
+        Observers(Observers(), odd)
+
+
+@pytest.mark.parametrize("kind", [PrometheusObserver, OpenTelemetryObserver])
+@pytest.mark.parametrize("odd", [5, "team", Awaited().on_event])
+def test_a_group_is_a_plain_function(kind: Callable[..., object], odd: Any) -> None:
+    with pytest.raises(InvalidArgument, match="group"):
+        kind(group=odd)
