@@ -17,7 +17,7 @@ from consul_coord.config import Settings
 from consul_coord.errors import BrokenReply, ClientClosed, RequestTimeout, TooManyConnections
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import pool
-from consul_coord.http.transport.limit import ASIDE, MOST
+from consul_coord.http.transport.limit import ASIDE, MOST, PATIENT
 from consul_coord.http.transport.pool import KEEP, KEEP_PARKED, LATE, Link
 from consul_coord.http.transport.streams import MAX_SHORT, StreamTransport
 from tests.wire.servers import OK, PATIENCE, always
@@ -528,6 +528,84 @@ def test_at_the_limit_a_request_waits_for_a_connection_of_its_own_client(serve: 
 
     run(backend, server, scenario)
     assert [request.split(b" ")[0] for request in server.requests if b"kv/a" in request] == [b"GET", b"PUT"]
+
+
+class Apart:
+    """An agent that answers a request when the test says so; over which connection shows in ``seen``."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self.seen: list[tuple[int, bytes]] = []
+        self.asked = {b"GET": threading.Event(), b"PUT": threading.Event()}
+        self.opened = {b"GET": threading.Event(), b"PUT": threading.Event()}
+
+    def handle(self, peer: Peer) -> None:
+        number = next(self._numbers)
+        while (request := peer.request()) is not None:
+            line = request.split(b" HTTP")[0]
+            self.seen.append((number, line))
+            verb, _, path = line.partition(b" ")
+            if path != b"/v1/status/leader":
+                self.asked[verb].set()
+                assert self.opened[verb].wait(PATIENCE)
+            peer.send(LAST if verb == b"GET" and path != b"/v1/status/leader" else OK)
+
+
+LAST = OK.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+
+
+@pytest.mark.parametrize("first_ends", [True, False], ids=["alone", "beside"])
+def test_at_the_limit_a_client_keeps_the_new_connection_unless_it_still_has_another(
+    serve: Serve, backend: str, *, first_ends: bool
+) -> None:
+    """Without one it would have to find room again, which others may have taken."""
+    agent = Apart()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        written = anyio.Event()
+
+        async def write() -> None:
+            await transport.send(WRITE, timeout=PATIENCE)
+            written.set()
+
+        async with anyio.create_task_group() as second:
+            async with anyio.create_task_group() as first:
+                first.start_soon(partial(transport.send, READ, timeout=PATIENCE))
+                await wait_for(agent.asked[b"GET"])
+                transport.pool.limit.refused(time.monotonic())
+                second.start_soon(write)
+                await wait_for(agent.asked[b"PUT"])
+                if not first_ends:
+                    agent.opened[b"PUT"].set()
+                    await written.wait()
+                    assert transport.pool.limit.is_near(time.monotonic())
+                agent.opened[b"GET"].set()
+            agent.opened[b"PUT"].set()
+        assert len(transport.pool.idle) == first_ends
+        assert not transport.pool.limit.is_near(time.monotonic())
+
+    run(backend, server, scenario)
+    assert [number for number, request in agent.seen if request.startswith(b"PUT")] == [1]
+
+
+def test_at_the_limit_a_connection_that_other_requests_wait_for_is_kept(serve: Serve, backend: str) -> None:
+    agent = Apart()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        group.start_soon(partial(transport.send, replace(RENEW, keep=0.0), timeout=PATIENCE))
+        await wait_for(agent.asked[b"PUT"])
+        for _ in range(PATIENT + 1):
+            transport.pool.limit.refused(time.monotonic())
+        group.start_soon(partial(transport.send, READ, timeout=PATIENCE))
+        await anyio.wait_all_tasks_blocked()
+        assert transport.pool.waiting
+        for opened in agent.opened.values():
+            opened.set()
+
+    run(backend, server, scenario)
+    assert [number for number, _ in agent.seen] == [0, 0]
 
 
 # -- giving others a place

@@ -99,6 +99,8 @@ class Attempt:
         """Whether a byte of a reply came."""
         self.opened = -math.inf
         """When its latest new connection was opened."""
+        self.is_spare = False
+        """Whether its connection is one too many, as its client has another one."""
         self.cancellation = cancellation
         self.cancelled = False
         self._held: dict[None, socket.socket] = {}
@@ -292,8 +294,6 @@ class Engine(ABC):
         """
         limit, before = self.pool.limit, attempt.sent
         is_near = limit.is_near(self.pool.now())
-        # Near the limit, a second connection is not kept: its place is free for another client at once.
-        keep = attempt.request.keep != 0 and not (is_near and self.pool.has_in_use())
         near = is_near or self.pool.has_query()
         try:
             link = await self._open_link(attempt)
@@ -309,7 +309,7 @@ class Engine(ABC):
         try:
             if near and not attempt.is_harmless:
                 link = await self._tried_out(link, attempt)
-            response = await self._use(link, attempt, keep=keep)
+            response = await self._use(link, attempt, near=is_near)
         except LOST as error:
             if self.pool.now() >= attempt.opened + SOON or not self._note_refusal(attempt, error):
                 raise
@@ -323,12 +323,12 @@ class Engine(ABC):
             # This is an answer: it was not applied.
             attempt.sent, attempt.answered = before, False
             return None
-        self._came_back(attempt, keep=keep)
+        self._came_back(attempt)
         return response
 
-    def _came_back(self, attempt: Attempt, *, keep: bool) -> None:
+    def _came_back(self, attempt: Attempt) -> None:
         """Take note that there was room for a new connection, to be kept or not."""
-        if keep:
+        if attempt.request.keep != 0 and not attempt.is_spare:
             self.pool.limit.admitted()
         if attempt.request.urgent:
             self.pool.cut_overdue(self.pool.now())
@@ -407,7 +407,8 @@ class Engine(ABC):
         self.pool.stay(link, self.pool.now())
         return link
 
-    async def _use(self, link: Link, attempt: Attempt, *, keep: bool = True) -> Response:
+    async def _use(self, link: Link, attempt: Attempt, *, near: bool = False) -> Response:
+        """Exchange over a connection; ``near`` the limit, one of several is not kept after it."""
         request, whole, done = attempt.request, False, False
         reader = ReplyReader(request.method, self._limits)
         link.is_query = request.hold_open > 0
@@ -424,10 +425,15 @@ class Engine(ABC):
                 attempt.answered = attempt.answered or received != b""
                 done = reader.feed(received)
             now = self.pool.now()
-            link.kept_until = max(link.kept_until, now + (KEEP if request.keep is None else request.keep))
-            fit = attempt.let_go() and whole and reader.reusable and link.home is self.pool.open
-            fit = fit and keep and now < link.kept_until
+            # One that the client's other requests wait for is kept for them.
+            keep = KEEP if request.keep is None or self.pool.waiting else request.keep
+            link.kept_until = max(link.kept_until, now + keep)
             link.in_use = False
+            # Near the limit, a second connection is not kept: its place is free for another client at once.
+            # The first one may have gone meanwhile.
+            attempt.is_spare = near and self.pool.has_another()
+            fit = attempt.let_go() and whole and reader.reusable and link.home is self.pool.open
+            fit = fit and not attempt.is_spare and now < link.kept_until
         except BaseException as error:
             now = self.pool.now()
             # A blocked read that ends by its time has lost no byte, as one that is interrupted may have.

@@ -232,6 +232,10 @@ class Pool:
         """Return whether there are connections in use."""
         return any(link.in_use or link.reader is not None for link in self.open.all())
 
+    def has_another(self) -> bool:
+        """Return whether there is a connection beside one that has just been used."""
+        return bool(self.idle) or self.has_in_use()
+
     def has_query(self) -> bool:
         """Return whether a blocking query is under way: its connection becomes free."""
         return any(link.is_query and (link.in_use or link.reader is not None) for link in self.open.all())
