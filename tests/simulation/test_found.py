@@ -17,6 +17,7 @@ from consul_coord.errors import (
 )
 from consul_coord.http.backoff import LONGEST_PAUSE
 from consul_coord.http.endpoints import kv
+from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import send_once
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, SessionSpec
 from consul_coord.models.session import SERF_HEALTH
@@ -35,6 +36,7 @@ from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from consul_coord.server.acl import Rule
 from consul_coord.testing import Simulation
 from consul_coord.testing.simulation.driver import SimCalls
+from consul_coord.testing.simulation.plan import ENOUGH
 from consul_coord.testing.simulation.world import World
 from consul_coord.testing.simulation.worlds import draw_calm, draw_mixed, draw_strike, draw_with_limit
 from tests.simulation.mutations import Mutation
@@ -69,7 +71,7 @@ def a_lock(*, session: SessionSpec | None = None) -> LockObject:
 class Scene:
     """A world where nothing goes wrong by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, connections: int = 0) -> None:
         self.world = World(
             replace(
                 draw_mixed(0),
@@ -82,6 +84,7 @@ class Scene:
                 fates={},
                 chaos={},
                 skew=0.0,
+                connections=connections,
             )
         )
         self.process: Process = self.world.new_process("p")
@@ -506,3 +509,30 @@ def test_an_old_leader_that_calls_a_key_free_has_no_client_try_in_a_loop(scene: 
 
     scene.play(program, seconds=8.0)
     assert sent[0] < 20
+
+
+def test_a_process_whose_user_reads_a_session_now_and_then_is_not_at_rest() -> None:
+    """The judge took that for a blocking query, of which each has a connection."""
+    scene, counted = Scene(connections=ENOUGH), list[int]()
+
+    async def program(io: SimIO) -> None:
+        handle = await scene.acquire(io, a_lock())
+        for _ in range(8):
+            await io.sleep(2.0)
+            await send_once(io, session_endpoint.info(handle.grant.session), deadline=io.now() + 1.0)
+            counted.append(scene.process.connections)
+        await release(io, scene.process.core.holds, handle.grant)
+
+    scene.play(program, seconds=20.0)
+    assert counted[1:] == [2] * 7
+
+
+@pytest.mark.parametrize("seed", [97001340, 97005748, 98005716])
+def test_a_candidate_whose_user_waits_again_and_again_is_not_at_rest(seed: int) -> None:
+    # Each time its user waits in vain, it reads the leader's session.
+    Simulation(seed=seed).run()
+
+
+@pytest.mark.slow
+def test_a_client_at_the_limit_keeps_the_only_connection_that_it_got() -> None:
+    Simulation(seed=98007487).run()

@@ -248,7 +248,7 @@ class Exchange:
         process = network.judge.process(self.link.who)
         self._sent_at = 0.0 if process is None else process.clock.now()
         if process is not None:
-            network.judge.promises.sent(process, self._shape)
+            network.judge.promises.sent(process, self._request, self._shape)
         if self._fate != "served":
             network.judge.fate(self.link.who, self._shape, self._fate)
         if course.answer == "refusal":

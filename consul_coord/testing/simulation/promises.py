@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consul_coord.http.messages import Response
+    from consul_coord.http.messages import Request, Response
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
@@ -160,7 +160,7 @@ class Promises:
 
     # -- traffic
 
-    def sent(self, process: Process, shape: Shape) -> None:
+    def sent(self, process: Process, request: Request, shape: Shape) -> None:
         """Judge that a process sends something."""
         self._asked[process.name] += shape.name not in _KEEPING
         for alike, most in () if process.foreign else self._most_sent(str(shape)):
@@ -170,7 +170,7 @@ class Promises:
         elif shape.name != "renew":
             self._acted[process.name] = self._judge.now
         if self._judge.room is not None:
-            self._judge.room.sent(process, shape)
+            self._judge.room.sent(process, request)
 
     def _count_queries(self, process: Process, alike: str) -> None:
         """Judge how often a process asks for the same thing while nothing changes, and it only renews."""

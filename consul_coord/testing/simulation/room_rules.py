@@ -22,11 +22,11 @@ from consul_coord.testing.simulation.plan import CROWD_CHAOS
 
 if TYPE_CHECKING:
     from consul_coord.events import Event
+    from consul_coord.http.messages import Request
     from consul_coord.testing.simulation.connections import Room
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
-    from consul_coord.testing.simulation.shapes import Shape
 
 IDLE = 5.5
 """Seconds after its last use by which a connection that carries nothing is closed."""
@@ -37,7 +37,6 @@ LOOK = 0.1
 """Seconds between two looks at all connections."""
 STRUCK = 10.0
 """Seconds for which a Ctrl-C, which ends a release at once, is an excuse."""
-_RESTFUL = frozenset({"renew", "watch", "watch-session"})
 _HARMLESS = frozenset({*CROWD_CHAOS, "crash"})
 
 
@@ -67,9 +66,9 @@ class RoomRules:
             case _:
                 pass
 
-    def sent(self, process: Process, shape: Shape) -> None:
-        """Take note that a process does more than rest."""
-        if shape.name not in _RESTFUL:
+    def sent(self, process: Process, request: Request) -> None:
+        """Take note that a process does more than rest: it sends what is no renewal and no query."""
+        if not (request.urgent or request.hold_open):
             self._many_since.pop(process.name, None)
 
     def kept_since(self, moment: float) -> list[str]:
