@@ -534,5 +534,12 @@ def test_a_candidate_whose_user_waits_again_and_again_is_not_at_rest(seed: int) 
 
 
 @pytest.mark.slow
-def test_a_client_at_the_limit_keeps_the_only_connection_that_it_got() -> None:
-    Simulation(seed=98007487).run()
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(98007487, id="it closed the only one that it had got"),
+        pytest.param(120000158, id="renewals that waited for each other must not keep one"),
+    ],
+)
+def test_what_a_client_keeps_of_its_connections(seed: int) -> None:
+    Simulation(seed=seed).run()

@@ -425,8 +425,7 @@ class Engine(ABC):
                 attempt.answered = attempt.answered or received != b""
                 done = reader.feed(received)
             now = self.pool.now()
-            # One that the client's other requests wait for is kept for them.
-            keep = KEEP if request.keep is None or self.pool.waiting else request.keep
+            keep = KEEP if request.keep is None or self._is_waited_for() else request.keep
             link.kept_until = max(link.kept_until, now + keep)
             link.in_use = False
             # Near the limit, a second connection is not kept: its place is free for another client at once.
@@ -454,6 +453,10 @@ class Engine(ABC):
         if len(self.pool.idle) > self.most or not self.pool.engines:
             self._sweep()
         return reader.response
+
+    def _is_waited_for(self) -> bool:
+        """Return whether others than renewals wait for a connection: one that comes back is theirs."""
+        return any(not attempt.request.urgent for attempt in list(self.pool.waiting))
 
     def _sweep(self) -> float:
         """Close what is superfluous; return the seconds until there may be more."""

@@ -40,6 +40,7 @@ from consul_coord.weak import Alive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.http.transport.exchange import Attempt
     from consul_coord.http.transport.wire import ReplyReader
 
 MAX_IDLE = 16
@@ -174,7 +175,7 @@ class Pool:
         self._random = random
         self.limit = Limit(random)
         self._swept_at = -math.inf
-        self.waiting: dict[object, None] = {}
+        self.waiting: dict[Attempt, None] = {}
         """The requests that wait for a connection: blocking queries let them go first."""
 
     def take(self, now: float) -> Link | None:
