@@ -16,7 +16,8 @@ import pytest
 from consul_coord.config import Settings
 from consul_coord.errors import BrokenReply, ClientClosed, RequestTimeout, TooManyConnections
 from consul_coord.http.messages import Request, Retry
-from consul_coord.http.transport import pool
+from consul_coord.http.transport import exchange, pool
+from consul_coord.http.transport.exchange import DirectTransport
 from consul_coord.http.transport.limit import ASIDE, MOST, PATIENT
 from consul_coord.http.transport.pool import KEEP, KEEP_PARKED, LATE, Link
 from consul_coord.http.transport.streams import MAX_SHORT, StreamTransport
@@ -744,4 +745,38 @@ def test_without_another_way_in_the_old_connection_goes_on(serve: Serve, backend
         await writes(transport, BEGIN)
 
     run(backend, server, scenario)
+    assert agent.writes() == [0, 0]
+
+
+class Silent(Changing):
+    """An agent that says nothing on its second connection."""
+
+    def handle(self, peer: Peer) -> None:
+        if self.seen and not self.ended:
+            self.ended.add(1)
+            peer.request()
+            peer.request()  # until the client hangs up
+        else:
+            super().handle(peer)
+
+
+@pytest.mark.usefixtures("old_at_once")
+def test_a_new_connection_that_is_not_answered_costs_the_call_a_moment(
+    serve: Serve, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "SOON", 0.2)
+    agent = Silent()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await writes(transport, BEGIN, BEGIN)
+
+    run(backend, server, scenario)
+    assert agent.writes() == [0, 0]
+
+    agent = Silent()
+    transport = DirectTransport(Settings.resolve(address=serve(agent.handle).address, environ={}))
+    for _ in range(2):
+        assert transport.send(BEGIN, timeout=PATIENCE).body == b"true"
+    transport.close()
     assert agent.writes() == [0, 0]

@@ -92,7 +92,7 @@ class Attempt:
         self.began = now()
         self.deadline = self.began + timeout
         self.connect_by = self.deadline
-        """When a connection has to be open that is being opened; the deadline itself otherwise."""
+        """When a connection has to be open, or to have been tried out; the deadline itself otherwise."""
         self.sent = False
         """Whether a byte may have left."""
         self.answered = False
@@ -187,6 +187,10 @@ class Engine(ABC):
     async def _read(self, sock: socket.socket, attempt: Attempt) -> bytes:
         """Return the next bytes, or ``b""`` at the end."""
 
+    async def _read_soon(self, sock: socket.socket, attempt: Attempt) -> bytes:
+        """Return the next bytes, within the time for a new connection. Raises ``TimeoutError`` after it."""
+        return await self._read(sock, attempt)
+
     @abstractmethod
     async def _pause(self, attempt: Attempt, seconds: float) -> None:
         """Let time pass, within the attempt's."""
@@ -243,7 +247,7 @@ class Engine(ABC):
         """Return a new connection in place of one that was used for long, and a younger one as it is.
 
         None when there is no room for a new one: its place is given up. It is used on where that could cost
-        the caller all of its time, or where nothing listens.
+        the caller all of its time, or where nothing listens or answers.
         """
         pool, begins = self.pool, attempt.request.begins
         if link is None or now < link.stays_until or pool.has_in_use() or attempt.deadline < now + MOST:
@@ -251,16 +255,21 @@ class Engine(ABC):
         if begins is None or not begins():
             return link
         try:
-            fresh = await self._tried_out(await self._open_link(attempt, within=SOON), attempt)
+            fresh = await self._open_link(attempt, within=SOON)
+            attempt.connect_by = min(attempt.deadline, pool.now() + SOON)
+            fresh = await self._tried_out(fresh, attempt)
         except BaseException as error:
             refused = self._note_refusal(attempt, error)
-            if isinstance(error, ConnectFailed) and not refused:
+            is_silent = isinstance(error, TimeoutError) and pool.now() < attempt.deadline
+            if (isinstance(error, ConnectFailed) and not refused) or is_silent:
                 return link
             link.close()
             if not refused:
                 raise
             pool.step_aside(pool.now())
             return None
+        finally:
+            attempt.connect_by = attempt.deadline
         link.close()
         return fresh
 
@@ -371,7 +380,7 @@ class Engine(ABC):
             reader = ReplyReader(_TRIAL.method, self._limits)
             attempt.hold(link.sock)
             await self._write(link.sock, attempt)
-            while not reader.feed(await self._read(link.sock, attempt)):
+            while not reader.feed(await self._read_soon(link.sock, attempt)):
                 pass
             if not attempt.let_go():
                 raise Abandoned(errno.ECONNABORTED, "cancelled")

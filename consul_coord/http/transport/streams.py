@@ -144,6 +144,10 @@ class StreamTransport(Engine):
                 if not would_block(error):
                     raise
 
+    async def _read_soon(self, sock: socket.socket, attempt: Attempt) -> bytes:
+        with anyio.fail_after(attempt.remaining()):
+            return await self._read(sock, attempt)
+
     async def _pause(self, attempt: Attempt, seconds: float) -> None:  # noqa: ARG002 - as above
         await anyio.sleep(seconds)
 

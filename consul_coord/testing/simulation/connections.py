@@ -426,6 +426,16 @@ class SimEngine(Engine):
         await self._calls[attempt].wait(attempt, lambda wakeup: simulated.when_readable(wakeup.fire))
         return simulated.recv(READ_SIZE)
 
+    async def _read_soon(self, sock: socket.socket, attempt: Attempt) -> bytes:
+        simulated, left = _simulated(sock), attempt.remaining()
+        await self._calls[attempt].wait(
+            attempt,
+            lambda wakeup: simulated.when_readable(wakeup.fire),
+            seconds=left,
+            over=_not_connected,
+        )
+        return simulated.recv(READ_SIZE)
+
     async def _pause(self, attempt: Attempt, seconds: float) -> None:
         await self._calls[attempt].wait(attempt, _nothing_begins, seconds=seconds)
 
