@@ -14,6 +14,7 @@ import pytest
 from consul_coord import (
     AcquireCancelled,
     AsyncClient,
+    AsyncLeaderElection,
     AsyncLock,
     Client,
     LeaderElection,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from consul_coord import LeaderInfo
     from tests.lock.conftest import MakeClient
     from tests.support.proxy import FaultProxy
     from tests.support.sites import Site
@@ -115,6 +117,10 @@ def waiting(lock: Lock | Semaphore) -> Iterator[None]:
             assert isinstance(call.exception(PATIENCE), AcquireCancelled)
 
 
+def ignore(leader: LeaderInfo | None) -> None:
+    """Take no note."""
+
+
 ROLES: dict[str, Callable[[Client, SessionSpec, str], AbstractContextManager[object]]] = {
     "holds a lock": lambda client, _, key: Lock(client, f"{key}-free"),
     "holds a permit": lambda client, spec, key: Semaphore(client, f"{key}-room", 2, session=spec),
@@ -124,6 +130,12 @@ ROLES: dict[str, Callable[[Client, SessionSpec, str], AbstractContextManager[obj
         Semaphore(client, f"{key}-full", 1, session=spec)
     ),
     "is a candidate": lambda client, _, key: LeaderElection(client, key),
+    "leads, and reports the leader": lambda client, _, key: LeaderElection(
+        client, f"{key}-free", on_change=ignore
+    ),
+    "is a candidate, and reports the leader": lambda client, _, key: LeaderElection(
+        client, key, on_change=ignore
+    ),
 }
 
 
@@ -155,6 +167,9 @@ async def test_an_async_client_at_rest_keeps_one_connection_and_none_afterwards(
         async with AsyncClient(address=proxy.address, session=quick) as client:
             async with AsyncLock(client, f"{site.key}-free"):
                 assert await anyio.to_thread.run_sync(settles_at, count, 1)
+            for key in (site.key, f"{site.key}-free"):
+                async with AsyncLeaderElection(client, key, on_change=ignore):
+                    assert await anyio.to_thread.run_sync(settles_at, count, 1)
             async with anyio.create_task_group() as group:
                 group.start_soon(AsyncLock(client, site.key).acquire)
                 assert await anyio.to_thread.run_sync(settles_at, count, 1)

@@ -12,6 +12,7 @@ from consul_coord.errors import (
     AcquireCancelled,
     AcquireTimeout,
     ClientClosed,
+    ConsulCoordError,
     LeadershipLost,
     SessionNotFound,
 )
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from consul_coord.http.messages import Request
+    from consul_coord.models import LeaderInfo
     from consul_coord.recipes.hold.grant import Handle
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
@@ -175,7 +177,12 @@ def a_semaphore(limit: int, *, lock_delay: float) -> SemaphoreObject:
     return SemaphoreObject(plan, limit)
 
 
-def a_candidacy(process: Process, *, priority_delay: float = 0.0) -> standing.Candidacy:
+def a_candidacy(
+    process: Process,
+    *,
+    priority_delay: float = 0.0,
+    on_change: Callable[[LeaderInfo | None], object] | None = None,
+) -> standing.Candidacy:
     plan = standing.ElectionPlan(
         key=KEY,
         retry_wait=(0.0, 0.0),
@@ -183,7 +190,7 @@ def a_candidacy(process: Process, *, priority_delay: float = 0.0) -> standing.Ca
         health_interval=1.0,
         on_elected=None,
         on_lost=None,
-        on_change=None,
+        on_change=on_change,
         health=None,
     )
     locked = standing.lock_of(key=KEY, value=b"", session=None, accept_flags=())
@@ -543,3 +550,78 @@ def test_a_candidate_whose_user_waits_again_and_again_is_not_at_rest(seed: int) 
 )
 def test_what_a_client_keeps_of_its_connections(seed: int) -> None:
     Simulation(seed=seed).run()
+
+
+@pytest.mark.parametrize(
+    ("others", "priority_delay"),
+    [
+        pytest.param(0, 0.0, id="leads"),
+        pytest.param(1, 0.0, id="is first in the queue"),
+        pytest.param(3, 0.0, id="is third in the queue"),
+        pytest.param(1, 1.0, id="waits for a vacancy"),
+    ],
+)
+def test_a_candidate_that_reports_the_leader_keeps_one_connection(others: int, priority_delay: float) -> None:
+    """It had one for its hold or its place in the queue, and one for the leader."""
+    scene = Scene(connections=ENOUGH)
+    seen: list[str] = []
+    before = [a_candidacy(scene.world.new_process("q")) for _ in range(others)]
+
+    def changed(leader: LeaderInfo | None) -> None:
+        if leader is not None and seen[-1:] != [leader.session]:
+            seen.append(leader.session)
+
+    async def program(io: SimIO) -> None:
+        for candidacy in before:
+            candidacy.client.host.spawn(candidacy.run, name="candidate")
+            await io.sleep(0.1)
+        reporting = a_candidacy(scene.process, priority_delay=priority_delay, on_change=changed)
+        await asking.start(io, reporting)
+        await io.sleep(10.0)  # then the connections that it began with are closed
+        for _ in range(150):
+            assert scene.process.connections == 1
+            await io.sleep(0.1)
+        leaders: list[str] = []
+        for candidacy in (*before, reporting):
+            await io.sleep(priority_delay + 0.1)
+            hold = candidacy.leading(io.now())
+            assert hold is not None
+            leaders.append(hold.session)
+            assert seen == leaders
+            candidacy.stop()
+
+    scene.play(program, seconds=40.0)
+    for process in scene.world.processes:
+        process.end()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_whoever_shares_a_query_has_its_answer_or_asks_when_it_has_none(scene: Scene, *, lost: bool) -> None:
+    cluster, answers = scene.world.cluster, list[int]()
+
+    async def ask(io: SimIO) -> None:
+        call = kv.watch(KEY, index=cluster.under(KEY)[0].modify_index, wait=5.0)
+        try:
+            answer = await scene.process.core.watches.ask(io, call)
+        except ConsulCoordError:
+            answers.append(0)
+        else:
+            assert answer is not None
+            answers.append(answer.index)
+
+    async def program(io: SimIO) -> None:
+        await send_once(io, kv.put(KEY, b"1"), deadline=io.now() + 1.0)
+        tasks = [scene.process.spawn(ask, name="ask") for _ in range(2)]
+        await io.sleep(1.0)
+        if lost:
+            cluster.stop()
+            cluster.start()
+            await io.sleep(1.0)
+        cluster.overwrite(KEY, b"2")
+        for task in tasks:
+            await io.wait(task.done, deadline=io.now() + 1.0)
+        index = cluster.under(KEY)[0].modify_index
+        assert answers == ([0, index] if lost else [index, index])
+        assert [task.sent for task in tasks] == ([1, 1] if lost else [1, 0])
+
+    scene.play(program, seconds=8.0)

@@ -270,6 +270,7 @@ class Candidacy:
                 timeout=None if vacancy is None else LOW_PRIORITY_ATTEMPT,
                 vacancy=vacancy,
                 saw=self.following.saw_in_queue,
+                follows=self.following.has_begun,
             )
             try:
                 return await self.attempt.run()
@@ -300,7 +301,7 @@ class Candidacy:
             follower = self._key_follower()
 
     def _key_follower(self) -> Follower[KVPair | None]:
-        follower = Follower(partial(kv.watch, self.plan.key))
+        follower = Follower(partial(kv.watch, self.plan.key), wait=self.following.wait)
         follower.bound = self.client.watches
         return follower
 

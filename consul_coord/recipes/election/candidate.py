@@ -6,6 +6,9 @@ Rules
   passed over unseen, and is deleted by the very transaction that elects.
 - A candidate of low priority waited for a vacancy. It gives up if somebody has led since, and waits for the
   next one.
+- While somebody leads, a candidate whose client follows the leader besides watches the key, wherever it
+  queues: one query serves both. Its turn can't come before the key changes. While nobody leads, it watches
+  the contender before its own, as any waiter: the key says nothing of a waiter that has died.
 - A blocking query that ends without a change is asked again, without a look at the queue: waiting costs one
   request between two renewals.
 """
@@ -72,6 +75,7 @@ class Candidate(UnattendedAttempt):
         timeout: float | None,
         vacancy: int | None,
         saw: Callable[[LeaderInfo | None], object],
+        follows: Callable[[], bool],
     ) -> None:
         super().__init__(io, client, plan, source, timeout=timeout)
         self._vacancy = vacancy
@@ -80,6 +84,10 @@ class Candidate(UnattendedAttempt):
         """The same by the last look."""
         self._saw = saw
         """Called with whom each look at the queue shows to be the leader."""
+        self._follows = follows
+        """Returns whether its client follows the leader besides."""
+        self._leads: KVPair | None = None
+        """The key, if the last look found it held by somebody else."""
         self._heir: KVPair | None = None
         """The heir's note, as the last look found it."""
         self._heir_until = 0.0
@@ -94,6 +102,7 @@ class Candidate(UnattendedAttempt):
             self._heir_until = self.io.now() + notes.HONOURED
         look = super()._read(found)
         self._index = _index_of(look.pair)
+        self._leads = look.pair if self.holders else None
         self._saw(leader_in(look.pair, notes.find(notes.term_key(self.key), pairs)))
         return look
 
@@ -137,6 +146,16 @@ class Candidate(UnattendedAttempt):
         if joins and self._vacancy is not None and {failure.op_index for failure in error.failures} == {1}:
             self._give_way()
         super()._refused(error)
+
+    async def _watch_before(self, ahead: KVPair) -> None:
+        led = held = self._leads
+        if led is None or not self._follows():
+            await super()._watch_before(ahead)
+            return
+        self._block("held", session=led.session, position=self.blocker.position)
+        while held is not None and held.session == led.session:
+            seen = await self._watch(self.key, held.modify_index)
+            held = None if seen is None else self._holder(seen.value)
 
     async def _let_go_first(self, heir: KVPair) -> None:
         """Wait until the heir is elected, does not queue any more, or has had its time."""

@@ -19,6 +19,7 @@ from consul_coord.io import Once
 from consul_coord.models import LeaderInfo
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.election.sight import Sight
+from consul_coord.recipes.watch.follow import WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,17 +82,34 @@ class Following:
             for program in (self._watch_leader, self._watch_age):
                 self._client.host.spawn(program, name=f"follow the leader of {self._key}")
 
+    def has_begun(self) -> bool:
+        """Return whether it follows the leader."""
+        return bool(self._begun)
+
+    @property
+    def wait(self) -> float:
+        """Seconds for which another query for the key may last so that it serves here, too.
+
+        The leader's TTL is taken to be this client's own.
+        """
+        ttl = self._client.sessions.spec.ttl
+        return min(FOLLOWING_WAIT, WAIT if ttl is None else ttl / 2) if self.has_begun() else WAIT
+
     def saw_in_queue(self, leader: LeaderInfo | None) -> None:
         """Take note of what an attempt to be elected sees."""
-        if not self._begun:
+        if not self.has_begun():
             self._saw(leader)
 
     @property
     def _is_over(self) -> bool:
         return self._stopping.is_set() or self._client.closing.is_set()
 
+    def _leads(self) -> bool:
+        hold = self._own()
+        return hold is not None and hold.is_held(self._client.host.now())
+
     async def _watch_leader(self, io: IO) -> None:
-        follower = LeaderFollower(self._key, wait=FOLLOWING_WAIT, confirming=True)
+        follower = LeaderFollower(self._key, wait=FOLLOWING_WAIT, confirming=True, leads=self._leads)
         follower.bound = self._client.watches
         while not self._is_over:
             try:

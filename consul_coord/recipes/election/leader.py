@@ -98,11 +98,19 @@ class _Closed(Exception):
 class LeaderFollower(Follower[LeaderInfo | None]):
     """Follows the leadership of a key: the present state first, then each change once.
 
-    ``confirming``: each leader is confirmed three times within its session's TTL, also without a change.
+    ``confirming``: each leader is confirmed twice within its session's TTL, also without a change. ``leads``
+    returns whether this client itself leads: then the query of its hold serves here, too.
     """
 
-    def __init__(self, key: str, *, wait: float = WAIT, confirming: bool = False) -> None:
-        super().__init__(partial(_watch, check_parent(key)), wait=wait)
+    def __init__(
+        self,
+        key: str,
+        *,
+        wait: float = WAIT,
+        confirming: bool = False,
+        leads: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(partial(_watch, check_parent(key), leads), wait=wait)
         self._confirming = confirming
         self._key = key
         self._known: tuple[LeaderInfo, LeaderInfo | None] | None = None
@@ -126,11 +134,13 @@ class LeaderFollower(Follower[LeaderInfo | None]):
     def _take_session(self, session: Session) -> None:
         self.ttl = session.ttl
         if self._confirming and session.ttl is not None:
-            self._wait = min(self._wait, session.ttl / 3)
+            self._wait = min(self._wait, session.ttl / 2)
 
 
-def _watch(key: str, *, index: int, wait: float) -> Call[Result[LeaderInfo | None]]:
-    call = kv.watch(key, index=index, wait=wait)
+def _watch(
+    key: str, leads: Callable[[], bool], *, index: int, wait: float
+) -> Call[Result[LeaderInfo | None]]:
+    call = kv.watch(key, index=index, wait=wait, options=CONSISTENT if leads() else None)
 
     def decode(response: Response) -> Result[LeaderInfo | None]:
         result = call.decode(response)

@@ -9,6 +9,8 @@ Rules
   shares readings, as many keys as fit in a transaction, and hears of a change within the time that these take
   in turn: at ``KEYS_PER_SECOND``, a thousand keys are read once a second. When half of ``MOST`` are left,
   each has its own query again.
+- Callers that wait for the same thing share one query (``shared_queries``), such as a leader's hold and a
+  watch of its election.
 - A query lasts until the next renewal at most, with which it shares a connection. Whenever a hold's query has
   ended, the keys of the hold that have no query are looked at: so their loss is noticed within seconds.
 - Where nothing has changed below a hold's directory for a while, one query for all of it replaces the query
@@ -40,12 +42,13 @@ from consul_coord.errors import ConsulCoordError, PermissionDenied, SessionNotFo
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.failures import retryable
-from consul_coord.http.retry import send_once, wait_once
+from consul_coord.http.retry import send_once
 from consul_coord.io import OnDemand, Signal
 from consul_coord.models import Result
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.watch.batch import BATCH, read_together
 from consul_coord.recipes.watch.follow import Follower, wait_of
+from consul_coord.recipes.watch.shared_queries import SharedQueries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Sequence
@@ -159,6 +162,7 @@ class Watches:
         self._sessions = sessions
         self._timeout = timeout
         self._mutex = host.mutex()
+        self.ask = SharedQueries(self._mutex).ask
         self._queries: dict[Signal, bool] = {}
         """The signal that ends each blocking query, and whether it may go on when there are many."""
         self.waits: dict[_Wait[Any], None] = {}
@@ -213,7 +217,7 @@ class Watches:
                 seconds = wait_of(await self.longest(io, until=over, deadline=deadline))
                 if over.is_set() and (until is None or not until.is_set()):
                     continue  # to make room, before it began
-                seen = await wait_once(io, wait.ask(seconds), until=over, deadline=deadline)
+                seen = await self.ask(io, wait.ask(seconds), until=over, deadline=deadline)
             finally:
                 self._queries.pop(over, None)
                 self.waits.pop(wait, None)
@@ -330,7 +334,7 @@ class Watches:
         follower: Follower[KVPair | None] = Follower(
             partial(kv.watch, watched.key, options=CONSISTENT), index=watched.index, wait=LONGEST_HELD
         )
-        follower.longest = partial(self._longest_for_hold, io.now())
+        follower.longest, follower.ask = partial(self._longest_for_hold, io.now()), self.ask
         apart, apart_until = LONGEST_HELD, io.now() + LONGEST_HELD
         try:
             while not stop.is_set():

@@ -61,8 +61,21 @@ class Longest(Protocol):
         ...
 
 
+class Ask(Protocol):
+    """Sends blocking queries."""
+
+    async def __call__(self, io: IO, call: Call[T], /, *, until: Signal | None) -> T | None:
+        """Return a query's answer; None when ``until`` was raised before. Raises what comes of it."""
+        ...
+
+
 class Bound(Protocol):
     """The bound on a client's blocking queries."""
+
+    @property
+    def ask(self) -> Ask:
+        """Sends a query, or waits for the answer to one for the same thing."""
+        ...
 
     @property
     def together(self) -> Sharing:
@@ -89,6 +102,8 @@ class Follower(Generic[T]):
     """The counter of its queries; None for one that is counted elsewhere."""
     longest: Longest | None = None
     """How long a query may last, where its bound does not say it."""
+    ask: Ask | None = None
+    """Sends its queries, where its bound does not."""
 
     def __init__(
         self,
@@ -163,14 +178,14 @@ class Follower(Generic[T]):
         if not index:
             return await self._look(io, until)
         if bound is None:
-            return await self._query_until(io, index, until, self.longest)
+            return await self._query_until(io, index, until, self.longest, self.ask or wait_once)
         stop = bound.query()
         if stop is None:
             await io.wait(Signal() if until is None else until, deadline=io.now() + POLL)
             return await self._look(io, until)
         unsubscribe = None if until is None else until.subscribe(stop.set)
         try:
-            answer = await self._query_until(io, index, stop, bound.longest)
+            answer = await self._query_until(io, index, stop, bound.longest, bound.ask)
         finally:
             if unsubscribe is not None:
                 unsubscribe()
@@ -184,11 +199,11 @@ class Follower(Generic[T]):
         return await wait_once(io, self._query(index=0, wait=self._wait), until=until)
 
     async def _query_until(
-        self, io: IO, index: int, until: Signal | None, longest: Longest | None
+        self, io: IO, index: int, until: Signal | None, longest: Longest | None, ask: Ask
     ) -> Result[T] | None:
         wait = self._wait
         if longest is not None:
             wait = wait_of(await longest(io, until=until), most=wait)
             if until is not None and until.is_set():
                 return None
-        return await wait_once(io, self._query(index=index, wait=wait), until=until)
+        return await ask(io, self._query(index=index, wait=wait), until=until)

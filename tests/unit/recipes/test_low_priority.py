@@ -29,7 +29,14 @@ def test_it_does_not_queue_if_somebody_has_led_since_it_looked(vacancy: int) -> 
     io.expect("PUT", "/v1/txn", txn_failed((1, CHANGED[vacancy])))
     plan = LockPlan(keys=("k",), value=b"me", flags=LOCK_FLAGS, fair=True, session=None)
     candidate = Candidate(
-        io, client, plan, client.sessions.shared, timeout=1.0, vacancy=vacancy, saw=lambda _: None
+        io,
+        client,
+        plan,
+        client.sessions.shared,
+        timeout=1.0,
+        vacancy=vacancy,
+        saw=lambda _: None,
+        follows=lambda: False,
     )
     with pytest.raises(AcquireTimeout):
         io.run(candidate.run())
