@@ -49,9 +49,8 @@ def timed_out(
     key: str, session: str, blocker: Blocker, cause: ConsulCoordError | None, *, waited: float
 ) -> AcquireTimeout:
     """Return the error that says what stood in the way when time was up."""
-    message = f"{key!r} was not acquired {within(waited)}: {blocker.describe(cause, nodes=True)}"
-    if blocker.kind == "unreachable":
-        message += next_step(cause)
+    why = f"{blocker.describe(cause, nodes=True)}{next_step(cause)}"
+    message = f"{key!r} was not acquired {within(waited)}: {why}"
     error = AcquireTimeout(message, key=key, session=session, blocker=blocker, waited=waited)
     error.__cause__ = cause
     return error

@@ -76,8 +76,7 @@ def _timeout(candidacy: Candidacy, nodes: Nodes | None = None, *, waited: float)
     if problem is not None and (attempt is None or just_begun):
         why = f"its last attempt was refused: {problem}"
     elif attempt is not None:
-        why = blocker.describe(attempt.cause, nodes=True)
-        why += next_step(attempt.cause) if attempt.blocker.kind == "unreachable" else ""
+        why = f"{blocker.describe(attempt.cause, nodes=True)}{next_step(attempt.cause)}"
     else:
         why = "it does not stand at present: it just started, rests, is not healthy, or has low priority"
     message = f"not elected leader of {key!r} {within(waited)}: {why}"

@@ -66,10 +66,10 @@ def test_it_says_what_stood_in_the_way(row: str) -> None:
 
 def test_what_to_do_is_said_once_and_only_where_nothing_answers() -> None:
     told: dict[BlockerKind, str] = {}
-    kinds: tuple[BlockerKind, ...] = ("unreachable", "held")
-    for kind in kinds:
+    causes: dict[BlockerKind, ConsulCoordError | None] = {"unreachable": SILENT, "held": None}
+    for kind, cause in causes.items():
         candidacy: Any = SimpleNamespace(
-            attempt=attempt(kind, SILENT),
+            attempt=attempt(kind, cause),
             refusal=None,
             blocker=Blocker("queued"),
             plan=SimpleNamespace(key="k"),
