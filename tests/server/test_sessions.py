@@ -152,6 +152,19 @@ def test_a_new_leader_starts_every_ttl_afresh(agent: Driver) -> None:
     assert agent.ask("GET", f"/v1/session/info/{session}").json == []
 
 
+def test_without_a_leader_no_session_ends_even_if_it_comes_from_a_snapshot(agent: Driver) -> None:
+    session = agent.session(TTL="10s")
+    data = agent.state.snapshot()
+    agent.state.lose_leader(agent.now)
+    agent.state.restore(data, agent.now)
+    agent.advance(100.0)
+    agent.state.elect_leader(agent.now)
+    agent.advance(19.999)
+    assert agent.ask("GET", f"/v1/session/info/{session}").json
+    agent.advance(0.001)
+    assert agent.ask("GET", f"/v1/session/info/{session}").json == []
+
+
 def test_without_a_leader_requests_wait_and_are_refused(agent: Driver) -> None:
     agent.state.lose_leader(agent.now)
     blocked = agent.block("/v1/kv/k", "PUT")

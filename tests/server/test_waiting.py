@@ -23,3 +23,18 @@ def test_a_long_key_costs_no_more_than_the_prefixes_that_are_waited_for() -> Non
     assert list(room._reached((KV, key))) == [(KV, key), (UNDER, "a/")]
     room.drop(3)
     assert list(room._reached((KV, key))) == [(KV, key)]
+
+
+def test_a_request_that_waits_on_is_found_by_what_it_waits_for_by_then() -> None:
+    room, answer = WaitingRoom(spurious=False), Reply(204)
+
+    def give_up(_: float) -> Reply:
+        return Reply()
+
+    later = Waiter(lambda _: answer, give_up, ((KV, "b"),), 10.0)
+    room.add(0, Waiter(lambda _: later, give_up, ((KV, "a"),), 10.0))
+    assert room.tell([(KV, "a")], 1.0) == []
+    assert room.tell([(KV, "a")], 2.0) == []
+    assert room.tell([(KV, "b")], 3.0) == [(0, answer)]
+    assert len(room) == 0
+    assert room.expire(11.0) is None

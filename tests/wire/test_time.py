@@ -12,6 +12,7 @@ import pytest
 
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Request, Retry
+from consul_coord.http.transport.watcher import Watch
 from tests.support.sites import eventually
 from tests.support.stalls import lasting
 from tests.wire.servers import OK, always, silent
@@ -167,3 +168,21 @@ def test_near_the_limit_a_connection_outlives_the_time_of_its_request(
     eventually(lambda: [link for link in pool.parked if link.has_input(0)])
     assert sender.send(PUT, timeout=10.0).body == b"true"
     assert server.connections == 1
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_the_socket_of_an_exchange_that_has_just_ended_is_left_alone(is_over: bool) -> None:
+    """Its connection may have been taken for the next exchange by then."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        watch = Watch(time.monotonic() + 60.0)
+        watch.begin(ours)
+        if is_over:
+            watch.end()
+        watch.cut()
+        watch.end()
+        assert watch.is_cut is not is_over
+        if is_over:
+            ours.sendall(b"x")
+        theirs.settimeout(30.0)
+        assert theirs.recv(1) == (b"x" if is_over else b"")

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 import anyio
+import httpcore
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from consul_coord import threads
 from consul_coord.config import Settings
 from consul_coord.errors import BrokenReply, ClientClosed, ConnectFailed, RequestTimeout, TransportError
 from consul_coord.http.messages import Request, Response, Retry
-from consul_coord.http.transport import user_clients
+from consul_coord.http.transport import bounded, user_clients
 from consul_coord.http.transport.base import SendCancelled
 from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.build import async_transport, sync_transport
@@ -223,6 +227,31 @@ def test_a_call_left_behind_keeps_its_thread_from_the_next_ones() -> None:
             assert transport.send(GET, timeout=PATIENCE).status == 200
         finally:
             released.set()
+
+
+def test_where_no_thread_can_be_had_a_call_is_made_here_and_its_caller_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_left(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "start", none_left)
+    monkeypatch.setattr(bounded, "_idle", deque())
+    call = bounded._Call(threading.get_ident)
+    bounded._hand_over(call)
+    assert call.result == (threading.get_ident(),)
+    assert call.latch.acquire(blocking=False), "its caller would wait for its whole time"
+
+
+def test_a_connection_that_does_not_show_its_socket_is_left_to_a_helper() -> None:
+    """Versions of httpcore may differ in what they keep it in."""
+
+    class Frame:
+        f_code = SimpleNamespace(co_name="handle_request")
+        f_locals: ClassVar[dict[str, object]] = {"self": object.__new__(httpcore.HTTP11Connection)}
+
+    frame: Any = Frame()
+    assert user_clients._socket_above(frame) is None
 
 
 @pytest.fixture

@@ -64,6 +64,16 @@ def test_a_refusal_is_remembered_for_a_while_or_until_a_connection_is_answered()
     assert not limit.is_near(2000.0)
 
 
+def test_once_a_connection_is_answered_the_next_refusal_is_a_first_one() -> None:
+    limit, reported = Limit(lambda: 1.0), list[str]()
+    limit.on_refusal = lambda: reported.append("one more")
+    before, told = pauses(limit, PATIENT + 2), len(reported)
+    limit.ended(1000.0)
+    limit.admitted()
+    assert pauses(limit, PATIENT + 2) == before
+    assert len(reported) == 2 * told
+
+
 def test_a_connection_that_may_become_free_is_looked_for_more_often() -> None:
     limit = Limit()
     limit.refused(1000.0)

@@ -35,7 +35,7 @@ from consul_coord.recipes.semaphore import semaphore as semaphores
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from tests.support.fake_io import FakeIO, Spawned, Step
-from tests.support.replies import SESSION, entry, ok, pairs, txn_failed
+from tests.support.replies import SESSION, entry, ok, pairs, refusal, txn_failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -209,6 +209,16 @@ CALLS: dict[str, tuple[Callable[[IO, ClientState], Coroutine[Any, Any, object]],
         Step("GET", "/v1/kv/s/", pairs(RECORD)),
         Step("DELETE", "/v1/kv/s/.lock", ok(value=True)),
     ),
+    "a session on a node that is to be registered": (
+        lambda io, client: client.sessions.create(io, SessionSpec.coordination("n")),
+        Step("PUT", "/v1/session/create", refusal(500, "Missing node registration")),
+        Step("PUT", "/v1/catalog/register", ok(value=True)),
+    ),
+    "a session on a node that is to be vetted": (
+        lambda io, client: client.sessions.create(io, SessionSpec.coordination("n")),
+        Step("PUT", "/v1/session/create", ok({"ID": SESSION})),
+        Step("GET", "/v1/health/node/n", ok([])),
+    ),
     "forget": (
         lambda io, client: once.forget(io, client, ONCE),
         Step("GET", f"/v1/kv/{ONCE.record}", pairs({**entry(ONCE.record), "Flags": ONCE_FLAGS})),
@@ -252,6 +262,20 @@ def test_closing_a_session_waits_for_its_end_and_leaves_the_rest_to_the_backgrou
     assert bench.io.time == 1000.0 + min(takes, BUDGET)
     assert bench.core.reaper.pending == pending
     assert not bench.io.steps
+
+
+@pytest.mark.parametrize("takes", [BUDGET - 0.5, 100.0])
+def test_closing_an_exported_session_waits_no_longer_for_what_is_to_be_given_back(takes: float) -> None:
+    bench = Bench()
+    bench.hold.begin_release()
+    bench.hold.kind.abandon(bench.hold)
+    bench.hold.kept.exported = True
+    bench.io.expect("GET", "/v1/kv/k", pairs(), takes=takes)
+    if takes > BUDGET:
+        bench.io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
+    bench.io.run(close_session(bench.io, bench.core, bench.hold.kept))
+    assert bench.io.time == 1000.0 + min(takes, BUDGET)
+    assert bench.core.reaper.tasks == []
 
 
 class Standing:

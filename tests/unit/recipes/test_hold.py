@@ -343,12 +343,14 @@ def test_check_raises_once_lost_and_not_before(bench: Bench) -> None:
     with pytest.raises(LockLost) as told:
         hold_ops.check(bench.hold, 10.0)
     assert told.value.reason is LossReason.EXPIRED
+    assert (told.value.key, told.value.session, told.value.fence) == ("k", "s", 7)
 
 
 def test_check_raises_once_released_and_names_the_way_out(bench: Bench) -> None:
     bench.hold.begin_release()
-    with pytest.raises(NotHeld, match=r"'k' \(fence 7\) was released: acquire the lock again"):
+    with pytest.raises(NotHeld, match=r"'k' \(fence 7\) was released: acquire the lock again") as told:
         hold_ops.check(bench.hold, 9.9)
+    assert (told.value.key, told.value.session) == ("k", "s")
     with pytest.raises(NotHeld):
         hold_ops.check(bench.hold, 10.0)  # its end was settled before the lease's
 

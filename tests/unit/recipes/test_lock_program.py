@@ -146,6 +146,19 @@ def test_nothing_is_waited_for_beyond_the_timeout_when_nothing_is_answered() -> 
     assert io.sent_at[-1] == 1000.0 + 0.5
 
 
+def test_a_timeout_names_the_holder_with_the_fence_of_its_hold() -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    held = entry("k", session=OTHER, index=9) | {"CreateIndex": 5, "LockIndex": 3}
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    io.expect("GET", "/v1/session/info/", ok([]))
+    lock = LockObject(LockPlan(keys=("k",), value=b""))
+    with pytest.raises(AcquireTimeout) as raised:
+        io.run(recipe.acquire(io, core, lock, timeout=0))
+    assert [(one.session, one.fence) for one in raised.value.blocker.holders] == [(OTHER, 9)]
+
+
 def test_what_is_in_the_way_is_reported_once_and_how_it_ended() -> None:
     io = FakeIO()
     core, lock = waiting(io)

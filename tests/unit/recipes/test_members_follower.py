@@ -99,6 +99,19 @@ def test_members_that_leave_while_they_are_read_are_noticed(bench: Bench) -> Non
     assert [member.id for member in bench.seen().left] == ["a"]
 
 
+def test_a_crowd_is_looked_at_as_the_present_leader_has_it() -> None:
+    """An old leader would show a bucket's index from before the change, and the change would be missed."""
+    bench = Bench(*CROWD)
+    asked = len(bench.io.requests)
+    bench.sharing.indexes = [12]
+    unchanged = [ok([BUCKET], index=9)] * len(BUCKETS)
+    bench.io.expect("GET", PLACE, ok([f"{PLAN.directory}/"], index=12), *unchanged)
+    assert not bench.seen().left
+    looks = bench.io.requests[asked:]
+    assert len(looks) == 1 + len(BUCKETS)
+    assert all("consistent" in dict(look.params) for look in looks)
+
+
 HANGS = 50.0
 """Seconds that a reply takes."""
 ENDS = 1.0

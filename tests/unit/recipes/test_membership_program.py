@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
+
+import pytest
+
+from consul_coord.errors import AcquireTimeout
 from consul_coord.events import Failed
+from consul_coord.io import Signal
 from consul_coord.models import LossReason, SessionSpec
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.group.members import GroupPlan
-from consul_coord.recipes.group.membership import Membership
+from consul_coord.recipes.group.membership import LOOK, Membership
 from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, entry, lost, ok, pairs, txn_done, unreachable
@@ -55,3 +61,16 @@ def test_why_it_can_not_join_again_is_reported_once_for_each_reason() -> None:
     reasons = [each.error.partition(":")[0] for each in io.seen(Failed)]
     assert reasons == ["ConnectFailed", "BrokenReply", "ConnectFailed"]
     assert all(member.key in each.where for each in io.seen(Failed))
+
+
+@pytest.mark.parametrize("timeout", [0.0, LOOK / 2, LOOK * 1.5])
+def test_a_join_beside_another_one_waits_for_its_timeout_and_no_longer(timeout: float) -> None:
+    io, theirs = FakeIO(), Signal()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
+    member._tried = weakref.ref(theirs)
+    with pytest.raises(AcquireTimeout) as raised:
+        io.run(member.join(io, timeout=timeout))
+    assert io.time == pytest.approx(1000.0 + timeout)
+    assert raised.value.waited == pytest.approx(timeout)
+    assert not io.requests

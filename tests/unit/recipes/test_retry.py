@@ -149,10 +149,11 @@ def test_a_last_try_that_had_too_little_time_hides_no_reason(
 
 
 def test_an_attempt_that_hangs_leaves_time_for_others(io: FakeIO) -> None:
-    io.expect("GET", "/v1/kv/k", pairs(), pairs(), takes=5.0)
+    io.expect("GET", "/v1/kv/k", pairs(), pairs(), pairs(), takes=5.0)
     io.expect("GET", "/v1/kv/k", pairs())
     performed(io, kv.get("k"), deadline=10.0, attempt=2.0)
-    assert io.sent_at[1] - io.sent_at[0] == pytest.approx(2.0 + FIRST / 2)
+    gaps = [later - earlier for earlier, later in zip(io.sent_at, io.sent_at[1:], strict=False)]
+    assert gaps == pytest.approx([2.0 + FIRST * 2**n / 2 for n in range(3)])
 
 
 def test_there_is_no_attempt_beyond_the_deadline(io: FakeIO) -> None:

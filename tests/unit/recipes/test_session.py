@@ -233,6 +233,20 @@ def test_an_outage_is_logged_by_its_beginning_and_its_end(
     assert end.startswith("WARNING lost k"), "the test ends the session"
 
 
+def test_an_outage_has_lasted_since_the_last_contact_with_whichever_session(bench: Bench) -> None:
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
+    bench.io.run(bench.io.sleep(4.0))
+    other = bench.io.run(bench.core.sessions.create(bench.io, SessionSpec(ttl=TTL)))
+    bench.io.expect("PUT", RENEW, *[unreachable()] * 3)
+    bench.end_at(bench.kept.lease.sent_at + 7.0)
+    bench.keep()
+    (began,) = bench.io.seen(OutageBegan)
+    (first, *_) = bench.io.seen(Jeopardy)
+    assert other.lease.sent_at == 1004.0
+    assert began.silent == pytest.approx(2.0)
+    assert first.silent == pytest.approx(6.0)
+
+
 def test_an_outage_that_costs_the_session_ends_with_the_next_one(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, *[unreachable()] * 9)
     bench.keep()

@@ -180,6 +180,15 @@ class TestJoining:
         bench.acquire()
         assert bench.txns()[0] == bench.txns()[1]
 
+    def test_a_contender_that_was_there_already_keeps_its_place(self, bench: Bench) -> None:
+        bench.makes(US)
+        own = contender(US, at=10, created=8)
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, own))
+        bench.takes(born=8)
+        bench.acquire()
+        assert bench.verbs() == [["lock", "get-tree"], [op["Verb"] for op in bench.txns()[-1]]]
+        assert not bench.io.steps
+
     def test_another_limit_is_a_conflict_and_the_contender_goes(self, bench: Bench) -> None:
         bench.makes(US)
         bench.joins(record(at=5, limit=2), contender(US, at=10))

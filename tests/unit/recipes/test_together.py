@@ -172,6 +172,26 @@ def test_a_follower_that_comes_back_just_when_it_is_forgotten_hears_of_the_next_
     assert folder.change.is_set()
 
 
+def test_a_folder_in_which_nothing_happens_for_long_is_not_read_again_at_its_next_change() -> None:
+    async def longest(io: object, /, *, until: Signal | None) -> float:
+        return 600.0
+
+    def change() -> None:
+        io.index += 1
+
+    io, folder, changed = Server(*[int] * 30, change), Folder("g/m"), Signal()
+    together = Together(io, longest, timeout=10.0)
+    assert io.run(together.change(io, folder, until=None))
+    folder.known, folder.is_doubtful = folder.at, False
+    folder.await_with(changed)
+    io.meanwhile.append(folder.leave)
+    io.run_spawned("changes of groups")
+    assert io.time > 1000.0 + REMEMBERED
+    assert folder.at == io.index
+    assert changed.is_set()
+    assert not folder.is_doubtful
+
+
 # -- holds that are watched together
 
 

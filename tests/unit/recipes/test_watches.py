@@ -81,6 +81,17 @@ def test_waits_beyond_the_queries_share_a_reading_until_the_key_has_changed(shar
     assert shared.io.time >= 1000.2 + 2 * engine.SHORTEST
 
 
+def test_a_wait_for_a_folder_shares_readings_until_the_folder_has_changed(shared: Waits) -> None:
+    shared.io.expect("GET", "/v1/kv/s/", pairs(entry("s/a"), index=7), pairs(entry("s/a"), index=9))
+    shared.read_at(1000.2)
+    until = Signal()
+    shared.io.at(1020.0, until.set)  # if no reading is news
+    found = shared.io.run(shared.waits.change_below(shared.io, "s/", 7, until=until, deadline=2000.0))
+    assert found is not None
+    assert found.index == 9
+    assert not shared.io.steps
+
+
 def test_a_key_that_has_gone_has_changed(shared: Waits) -> None:
     shared.io.expect("PUT", TXN, txn_failed((0, 'key "k" doesn\'t exist')))
     shared.read_at(1000.2)
