@@ -36,6 +36,16 @@ def test_destroy_ends_the_session(call: Call, key: str, client: Client) -> None:
     assert hold.lost.wait(PATIENCE)
 
 
+def test_while_the_lock_delay_lasts_there_is_nobody_to_take_it_from(
+    call: Call, key: str, client: Client
+) -> None:
+    hold = Lock(client, key).acquire()
+    client.session.destroy(hold.session)
+    outcome = call("break", key, "--yes")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert f"nobody holds {key}: its lock-delay is in force" in outcome.err
+
+
 def test_another_session_than_the_named_one_keeps_it(call: Call, key: str, client: Client) -> None:
     with Lock(client, key).hold() as hold:
         outcome = call("break", key, "--session", "00000000-0000-0000-0000-000000000000")

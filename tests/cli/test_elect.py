@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consul_coord import LOCK_FLAGS, Client, Lock, leader
+from consul_coord.cli.elect import ASIDE, _hand_over
+from consul_coord.cli.output import Reporter
 from tests.cli.processes import until
 from tests.support.proxy import Fault, FaultProxy, Lose
 
@@ -170,6 +172,21 @@ def test_a_signal_hands_over_and_the_leader_stands_again(start: Start, key: str)
     assert first.stdout.seen == ["leading", "ending"]
     second.send(signal.SIGTERM)
     first.stdout.wait_for("leading".__eq__, "word of leading again")
+
+
+class Resigning:
+    """An election whose leader resigns."""
+
+    pause = 0.0
+
+    def resign(self, *, pause: float = 0.0) -> None:
+        self.pause = pause
+
+
+def test_a_leader_that_has_handed_over_stands_aside_for_those_that_come_a_moment_later() -> None:
+    election: Any = Resigning()
+    _hand_over(election, None, reporter=Reporter(quiet=True))
+    assert election.pause == ASIDE > 1.0
 
 
 def test_with_once_a_drained_leader_ends_with_0(start: Start, key: str) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +17,11 @@ import pytest
 from consul_coord import Client, Lock, SessionSpec, SystemClock
 from consul_coord.cli.child import CannotStart, Child
 from consul_coord.cli.guard import Guard, Limits
-from consul_coord.cli.inbox import Inbox
+from consul_coord.cli.inbox import Inbox, Signalled
 from consul_coord.cli.output import Reporter
-from consul_coord.cli.supervise import grace_of, supervise
+from consul_coord.cli.supervise import Observer, grace_of, supervise
 from consul_coord.cli.terminal import Terminal
+from consul_coord.events import Renewed
 from tests.cli.processes import PATIENCE, PROGRAM, environ, is_alive, until
 
 if TYPE_CHECKING:
@@ -118,6 +120,61 @@ def test_a_hold_that_is_over_starts_no_command(key: str, client: Client, tmp_pat
         )
     assert ended.stopped
     assert not (tmp_path / "started").exists()
+
+
+class Noting(Guard):
+    """A guard that notes when it is to step in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[Limits] = []
+
+    def watch(self, group: int, limits: Limits) -> bool:
+        if group:
+            self.limits.append(limits)
+        return super().watch(group, limits)
+
+
+class Counting(Observer):
+    """An observer that counts renewals."""
+
+    renewals = 0
+
+    def on_event(self, event: Event) -> None:
+        super().on_event(event)
+        self.renewals += isinstance(event, Renewed)
+
+
+def test_each_renewal_moves_the_time_at_which_the_guard_steps_in(key: str, address: str) -> None:
+    reporter, inbox, spec = Reporter(quiet=True), Inbox(), SessionSpec(ttl=60.0, lock_delay=60.0)
+    observer = Counting(reporter, inbox)
+    with Client(address=address, session=spec, observer=observer) as client, Noting() as guard:
+        hold = Lock(client, key).acquire(timeout=PATIENCE)
+
+        def renew() -> None:
+            until(lambda: bool(guard.limits), "the command is watched")
+            before = observer.renewals
+            for _ in range(2):
+                hold.ensure(57.0)  # as long as the lease lasts: it is renewed
+            until(lambda: observer.renewals == before + 2, "the renewals are told of")
+            inbox.put(Signalled(signal.SIGTERM))
+
+        renewing = threading.Thread(target=renew)
+        renewing.start()
+        supervise(
+            ["sleep", "60"],
+            environ=os.environ,
+            client=client,
+            hold=hold,
+            grace=grace_of(spec),
+            guard=guard,
+            inbox=inbox,
+            reporter=reporter,
+        )
+        renewing.join()
+        assert len(guard.limits) >= 3
+        assert guard.limits == sorted(set(guard.limits)), "each time is later than the one before"
+        assert guard.limits[-1].kill_at < hold.deadline()
 
 
 def test_between_fork_and_exec_nobody_is_told_of_what_was_inherited(

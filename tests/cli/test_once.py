@@ -11,7 +11,7 @@ import pytest
 
 from consul_coord import Client, Lock, Once, period_slot
 from consul_coord.server import ReferenceServer, ServerConfig
-from consul_coord.server.acl import AclConfig
+from consul_coord.server.acl import AclConfig, Rule, Token
 from tests.cli.processes import is_alive, until
 
 if TYPE_CHECKING:
@@ -165,6 +165,20 @@ def test_unreachable_without_a_timeout_waits_and_says_so(key: str, start: Start,
 def test_a_missing_permission_is_77(start: Start, key: str) -> None:
     with ReferenceServer(config=ServerConfig(acl=AclConfig())) as server:
         assert start("once", key, "--slot", "1", "--", "true", address=server.address).end() == 77
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 77), ("exit 3", 3)])
+def test_a_success_that_can_not_be_recorded_is_none_and_a_failure_is_the_commands_own(
+    start: Start, key: str, tmp_path: Path, script: str, code: int
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("limited", encoding="utf-8")
+    rules = (Rule("session", "", "write", prefix=True), Rule("key", key, "write", prefix=True))
+    acl = AclConfig(tokens={"limited": Token((*rules, Rule("key", f"{key}/.once", "read")))})
+    with ReferenceServer(config=ServerConfig(acl=acl)) as server:
+        options = ("--slot", "1", "--token-file", str(token))
+        running = start("once", key, *options, "--", "sh", "-c", script, address=server.address)
+        assert running.end() == code
 
 
 @pytest.mark.parametrize(

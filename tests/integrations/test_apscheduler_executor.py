@@ -191,3 +191,23 @@ def test_a_run_that_was_begun_elsewhere_is_left_out(address: str) -> None:
             scheduler.shutdown()
         assert "often" not in runs
         assert client.kv.get("jobs/jobs/~616e2f6f74686572").value is not None
+
+
+def test_a_run_that_was_begun_is_not_begun_again(address: str) -> None:
+    runs: list[str] = []
+    with Client(address=address) as client:
+        executor: Any = LeaderExecutor(client, "jobs")
+        scheduler = background_scheduler(executor)
+        often = {"id": "job", "misfire_grace_time": None, "max_instances": 9}
+        job = scheduler.add_job(lambda: runs.append("ran"), "interval", hours=1, **often)
+        scheduler.start()
+        try:
+            until(lambda: executor.leadership is not None, "it leads")
+            first = datetime.now(UTC)
+            for number in range(3):
+                due = [first + timedelta(seconds=at) for at in range(number + 1)]
+                executor.submit_job(job, due)
+                until(lambda number=number: len(runs) > number, "the run that is due")  # type: ignore[misc]
+        finally:
+            scheduler.shutdown()
+    assert len(runs) == 3

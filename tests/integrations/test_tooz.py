@@ -140,14 +140,18 @@ def test_the_namespace_comes_from_the_url(
         assert lock.fence == pair.modify_index
 
 
+@pytest.mark.parametrize(
+    ("query", "ttl", "lock_delay"),
+    [("ttl=20&lock_delay=7", 20.0, 7.0), ("ttl=20", 20.0, 20.0), ("ttl=90", 90.0, 60.0), ("", 15.0, 15.0)],
+)
 def test_sessions_have_the_ttl_and_the_name_that_were_asked_for(
-    coordinator: Coordinators, operator: Client
+    coordinator: Coordinators, operator: Client, query: str, ttl: float, lock_delay: float
 ) -> None:
-    one = coordinator(b"host-1", query="ttl=20&lock_delay=7")
+    one = coordinator(b"host-1", query=query)
     with one.get_lock(b"nightly"):
         (session,) = [found for found in operator.session.list().value if found.name.startswith("host-1")]
-        assert (session.ttl, session.lock_delay, session.behavior) == (20.0, 7.0, "release")
-    assert one.heartbeat() == 10.0
+        assert (session.ttl, session.lock_delay, session.behavior) == (ttl, lock_delay, "release")
+    assert one.heartbeat() == ttl / 2
 
 
 def test_a_lock_of_the_former_driver_is_excluded(coordinator: Coordinators, operator: Client) -> None:

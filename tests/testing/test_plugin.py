@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consul_coord import Lock
+from consul_coord.clock import VirtualClock
+from consul_coord.server import Effect, Fault, ReferenceServer
+from consul_coord.testing.fixtures import client_of
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -112,6 +117,19 @@ def nowhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *arguments, timeout=110)
+
+
+@pytest.mark.parametrize("effect", [None, *Effect])
+def test_a_client_gives_back_all_it_has_whatever_its_server_was_left_in(effect: Effect | None) -> None:
+    with ReferenceServer(clock=VirtualClock()) as server:
+        with client_of(server) as client:
+            Lock(client, "lock").acquire(timeout=5)
+            if effect is None:
+                server.lose_leader()
+            else:
+                server.faults.add(Fault(effect=effect, delay=7.0))
+        assert not server.state.sessions
+        assert server.state.kv["lock"].session == ""
 
 
 @pytest.mark.slow
