@@ -27,8 +27,12 @@ LEADS = "leads"
 class Scripted(Candidacy):
     """One whose attempts end as they are told to; a leadership is lost at once."""
 
-    def __init__(self, io: FakeIO, *todo: object, retry_wait: tuple[float, float] = (1.0, 1.0)) -> None:
+    def __init__(
+        self, io: FakeIO, *todo: object, retry_wait: tuple[float, float] = (1.0, 1.0), aside: float = 0.0
+    ) -> None:
         self.todo = list(todo)
+        self.aside = aside
+        """Seconds for which a leader is asked to stand aside, right before its leadership ends."""
         self.tried_at: list[float] = []
         core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
         io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
@@ -57,7 +61,13 @@ class Scripted(Candidacy):
         pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
         kind = LockKind(Keys(self.client, ["k"], LOCK_FLAGS, "me"))
         handle = self.client.holds.grant(pair, kept=self.kept, value=b"", flags=LOCK_FLAGS, kind=kind)
-        self._io.at(io.now(), lambda: handle.grant.lose(LossReason.KEY_DELETED))
+
+        def end() -> None:
+            if self.aside:
+                self.stand_aside(self.aside)
+            handle.grant.lose(LossReason.KEY_DELETED)
+
+        self._io.at(io.now() + (2 * TICK if self.aside else 0.0), end)  # once it leads
         return handle
 
     def pauses(self) -> list[float]:
@@ -87,3 +97,11 @@ def test_the_pause_after_a_leadership_is_random_between_its_bounds(random: float
     io = FakeIO(random=random)
     pauses = Scripted(io, LEADS, LEADS, REFUSED, retry_wait=(1.0, 5.0)).pauses()
     assert pauses == pytest.approx([expected] * 2, abs=2 * TICK)
+
+
+@pytest.mark.parametrize(("aside", "pause"), [(0.0, 1.0), (0.5, 1.0), (60.0, 60.0)])
+def test_the_pause_that_a_leader_was_asked_for_outlasts_the_one_after_each_leadership(
+    aside: float, pause: float
+) -> None:
+    pauses = Scripted(FakeIO(), LEADS, REFUSED, aside=aside).pauses()
+    assert pauses == pytest.approx([pause], abs=3 * TICK)
