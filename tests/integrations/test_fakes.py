@@ -116,8 +116,9 @@ def test_a_hold_and_its_end(case: Case) -> None:
     assert hold.release() is hold.release() is ReleaseOutcome.RELEASED
     assert (hold.state, hold.is_held, hold.remaining()) == (HoldState.RELEASED, False, 0.0)
     assert hold.lost.wait(PATIENCE) is False
-    with pytest.raises(NotHeld, match="was released"):
+    with pytest.raises(NotHeld, match="was released") as over:
         hold.check()
+    assert (over.value.key, over.value.session) == (KEY, hold.session)
     with case.lock.hold(timeout=PATIENCE) as later:
         assert later.fence > hold.fence
         assert later.session
@@ -125,18 +126,19 @@ def test_a_hold_and_its_end(case: Case) -> None:
 
 def test_one_thread_at_a_time(case: Case) -> None:
     with case.lock as hold:
-        with pytest.raises(AlreadyHeld):
-            case.lock.acquire()
-        with pytest.raises(AlreadyHeld):
-            case.lock.try_acquire()
+        for take in (case.lock.acquire, case.lock.try_acquire):
+            with pytest.raises(AlreadyHeld) as twice:
+                take()
+            assert twice.value.key == KEY
         assert in_a_thread(case.lock.try_acquire) is None
         with pytest.raises(AcquireTimeout) as late:
             in_a_thread(lambda: case.lock.acquire(timeout=0))
         assert late.value.blocker.kind in ("held", "queued")  # behind another thread of this client
         assert late.value.key == KEY
     assert not hold.is_held
-    with pytest.raises(NotHeld):
+    with pytest.raises(NotHeld) as over:
         case.lock.release()
+    assert over.value.key == KEY
 
 
 def test_a_waiter_gets_it_at_the_release(case: Case) -> None:
@@ -198,6 +200,7 @@ def test_a_loss_is_told(case: Case) -> None:
     with pytest.raises(LockLost) as lost:
         hold.check()
     assert (lost.value.key, lost.value.fence, lost.value.reason) == (KEY, hold.fence, REASON)
+    assert lost.value.session == hold.session
     with pytest.raises(LockLost):
         hold.ensure(1)
     assert hold.release() is ReleaseOutcome.ALREADY_LOST

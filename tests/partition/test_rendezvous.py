@@ -109,3 +109,12 @@ def test_nobody_owns_anything_where_nobody_may(bound: float | None) -> None:
     assert rendezvous.owners({}) == {}
     assert rendezvous.owners({"draining": 0.0}) == {}
     assert set(rendezvous.owners({"only": 0.001}).values()) == {"only"}
+
+
+@pytest.mark.parametrize("bound", [1.0, 1.1, 1.5])
+@pytest.mark.parametrize("members", range(1, 8))
+def test_each_partition_has_an_owner_however_tight_the_bound(members: int, bound: float) -> None:
+    weights = {f"m{number}": 1.0 + number % 2 for number in range(members)}
+    for number in range(1, 20):
+        partitions = PARTITIONS[:number]
+        assert Rendezvous(partitions, bound=bound).owners(weights).keys() == set(partitions)

@@ -175,6 +175,20 @@ def test_trouble_with_the_file_keeps_the_last_token(
     assert token_of(credentials, 100.0) == "new-token"
 
 
+@pytest.mark.parametrize("token", ["given", None])
+def test_a_token_that_is_given_later_stays_whatever_becomes_of_the_file(
+    file: Path, token: str | None
+) -> None:
+    credentials = Credentials(token_file=file)
+    credentials.headers(10.0)
+    credentials.replace(token)
+    file.write_text("of-the-file")
+    assert credentials.headers(20.0).get("X-Consul-Token") == token
+    assert credentials.reload() is False
+    assert credentials.headers(30.0).get("X-Consul-Token") == token
+    assert str(file) not in repr(credentials)
+
+
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

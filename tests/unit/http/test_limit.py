@@ -42,6 +42,17 @@ def test_amid_connections_that_end_no_pause_is_long_as_it_may_be_an_outage() -> 
     assert limit._next_try == 1000.0 + LEAST / 2
 
 
+def test_those_who_see_a_connection_end_do_not_all_try_at_once() -> None:
+    tries = list[float]()
+    for random in (0.0, 0.5, 1.0):
+        limit = Limit(lambda random=random: random)  # type: ignore[misc]
+        pauses(limit, PATIENT)
+        limit._next_try = 1000.0 + 2 * LEAST
+        limit.ended(1000.0)
+        tries.append(limit._next_try - 1000.0)
+    assert tries == [0.0, LEAST / 2, LEAST]
+
+
 def test_of_those_who_wait_for_room_the_one_who_waited_longest_tries_most_often() -> None:
     waits, stepped_aside = Limit(lambda: 1.0), Limit(lambda: 1.0)
     before = pauses(waits, 20)
