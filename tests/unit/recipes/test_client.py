@@ -11,7 +11,7 @@ from consul_coord.events import Lost
 from consul_coord.io import PATIENCE, Interrupt, Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.cleanup.tasks import SWEEPS
-from consul_coord.recipes.client import AGAIN, INTEREST, QUIET, ClientState
+from consul_coord.recipes.client import AGAIN, INTEREST, QUIET, ClientState, close
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, ok, pairs, unreachable
@@ -48,6 +48,13 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+def test_closing_waits_for_a_release_of_another_call_until_its_deadline_and_no_longer(bench: Bench) -> None:
+    bench.hold.begin_release("another call")
+    bench.core.begin_close()
+    bench.io.run(close(bench.io, bench.core, deadline=1003.0))
+    assert bench.io.time == 1003.0
 
 
 def test_who_is_woken_by_the_closing_finds_the_holds_ended_by_it(bench: Bench) -> None:

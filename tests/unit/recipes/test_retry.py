@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord.errors import (
+    AcquireCancelled,
     BrokenReply,
+    ClientClosed,
     ConnectFailed,
     ConsulCoordError,
     InvalidRequest,
@@ -280,6 +282,15 @@ def test_the_answer_to_a_blocking_query_is_contact(io: FakeIO) -> None:
     assert answer is not None
     assert (io.contact.heard_at, io.contact.is_missing) == (io.time, False)
     assert io.counted("wakeups") == 1
+
+
+@pytest.mark.parametrize("ended", [ClientClosed(), AcquireCancelled("cancelled", key="k")], ids=repr)
+def test_a_call_that_is_ended_here_is_no_contact(io: FakeIO, ended: ConsulCoordError) -> None:
+    io.contact.failed(unreachable())
+    io.expect("GET", "/v1/kv/k", ended)
+    with pytest.raises(type(ended)):
+        performed(io, kv.get("k"))
+    assert not io.contact.is_present
 
 
 def test_a_blocking_query_that_is_ended_is_no_contact(io: FakeIO) -> None:
