@@ -5,7 +5,8 @@ Rules
   renewals for that long. A session is gone, a key deleted, only if the server has seen that.
 - A call says that it could not reach the servers only if something went wrong.
 - ``AcquireTimeout`` comes when the time is over, never before. The holders that it names held while the call
-  waited.
+  waited, and the place in the queue is one that the caller had. Where nothing goes wrong, it names the holder
+  of the last second, and its node.
 - ``AcquireCancelled`` comes only after a cancellation.
 - A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong.
 - A leader that is named has led while that was asked.
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.rules import Rules
 
 BEFORE = 1.0
 """Seconds for which a failure can be felt after it."""
@@ -50,6 +52,8 @@ ACQUIRE = 3
 """Requests of an acquire that need not wait: one, two in a queue, and one for a new session."""
 OWN = 1
 """Writes of its own that are no reason for further requests."""
+STABLE = 1.5
+"""Seconds after which a waiter has read who holds."""
 AT_ONCE = 0.1
 """Seconds after which a call has waited."""
 _NODE = frozenset({"deregister node", "check critical", "check flapping", "permission revoked", "crowd"})
@@ -151,6 +155,24 @@ class Answers:
             if holder.session and not any(one.held_since(holder.session, asked) for one in rules):
                 text = f"{short(holder.session)} has {error.key}, says {process.name}, and had not"
                 judge.convict("answers", text)
+        if blocker.session is not None and blocker.position is not None and len(rules) == 1:
+            self._check_place(process, rules[0], error, since=since)
+
+    def _check_place(self, process: Process, rules: Rules, error: AcquireTimeout, *, since: float) -> None:
+        """Judge the place in the queue, and the holder, that a call names which has waited there."""
+        judge, blocker = self._judge, error.blocker
+        place, asked = blocker.position or 0, since - BEFORE
+        if not self.excused(process, since=since) and not rules.had_place(error.session, place, since=asked):
+            text = f"{short(error.session)} was at place {place} for {error.key}, says {process.name}"
+            judge.convict("answers", f"{text}, and never was")
+        had_it = rules.holders_since(judge.now - STABLE)
+        named = {holder.session for holder in blocker.holders}
+        if self._calm and had_it is not None and "" not in had_it and not had_it.issuperset(named or {""}):
+            text = f"{error.key} is held by {', '.join(map(short, sorted(had_it)))}"
+            judge.convict("answers", f"{text}, and {process.name} names {len(named)} others")
+        for holder in blocker.holders if self._calm and had_it is not None else ():
+            if holder.node is None and judge.cluster.lives(holder.session):
+                judge.convict("answers", f"{process.name} does not say where the holder of {error.key} is")
 
     def waited(self, process: Process, error: AcquireTimeout, *, took: float, timeout: float) -> float:
         """Judge the times of a call that gave up, and return the true time at which it began."""

@@ -59,7 +59,8 @@ class Chaos:
             "leader change": lambda: self._leaderless(0.0, 0.3),
             "leaderless": lambda: self._leaderless(1.0, 12.0),
             "old leader": self._old_leader,
-            "agent restart": self._restart,
+            "agent restart": lambda: self._restart(0.05, 4.0),
+            "outage": lambda: self._restart(3.0, 15.0),
             "destroy session": self._destroy_session,
             "deregister node": self._deregister_node,
             "release key": self._release_key,
@@ -237,11 +238,11 @@ class Chaos:
             room.crowd(greedy=self._rng.chance(0.5))
             self._note("strangers take all connections", seconds=self._later(0.1, 20.0, room.thin_out))
 
-    def _restart(self) -> None:
+    def _restart(self, least: float, most: float) -> None:
         cluster = self._world.cluster
         if cluster.down:
             return
-        seconds = self._later(0.05, 4.0, cluster.start)
+        seconds = self._later(least, most, cluster.start)
         self._note("restarts", seconds=seconds)
         self._trouble(lasts=seconds)
         cluster.stop()

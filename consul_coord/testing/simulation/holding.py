@@ -35,6 +35,7 @@ from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.recipes.hold.holds import release
+from consul_coord.testing.simulation.acts import name_to_others, release_twice, wait_for_end
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.promises import RELEASED_WITHIN
@@ -62,6 +63,10 @@ FORGETFUL = 0.05
 """Of so many rounds the hold is dropped without a release."""
 FORGOTTEN_WITHIN = 15.0
 """Seconds after which nobody in the client refers to a dropped hold any more."""
+RELEASES_TWICE = 0.1
+"""So often a curious user is not the only one to release its hold."""
+ASKS_TO_WAIT = 0.3
+"""So often a curious user waits for the loss of its hold."""
 LONGEST_STEP = 4.0
 """Seconds between two things done with a hold, at most."""
 CALM_HOLD = 0.2
@@ -78,6 +83,7 @@ class Holder:
         self.judge = process.judge
         self.healed = healed
         self.chance = Dice(process.seed, f"{process.name} {actor} is stuck")
+        self.more = Dice(process.seed, f"{process.name} {actor} does more")
         self.lingering = process.lingering
         self._writes = 0
         """The fence of the hold whose value it was writing last, if that was cut short."""
@@ -91,10 +97,17 @@ class Holder:
         try:
             while io.now() < until and not hold.over.is_set() and not self.healed():
                 longest = min(until - io.now() + 0.1, LONGEST_STEP)
-                await io.wait(hold.over, deadline=min(until, io.now() + self.rng.uniform(0.0, longest)))
+                await self._be_idle(io, hold, min(until, io.now() + self.rng.uniform(0.0, longest)))
                 await self._use(io, hold, claim)
         finally:
             self.judge.write(claim)
+
+    async def _be_idle(self, io: SimIO, hold: Grant, until: float) -> None:
+        """Wait for something to happen to a hold."""
+        if self.process.curious and self.more.chance(ASKS_TO_WAIT):
+            await wait_for_end(self.process, io, hold, seconds=max(0.0, until - io.now()))
+        else:
+            await io.wait(hold.over, deadline=until)
 
     def limit(self, hold: Grant, claim: Claim) -> None:
         """Give a hold an end in advance, perhaps, as ``acquire`` does, or by a promise."""
@@ -137,7 +150,12 @@ class Holder:
                 self.judge.tell(one, "released")
         holds, what = self.process.core.holds, f"releases {hold.key}"
         began, before = self.judge.now, io.task.sent
-        outcome = await self.call(io, lambda io: release(io, holds, hold), what=what, within=RELEASED_WITHIN)
+        twice = self.process.curious and not self.healed() and self.more.chance(RELEASES_TWICE)
+
+        async def let_go(also: IO) -> ReleaseOutcome:
+            return await (release_twice(self.process, io, hold) if twice else release(also, holds, hold))
+
+        outcome = await self.call(io, let_go, what=what, within=RELEASED_WITHIN)
         if outcome in {RELEASED, ReleaseOutcome.UNKNOWN}:
             self.judge.news.expect(self.process, "released", hold.key, hold.fence, outcome)
         if outcome is RELEASED:
@@ -162,6 +180,7 @@ class Holder:
         core = self.process.core
         self.judge.asked(claim, held=hold.is_held(io.now()))
         self.judge.write(claim)
+        name_to_others(self.process, hold)
         match self.rng.randrange(6):
             case 0:
                 await self._guarded(io, hold, claim)
@@ -192,7 +211,7 @@ class Holder:
                 if seconds < hold.limited_until - io.now():
                     began, what = self.judge.now, f"ensures {hold.key}"
                     ensure = partial(self.ensure, hold=hold, seconds=seconds)
-                    most = len(claim.whole)
+                    most = 0 if hold.lease.remaining(io.now()) >= seconds else len(claim.whole)
                     found = await self.call(
                         io, ensure, what=what, within=core.timeout, claim=claim, most=most
                     )
@@ -393,6 +412,7 @@ class User(Holder, ABC):
         limit_of_call = process.core.timeout if timeout == 0 else timeout
         call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
         began, before, index = io.now(), io.task.sent, self.judge.cluster.state.store.raft_index
+        self.judge.news.waits(io.task)
         try:
             try:
                 handle = await process.call(
@@ -400,6 +420,7 @@ class User(Holder, ABC):
                 )
             finally:
                 self.judge.promises.ended(call)
+                self.judge.news.waits_no_more(io.task)
             what.owners.keep(io.owner(), handle)
             self.judge.news.acquired(process, handle.grant, took=io.now() - began)
             self.judge.answers.paid_for_waiting(

@@ -23,6 +23,7 @@ from consul_coord.testing.simulation.news import News
 from consul_coord.testing.simulation.promises import Promises
 from consul_coord.testing.simulation.room_rules import RoomRules
 from consul_coord.testing.simulation.rw_rules import RwRules
+from consul_coord.testing.simulation.session_rules import SessionRules
 from consul_coord.testing.simulation.shapes import GUARDED, LOCKING
 from consul_coord.testing.simulation.slot_rules import SlotRules
 from consul_coord.testing.simulation.trace import Trace, short
@@ -59,6 +60,7 @@ Rule = Literal[
     "cause",
     "cost",
     "pace",
+    "renewals",
     "rest",
     "sight",
     "order",
@@ -121,6 +123,7 @@ class Judge:
         self.promises = Promises(self, plan)
         self.answers = Answers(self, plan)
         self.news = News(self, plan)
+        self.sessions = SessionRules(self, plan)
         self.quiet_at = float("inf")
         """From when on nothing that went wrong before can still be felt."""
         self.ttl = plan.spec.ttl or 0.0
@@ -319,6 +322,7 @@ class Judge:
         """Take note of what a client reports."""
         self.note(process.name, _Described(event))
         self.news.reported(process, event)
+        self.sessions.reported(process, event)
         match event:
             case events.Lost(reason=reason):
                 self.see(f"lost: {reason}")

@@ -20,6 +20,7 @@ Rules
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ PRIORITY_DELAY = 0.5
 """Seconds of vacancy that a candidate of low priority waits for."""
 _YOUNG = 0.9
 """The part of such a time that has surely not passed on anybody's clock."""
+_REMEMBERED = 64
+"""So many changes of a queue are known."""
 _SINCE_ITS_LOOK = 0.2
 """Seconds, at most, from the reading that shows a vacancy to the joining of the queue."""
 
@@ -64,6 +67,8 @@ class KeyRules(Rules):
         self._given: list[tuple[int, str]] = []
         """The index of each change of hands, and the session that got the key."""
         self._queue: tuple[str, ...] = ()
+        self._queues: deque[tuple[float, tuple[str, ...]]] = deque(maxlen=_REMEMBERED)
+        """The latest queues, each with the time until which it stood so."""
         self._directory = waitqueue.directory(name)
         self._vacant = [(0.0, math.inf)]
         """Since when nobody has held it, and until when: the last two times."""
@@ -189,6 +194,13 @@ class KeyRules(Rules):
                 who = f"{short(holder)} has the key" if holder else "anybody could have the key"
                 self.judge.convict("exclusion", f"{claim} is relied on, and {who}")
 
+    def had_place(self, session: str, place: int, *, since: float) -> bool:
+        """Return whether a session has had a place in the queue since then, counted from 1."""
+        if len(self._queues) == _REMEMBERED and self._queues[0][0] > since:
+            return True  # that is not known any more
+        recent = [queue for until, queue in self._queues if until >= since]
+        return any(queue[place - 1 : place] == (session,) for queue in [*recent, self._queue])
+
     def check_queue(self) -> None:
         """See who queues, after something was written."""
         now, held = self.judge.now, bool(self.cluster.holder(self.name))
@@ -212,6 +224,7 @@ class KeyRules(Rules):
         self._stray &= set(self._queue)
         self._stray |= {self.cluster.holder(self.name)} & (set(self._queue) - set(before))
         if before != self._queue:
+            self._queues.append((now, before))
             self.note_dead(before, in_lock_delay=self.cluster.in_lock_delay(self.name))
 
     def _check_naming(self, heir: tuple[int, str]) -> None:

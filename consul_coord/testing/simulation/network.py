@@ -284,6 +284,9 @@ class Exchange:
 
     def close(self) -> None:
         """Hang up, with or without a reply."""
+        process = None if self._closed else self._network.judge.process(self.link.who)
+        if process is not None and not self._request.hold_open:
+            self._network.judge.promises.waited(process, self._shape, since=self._sent_at)
         self._closed = True
         self.link.parked.pop(self, None)
         if self._agent is not None:
@@ -375,7 +378,10 @@ class Exchange:
         self._network.scheduler.after(delay, leave, gate=self.link.gate)
 
     def _raise(self, kind: type[TransportError]) -> None:
-        request = self._request
+        request, judge = self._request, self._network.judge
+        process = judge.process(self.link.who)
+        if process is not None:
+            judge.sessions.failed(process, self._shape)
         raise kind(
             f"{request.method} {request.path}: {self._fate}",
             method=request.method,

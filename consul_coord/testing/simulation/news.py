@@ -1,8 +1,9 @@
 """The events that clients report, judged by what has happened.
 
 Rules
-- Each loss, grant, release and timeout that a user learns of was an event before. A loss, a grant and
-  the write of somebody else are reported once.
+- Each loss, grant, release and timeout that a user learns of was an event before. A loss, a grant, a release
+  and the write of somebody else are reported once.
+- A waiting call reports what is in its way when that changes, and its place counted from 1.
 - An outage is reported only if something went wrong.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
   waited.
@@ -42,6 +43,8 @@ class News:
         self._unread = math.inf if plan.connections or plan.agents > 1 else UNREAD
         self._seen: set[tuple[Hashable, ...]] = set()
         """The process of each event, its kind, its key, and what it says."""
+        self._in_the_way: dict[object, tuple[Hashable, ...]] = {}
+        """By the task that waits: what stands in the way of its call, as it has said last."""
         self._waited: dict[tuple[str, str, int], float] = {}
         """By process, key and fence: how long a hold was waited for."""
 
@@ -56,11 +59,18 @@ class News:
                 self._note_once(process, "acquired", key, fence)
                 self._waited[process.name, key, fence] = event.waited
             case events.Released(key=key, fence=fence, outcome=outcome):
-                self._note(process, "released", key, fence, outcome)
+                self._note_once(process, "released", key, fence, outcome)
             case events.Overwritten(key=key, modify_index=index):
                 self._note_once(process, "overwritten", key, index)
             case events.TimedOut(key=key, waited=waited):
                 self._note(process, "timed out", key, waited)
+            case events.Waiting():
+                self._check_waiting(process, event)
+            case _:
+                self._hear_of_contact(process, event)
+
+    def _hear_of_contact(self, process: Process, event: Event) -> None:
+        match event:
             case events.OutageBegan(error=error):
                 self._check_reason(process, error)
                 renewed = (self._judge.promises.confirmed(process, kept.id) for kept in process.core.sessions)
@@ -102,10 +112,28 @@ class News:
     def _note(self, process: Process, *what: Hashable) -> None:
         self._seen.add((process.name, *what))
 
-    def _note_once(self, process: Process, kind: str, key: str, fence: int) -> None:
-        if (process.name, kind, key, fence) in self._seen:
+    def _note_once(self, process: Process, kind: str, key: str, fence: int, *more: Hashable) -> None:
+        if (process.name, kind, key, fence, *more) in self._seen:
             self._judge.convict("told", f"{process.name} reports twice that {key} is {kind}, index {fence}")
-        self._note(process, kind, key, fence)
+        self._note(process, kind, key, fence, *more)
+
+    def waits(self, task: object) -> None:
+        """Take note that a task begins a call that may wait."""
+        self._in_the_way[task] = ()
+
+    def waits_no_more(self, task: object) -> None:
+        """Take note that this call is over."""
+        self._in_the_way.pop(task, None)
+
+    def _check_waiting(self, process: Process, event: events.Waiting) -> None:
+        """Judge what a waiting call says is in its way: something else than before, and a place from 1 on."""
+        blocker = event.blocker
+        said = (event.key, blocker.kind, blocker.position)
+        before = self._in_the_way.get(process.running)
+        if said == before or blocker.position == 0:
+            self._judge.convict("told", f"{process.name} reports again or wrongly: {event.describe()}")
+        if before is not None:
+            self._in_the_way[process.running] = said
 
     def _check_reason(self, process: Process, error: str) -> None:
         # A renewal has failed by then, whose fate was drawn when it was sent.

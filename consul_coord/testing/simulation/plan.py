@@ -62,6 +62,7 @@ CHAOS = {
 MORE_CHAOS = {
     "old leader": "for a moment an old leader answers readings that allow it, with what it knew",
     "close": "a client is closed amid its users' calls, in little time",
+    "outage": "the agent refuses connections, for longer than a lease lasts",
 }
 """The faults that each a part of the runs has, besides those that are drawn."""
 AGENT_CHAOS = {

@@ -100,6 +100,7 @@ class Process:
         self._stopped = False
         self._kept: list[Event] = []
         self._tasks: dict[SimTask, None] = {}
+        self.running: SimTask | None = None
         self.agents = self._know_agents(network)
         self.engine = None if network.room is None else SimEngine(self, network.room)
         self.core = ClientState(self.host, spec=plan.spec, timeout=plan.timeout)

@@ -39,6 +39,9 @@ class Runner(Protocol):
         """Whether it is no more."""
         ...
 
+    running: SimTask | None
+    """The task that goes on, or went on last."""
+
     def soon(self, action: Callable[[], object]) -> Event:
         """Have something happen as soon as the process comes to it."""
         ...
@@ -127,6 +130,7 @@ class SimTask:
         if program is None:
             return
         self._started = True
+        self.runner.running = self
         try:
             program.send(None)
         except StopIteration:

@@ -5,7 +5,8 @@ Rules
   create or renewal was *sent*, by the clock of the process that sent it.
 - A holder knows soon that its hold is over on the server, as long as it can ask. Each failed request lets it
   pause for longer, and after one that was never answered it may not hear for as long as a query lasts.
-- A call that has a time limit, or was cancelled, ends a moment later at most.
+- A call that has a time limit, or was cancelled, ends a moment later at most. No client waits for a reply for
+  longer than one request may take.
 - ``on_change`` reports soon who leads, under the same conditions.
 - A client that has closed runs nothing.
 - A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds,
@@ -76,6 +77,8 @@ RELEASED_WITHIN = 8.0
 """Seconds after which a release without an answer is left to the background."""
 _KEEPING = frozenset({"renew", "destroy"})
 _OK = 200
+_TOO_MANY = 429
+_FAILS = 500
 
 
 @dataclass(slots=True)
@@ -169,6 +172,7 @@ class Promises:
             self._count_queries(process, str(shape))
         elif shape.name != "renew":
             self._acted[process.name] = self._judge.now
+        self._judge.sessions.sent(process, shape)
         if self._judge.room is not None:
             self._judge.room.sent(process, request)
 
@@ -179,7 +183,9 @@ class Promises:
         if since != index or self._judge.promises.contact(process.name).failures:
             asked = deque[float]()
         asked.append(now)
-        while asked[0] < max(now - STILL, self._acted.get(process.name, 0.0)) and len(asked) > 1:
+        # What is sent over a shared connection ends a query.
+        acted = self._acted.get(process.name, 0.0) if self._judge.room is not None else 0.0
+        while asked[0] < max(now - STILL, acted) and len(asked) > 1:
             asked.popleft()
         self._queries[process.name, alike] = index, asked
         if len(asked) > MOST_STILL:
@@ -202,6 +208,10 @@ class Promises:
 
     def heard(self, process: Process, shape: Shape, sent_at: float, response: Response) -> None:
         """Take note of a reply that reaches its sender."""
+        if response.status >= _FAILS or response.status == _TOO_MANY:
+            self._judge.sessions.failed(process, shape)
+        else:
+            self._judge.sessions.succeeded(process, shape)
         if response.status != _OK or shape.name not in {"create", "renew"}:
             return
         session = json.loads(response.body)["ID"] if shape.name == "create" else shape.about
@@ -209,9 +219,20 @@ class Promises:
         self._confirmed[mark] = max(sent_at, self._confirmed.get(mark, sent_at))
         before = self._renewed_in_time.get(mark)
         cover = self._judge.cluster.lock_delay(session) if self._judge.cluster.lives(session) else 0.0
-        longest = (1 - DRIFT) * min(self._ttl, cover or self._ttl)
+        horizon = min(self._ttl, cover or self._ttl)
+        renewed = shape.name == "renew"
+        self._judge.sessions.heard(process, session, sent_at, horizon, renewed=renewed)
+        longest = (1 - DRIFT) * horizon
         if before is None or process.clock.now() < before + longest - READ_WITHIN:
             self._renewed_in_time[mark] = max(sent_at, before or sent_at)
+
+    def waited(self, process: Process, shape: Shape, *, since: float) -> None:
+        """Judge for how long a client has waited for a reply, whether that came or not."""
+        seconds = process.clock.now() - since
+        most = max(process.core.timeout, RELEASED_WITHIN) + ENDED_WITHIN
+        late = process.slept or process.awake_since >= process.clock.true(since) or not process.able
+        if seconds > most and self._is_quiet and not (late or process.foreign):
+            self._judge.convict("in time", f"{process.name} has waited {seconds:.3f} s for a reply: {shape}")
 
     def confirmed(self, process: Process, session: str) -> float | None:
         """Return when the request was sent that gave a session its lease, by its process's clock."""

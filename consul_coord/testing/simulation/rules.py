@@ -69,6 +69,8 @@ class Rules(ABC):
         """The sessions that have it, as of the last write; with an empty one if it can be had."""
         self._had: dict[str, float] = {}
         """Until when each of the others had it."""
+        self._held_since = 0.0
+        """Since when it is these that have it."""
         self._free_since: float | None = None
         self._register: tuple[int, Claim | None] = (0, None)
         """The resource that takes no fence lower than the last one, and who wrote it last."""
@@ -123,6 +125,14 @@ class Rules(ABC):
     def held_since(self, session: str, since: float) -> bool:
         """Return whether a session has had it at some time since then."""
         return session in self._holders or self._had.get(session, -math.inf) >= since
+
+    def holders_since(self, since: float) -> frozenset[str] | None:
+        """Return the sessions that have had it since then, if nobody else has; None otherwise."""
+        return self._holders if self._held_since <= since else None
+
+    def had_place(self, session: str, place: int, *, since: float) -> bool:  # noqa: ARG002 - for locks
+        """Return whether a session has had a place in the queue since then, counted from 1."""
+        return place > 0
 
     @abstractmethod
     def check_belief(self, believed: list[Claim]) -> None:
@@ -267,6 +277,8 @@ class Rules(ABC):
         holders = self.holders()
         for session in self._holders - holders:
             self._had[session] = self.judge.now
+        if holders != self._holders:
+            self._held_since = self.judge.now
         self._holders = holders
 
     def _check_claims(self, *, written: bool) -> None:
@@ -307,8 +319,10 @@ class Rules(ABC):
             if now > max(claim.found_lost, process.awake_since) + TOLD_WITHIN and process.able:
                 self.judge.convict("told", f"the user of {claim} was not called back")
         elif hold.ended:
-            if not hold.lost.is_set():
+            if hold.released:
                 return True
+            if not hold.lost.is_set():
+                self.judge.convict("told", f"{claim} is lost, and its event is not set")
             claim.found_lost = now
             self.judge.answers.lost(claim, hold)
         elif process.able:

@@ -16,6 +16,7 @@ from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.rwlock import lock as rwlock
 from consul_coord.recipes.semaphore import semaphore
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
+from consul_coord.testing.simulation.acts import acquire_again
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import User
 from consul_coord.testing.simulation.views import View, queued, slot_holders
@@ -25,10 +26,15 @@ if TYPE_CHECKING:
 
     from consul_coord.errors import SemaphoreLimitConflict
     from consul_coord.io import IO
-    from consul_coord.recipes.hold.grant import Handle
+    from consul_coord.recipes.hold.grant import Grant, Handle
+    from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan, Pool
     from consul_coord.testing.simulation.process import Process
+
+
+ACQUIRES_AGAIN = 0.2
+"""So often a curious user acquires a lock that it holds."""
 
 
 def locks_of(process: Process, plan: Plan) -> dict[str, lock.LockObject]:
@@ -45,12 +51,14 @@ def _lock_objects(
     process: Process, plan: Plan, all_keys: Sequence[tuple[str, ...]]
 ) -> dict[str, lock.LockObject]:
     session = plan.spec if process.rng.chance(0.3) else None
+    reentrant = plan.curious and Dice(plan.seed, f"{process.name} is re-entrant").chance(0.3)
     return {
         " and ".join(keys): lock.LockObject(
             LockPlan(
                 keys=keys,
                 value=process.name.encode(),
                 fair=process.fair,
+                reentrant=reentrant,
                 session=session,
             )
         )
@@ -92,6 +100,9 @@ def _sides_of(process: Process, name: str) -> dict[str, rwlock.RwSide]:
 class LockUser(User):
     """A user of locks."""
 
+    _taken: lock.LockObject
+    """The one that was acquired last."""
+
     def __init__(
         self, process: Process, actor: str, locks: dict[str, lock.LockObject], *, healed: Callable[[], bool]
     ) -> None:
@@ -111,8 +122,14 @@ class LockUser(User):
         # A second lock object with a session of its own would be another client, to the server.
         return lock.LockObject(self._locks[of].plan) if alone else self._locks[of]
 
+    async def _use(self, io: SimIO, hold: Grant, claim: Claim) -> None:
+        await super()._use(io, hold, claim)
+        if self.process.curious and self.more.chance(ACQUIRES_AGAIN) and not hold.ended:
+            await acquire_again(self.process, io, self._taken, claim)
+
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - a LockObject
         """Acquire a lock."""
+        self._taken = what
         return await acquire(io, self.process.core, what, timeout=timeout)
 
     def views(self, of: str) -> Sequence[View]:

@@ -290,9 +290,10 @@ def draw_calm(seed: int) -> Plan:
 
 
 def draw_hiccups(seed: int) -> Plan:
-    """Return a run with several recipes at once, in which each request fails once, and nothing else does."""
+    """Return a run with several recipes, in which each request fails once, and operators act at most."""
     rng = Dice(seed, "hiccups")
     broken = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
+    acts = {"release key": 3.0, "delete key": 5.0} if Dice(seed, "operators").chance(0.5) else {}
     return replace(
         _several_recipes(seed, rng),
         curious=True,
@@ -300,7 +301,7 @@ def draw_hiccups(seed: int) -> Plan:
         hot=frozenset(SHAPES),
         once=True,
         lingering=LONG,
-        chaos={"old leader": 1.5} if rng.chance(0.5) else {},
+        chaos={**acts, **({"old leader": 1.5} if rng.chance(0.5) else {})},
         chaos_seconds=rng.uniform(10.0, 20.0),
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
         ttl_factor=1.0,

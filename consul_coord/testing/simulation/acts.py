@@ -1,0 +1,100 @@
+"""More acts of users with a hold: acquire it again, wait for its end, name it to others.
+
+Rules
+- A thread or task that holds a lock gets it again only with a re-entrant one: the same hold, with the same
+  fence, until it was released as often. Otherwise it is refused at once, and not one request is sent.
+- Of two that release a hold at once, both learn what came of it.
+- A wait for the loss of a hold says that it is lost only if it is, and gives up only when its time is over or
+  the hold was released.
+- A sequencer names the hold as the server has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consul_coord.errors import AcquireCancelled, AlreadyHeld, LockLost
+from consul_coord.models import ReleaseOutcome
+from consul_coord.recipes.contend.recipe import Waiting, acquire
+from consul_coord.recipes.hold.asking import wait_for_loss
+from consul_coord.recipes.hold.holds import release
+
+if TYPE_CHECKING:
+    from consul_coord.recipes.contend.recipe import Recipe
+    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.testing.simulation.claims import Claim
+    from consul_coord.testing.simulation.driver import SimIO
+    from consul_coord.testing.simulation.process import Process
+
+JUST = 1e-3
+"""Seconds by which sums of times may be wrong."""
+
+
+async def acquire_again(process: Process, io: SimIO, what: Recipe[object], claim: Claim) -> None:
+    """Acquire what the caller holds, and release that again."""
+    core, hold, before = process.core, claim.reference(), io.task.sent
+    call = process.judge.promises.called(process, f"acquires {claim.of} again", 0.0)
+    problem = ""
+    try:
+        handle = await process.call(
+            io.task, lambda io: acquire(io, core, what, timeout=1.0), interrupt=Waiting(what)
+        )
+        what.owners.keep(io.owner(), handle)
+        if handle.grant is not hold:
+            problem = "has got another hold"
+        elif await release(io, core.holds, handle.grant) is not ReleaseOutcome.RELEASED:
+            problem = "was told that it had not released that"
+        process.judge.see("acquired again")
+    except AlreadyHeld:
+        problem = "was refused, though its lock is re-entrant" if what.reentrant else ""
+        process.judge.see("acquired again in vain")
+    except (LockLost, AcquireCancelled):
+        problem = ""
+    finally:
+        process.judge.promises.ended(call)
+    if io.task.sent > before:
+        problem = problem or f"has sent {io.task.sent - before} requests for that"
+    if problem and claim.believed() and not process.core.closing.is_set():
+        process.judge.convict("answers", f"the user of {claim} acquires it again, and {problem}")
+    elif what.reentrant and not problem and hold is not None and hold.released:
+        process.judge.convict("answers", f"{claim} is over, and was released once less than acquired")
+
+
+async def release_twice(process: Process, io: SimIO, hold: Grant) -> ReleaseOutcome:
+    """Release a hold, as another task of the process does at the same time."""
+    holds, outcomes = process.core.holds, list[ReleaseOutcome]()
+
+    async def also(io: SimIO) -> None:
+        outcomes.append(await release(io, holds, hold))
+
+    other = process.spawn(also, name="another that releases")
+    outcome = await release(io, holds, hold)
+    await io.wait(other.done)
+    if set(outcomes) - {outcome} and not process.core.closing.is_set():
+        text = f"{process.name} is told of one release of {hold.key}: {outcome} and {outcomes[0]}"
+        process.judge.convict("answers", text)
+    return outcome
+
+
+async def wait_for_end(process: Process, io: SimIO, hold: Grant, *, seconds: float) -> None:
+    """Wait for the loss of a hold, for so long at most."""
+    began, judge = io.now(), process.judge
+    call = judge.promises.called(process, f"waits for the loss of {hold.key}", seconds)
+    try:
+        lost = await wait_for_loss(io, hold, timeout=seconds)
+    finally:
+        judge.promises.ended(call)
+    if lost is not (hold.reason is not None):
+        judge.convict("answers", f"{process.name} has waited for the loss of {hold.key}, and it is {lost}")
+    if not hold.ended and io.now() < began + seconds - JUST:
+        left = began + seconds - io.now()
+        judge.convict("answers", f"{process.name}'s wait for a loss of {hold.key} ended {left:.3f} s early")
+
+
+def name_to_others(process: Process, hold: Grant) -> None:
+    """Give away the sequencer of a hold; where nobody else has written to the key, the server knows it."""
+    entry, sequencer = process.judge.cluster.entry(hold.key), hold.sequencer
+    if entry is None or (entry.session, entry.modify_index) != (hold.session, hold.last_index):
+        return
+    if (sequencer.lock_index, sequencer.session) != (entry.lock_index, entry.session):
+        process.judge.convict("answers", f"{process.name} names its hold {sequencer}, which is {entry}")

@@ -1,0 +1,210 @@
+"""The rules of sessions and of contact: renewals in time, tries at a decent pace, outages as they were.
+
+Rules
+- A session that a client keeps is renewed when two fifths of its horizon have passed, and with some jitter:
+  clients that began together do not stay in step.
+- A renewal that fails, or gets no answer, leaves time for others: the next one is sent within a third of the
+  horizon.
+- What fails at once is tried again after pauses that grow.
+- Each renewal that succeeds is an event, as long as its session is kept. ``Jeopardy`` and ``Renewed`` say
+  whether the one before has failed, too.
+- An outage is reported to begin once, and then to end once. It goes on while a living session waits for its
+  renewal, and no longer than that. Its seconds are those since the last contact.
+- A client that closes gives back what its sessions hold before it destroys them: otherwise the lock-delay
+  would keep others out.
+
+All of this is judged where nothing else has held up the process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from consul_coord import events
+from consul_coord.testing.simulation.trace import short
+
+if TYPE_CHECKING:
+    from consul_coord.events import Event
+    from consul_coord.recipes.session.keeping import KeptSession
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.shapes import Shape
+
+DUE = 0.4
+DUE_AT_LAST = 0.43
+"""The parts of a horizon after which a renewal is due, without and with all of its jitter."""
+MOMENT = 0.1
+"""Seconds by which a renewal may come late."""
+IN_STEP = 0.002
+"""Parts of a horizon by which renewals differ that have no jitter."""
+SEEN_IN_STEP = 6
+"""So many renewals in a row are no coincidence."""
+NEXT_TRY = 0.34
+"""The part of a horizon within which the next try follows."""
+TRIED = 10.0
+MOST_FAILED = 40
+"""Tries of one thing in so many seconds, all of which failed."""
+RENEWED_AGAIN = 0.024
+"""The part of a horizon that passes at least before a renewal that failed is tried again."""
+JUST = 1e-3
+
+
+@dataclass(slots=True)
+class Kept:
+    """One session as its process renews it, by the clock of that."""
+
+    horizon: float
+    confirmed: float
+    """When the last answered create or renewal was sent."""
+    tried: float
+    """When the last one was sent."""
+    heard: float
+    """When the last answer came."""
+    untold: bool = False
+    """Whether the last renewal was no event so far."""
+    parts: deque[float] = field(default_factory=lambda: deque[float](maxlen=SEEN_IN_STEP))
+    """The parts of the horizon after which the latest renewals came, where nothing hastened them."""
+
+
+class SessionRules:
+    """The judge of sessions."""
+
+    def __init__(self, judge: Judge, plan: Plan) -> None:
+        self._judge = judge
+        self._kept: dict[tuple[str, str], Kept] = {}
+        self._failing: dict[str, dict[KeptSession, None]] = {}
+        """The sessions of each process whose last renewal failed, as it reports."""
+        self._outages: dict[str, float] = {}
+        """Since when each process has no contact, by its clock, as it reports."""
+        self._failed: dict[tuple[str, str], deque[float]] = {}
+        """When each process has tried one thing, since that was answered last."""
+        self._direct = plan.agents == 1 and not plan.connections
+        """Whether a request is sent when its client wants it to be."""
+
+    # -- renewals
+
+    def sent(self, process: Process, shape: Shape) -> None:
+        """Judge that a process sends something."""
+        if process.foreign:
+            return
+        if shape.name == "renew" and (kept := self._kept.get((process.name, shape.about))) is not None:
+            now = process.clock.now()
+            if process.core.sessions.get(shape.about) is None:
+                del self._kept[process.name, shape.about]  # it is being resumed, after others had it
+                return
+            if kept.untold:
+                self._tell(process, f"{short(shape.about)} was renewed, and there was no event")
+            if self._direct and not self._is_held_up(process, since=process.clock.true(kept.tried)):
+                self._check_renewal(process, shape.about, kept, now)
+            kept.tried = now
+        elif shape.name == "destroy" and process.core.closing.is_set():
+            self._check_destroyed(process, shape.about)
+
+    def _check_renewal(self, process: Process, session: str, kept: Kept, now: float) -> None:
+        due = max(kept.confirmed + DUE_AT_LAST * kept.horizon, kept.tried + NEXT_TRY * kept.horizon)
+        if kept.tried == kept.confirmed:
+            due = kept.confirmed + DUE_AT_LAST * kept.horizon
+        if now > max(due, kept.heard) + MOMENT:
+            text = f"{process.name} renews {short(session)} {now - due:.3f} s late, of {kept.horizon:g} s"
+            self._judge.convict("renewals", text)
+        part = (now - kept.confirmed) / kept.horizon
+        if kept.tried == kept.confirmed and part >= DUE:
+            kept.parts.append(part)
+            if len(kept.parts) == SEEN_IN_STEP and max(kept.parts) - min(kept.parts) < IN_STEP:
+                text = f"{process.name} renews {short(session)} without jitter, each time at {part:.2%}"
+                self._judge.convict("renewals", text)
+
+    def _is_held_up(self, process: Process, *, since: float) -> bool:
+        return process.awake_since >= since - MOMENT or not process.able or process.core.closing.is_set()
+
+    def heard(self, process: Process, session: str, sent_at: float, horizon: float, *, renewed: bool) -> None:
+        """Take note of an answered create or renewal."""
+        mark, now = (process.name, session), process.clock.now()
+        kept = self._kept.get(mark)
+        if kept is None or kept.horizon != horizon:
+            self._kept[mark] = Kept(horizon, sent_at, sent_at, now)
+        elif sent_at >= kept.confirmed:
+            kept.confirmed, kept.tried, kept.heard = sent_at, max(kept.tried, sent_at), now
+            kept.untold = renewed
+
+    # -- tries
+
+    def succeeded(self, process: Process, shape: Shape) -> None:
+        """Take note of an answer that is no failure."""
+        self._failed.pop((process.name, str(shape)), None)
+
+    def failed(self, process: Process, shape: Shape) -> None:
+        """Judge how often a process tries what fails."""
+        times = self._failed.setdefault((process.name, str(shape)), deque())
+        times.append(self._judge.now)
+        while times[0] < self._judge.now - TRIED:
+            times.popleft()
+        kept = self._kept.get((process.name, shape.about)) if shape.name == "renew" else None
+        most = MOST_FAILED + (0.0 if kept is None else TRIED / (RENEWED_AGAIN * kept.horizon))
+        if len(times) > most and not process.foreign:
+            text = f"{process.name} has failed {len(times)} times in {TRIED:g} s, and goes on: {shape}"
+            self._judge.convict("pace", text)
+
+    # -- closing
+
+    def _check_destroyed(self, process: Process, session: str) -> None:
+        judge = self._judge
+        if judge.promises.contact(process.name).failures or process.core.holds.limits or process.slept:
+            return
+        for entry in judge.cluster.under(""):
+            if entry.session == session:
+                text = f"{process.name} destroys {short(session)}, which holds {entry.key}"
+                judge.convict("released", text)
+
+    # -- outages
+
+    def reported(self, process: Process, event: Event) -> None:
+        """Judge what a client reports of its contact."""
+        match event:
+            case events.Jeopardy(session=session, repeated=repeated):
+                kept = self._check_again(process, session, said=repeated)
+                if kept is not None:
+                    self._failing.setdefault(process.name, {})[kept] = None
+            case events.Renewed(session=session, recovered=recovered):
+                if renewed := self._kept.get((process.name, session)):
+                    renewed.untold = False
+                kept = self._check_again(process, session, said=recovered)
+                if kept is not None:
+                    self._failing.get(process.name, {}).pop(kept, None)
+                    if process.name in self._outages and not self._failing_now(process):
+                        self._tell(process, "all its sessions were renewed, and its outage goes on")
+            case events.OutageBegan(silent=silent):
+                if process.name in self._outages:
+                    self._tell(process, "its outage has begun twice")
+                self._outages[process.name] = process.clock.now() - silent
+            case events.OutageEnded(seconds=seconds):
+                self._end_outage(process, seconds)
+            case _:
+                pass
+
+    def _end_outage(self, process: Process, said: float) -> None:
+        since = self._outages.pop(process.name, None)
+        if since is None:
+            self._tell(process, "an outage has ended that had not begun")
+        elif abs(process.clock.now() - since - said) > JUST:
+            self._tell(process, f"its outage of {process.clock.now() - since:.3f} s lasted {said:.3f} s")
+        if len(self._failing_now(process)) > 1:
+            self._tell(process, "its outage is over, and several sessions were not renewed")
+
+    def _failing_now(self, process: Process) -> list[KeptSession]:
+        failing = self._failing.get(process.name, {})
+        return [kept for kept in failing if process.core.sessions.get(kept.id) is kept]
+
+    def _check_again(self, process: Process, session: str, *, said: bool) -> KeptSession | None:
+        """Judge whether a renewal has failed before, and return its session if it is in care."""
+        kept = process.core.sessions.get(session)
+        if kept is not None and said != (kept in self._failing.get(process.name, {})):
+            before = "had not failed" if said else "had failed"
+            self._tell(process, f"the renewal of {short(session)} {before} before")
+        return kept
+
+    def _tell(self, process: Process, what: str) -> None:
+        self._judge.convict("told", f"{process.name} reports wrongly: {what}")
