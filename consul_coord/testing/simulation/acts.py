@@ -2,7 +2,8 @@
 
 Rules
 - A thread or task that holds a lock gets it again only with a re-entrant one: the same hold, with the same
-  fence, until it was released as often. Otherwise it is refused at once, and not one request is sent.
+  fence, until it was released as often. Otherwise it is refused at once, and without a request where
+  it is one of one key.
 - Of two that release a hold at once, both learn what came of it.
 - A wait for the loss of a hold says that it is lost only if it is, and gives up only when its time is over or
   the hold was released.
@@ -52,7 +53,7 @@ async def acquire_again(process: Process, io: SimIO, what: Recipe[object], claim
         problem = ""
     finally:
         process.judge.promises.ended(call)
-    if io.task.sent > before:
+    if io.task.sent > before and not claim.others:
         problem = problem or f"has sent {io.task.sent - before} requests for that"
     if problem and claim.believed() and not process.core.closing.is_set():
         process.judge.convict("answers", f"the user of {claim} acquires it again, and {problem}")

@@ -128,7 +128,7 @@ class SessionRules:
             self._kept[mark] = Kept(horizon, sent_at, sent_at, now)
         elif sent_at >= kept.confirmed:
             kept.confirmed, kept.tried, kept.heard = sent_at, max(kept.tried, sent_at), now
-            kept.untold = renewed
+            kept.untold = renewed and self._direct
 
     # -- tries
 

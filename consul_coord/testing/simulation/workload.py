@@ -51,7 +51,9 @@ def _lock_objects(
     process: Process, plan: Plan, all_keys: Sequence[tuple[str, ...]]
 ) -> dict[str, lock.LockObject]:
     session = plan.spec if process.rng.chance(0.3) else None
-    reentrant = plan.curious and Dice(plan.seed, f"{process.name} is re-entrant").chance(0.3)
+    # Who hands its session over keeps no hold that could be entered again.
+    enters = plan.curious and not plan.keeping
+    reentrant = enters and Dice(plan.seed, f"{process.name} is re-entrant").chance(0.3)
     return {
         " and ".join(keys): lock.LockObject(
             LockPlan(
