@@ -155,7 +155,8 @@ class Answers:
             if holder.session and not any(one.held_since(holder.session, asked) for one in rules):
                 text = f"{short(holder.session)} has {error.key}, says {process.name}, and had not"
                 judge.convict("answers", text)
-        if blocker.session is not None and blocker.position is not None and len(rules) == 1:
+        # A single try names the place that it would have got.
+        if timeout and blocker.session is not None and blocker.position is not None and len(rules) == 1:
             self._check_place(process, rules[0], error, since=since)
 
     def _check_place(self, process: Process, rules: Rules, error: AcquireTimeout, *, since: float) -> None:
