@@ -491,6 +491,11 @@ def test_a_sweep_that_had_to_wait_for_the_own_hold_comes_soon_after_it() -> None
     Simulation(seed=70081, plan=draw_strike(70081)).run()
 
 
+def test_a_caller_in_line_whose_turn_came_while_it_asked_has_no_place_to_report() -> None:
+    # It said that other waiters were first, and that its place was 0.
+    Simulation(seed=140000256).run()
+
+
 @pytest.mark.parametrize("queues", [True, False])
 def test_an_old_leader_that_calls_a_key_free_has_no_client_try_in_a_loop(scene: Scene, queues: bool) -> None:
     """It answers plain reads from what it knew when it lost the lead; the tries go to the new leader."""

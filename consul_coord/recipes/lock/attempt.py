@@ -136,7 +136,10 @@ class LockAttempt(Attempt):
             is_first = self.client.tickets.join(ticket)
         if is_first:
             return
+        self._seen = None  # what was seen before the wait is old
         has_it = await self._has(key)
+        if ticket.ready.is_set():
+            return  # whoever was ahead has left while that was asked
         self._block_in_line(ticket)
         while not (has_it and self.client.tickets.join_beside(ticket, self._given)):
             longest = BESIDE if has_it else math.inf
@@ -147,7 +150,6 @@ class LockAttempt(Attempt):
                 self.holders = self._held_here(key)
                 self._block_in_line(ticket)
                 raise self._timeout()
-        self._seen = None  # what was seen before the wait is old
 
     @property
     def _given(self) -> str:

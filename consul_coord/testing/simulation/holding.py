@@ -291,6 +291,9 @@ class Holder:
 class User(Holder, ABC):
     """One thread or task of an application, which takes rounds."""
 
+    says_once = True
+    """Whether its calls report what is in their way once, until that changes."""
+
     def __init__(self, process: Process, actor: str, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, actor, healed=healed)
         self._forgot_at = -FORGOTTEN_WITHIN
@@ -412,7 +415,8 @@ class User(Holder, ABC):
         limit_of_call = process.core.timeout if timeout == 0 else timeout
         call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
         began, before, index = io.now(), io.task.sent, self.judge.cluster.state.store.raft_index
-        self.judge.news.waits(io.task)
+        if self.says_once:
+            self.judge.news.waits(io.task)
         try:
             try:
                 handle = await process.call(

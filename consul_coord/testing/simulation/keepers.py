@@ -57,6 +57,7 @@ class Export:
 class KeepingUser(LockUser):
     """A user of locks with sessions of its own."""
 
+    says_once = False  # it looks in between whether its session has the key
     exports: list[Export]
     """Those that wait for a user, of all processes."""
     _kept: KeptSession | None = None
