@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import AcquireCancelled, AlreadyHeld, LockLost
 from consul_coord.models import ReleaseOutcome
 from consul_coord.recipes.contend.recipe import Waiting, acquire
-from consul_coord.recipes.hold.asking import wait_for_loss
-from consul_coord.recipes.hold.holds import release
+from consul_coord.recipes.hold import asking, holds
 
 if TYPE_CHECKING:
     from consul_coord.recipes.contend.recipe import Recipe
@@ -43,7 +42,7 @@ async def acquire_again(process: Process, io: SimIO, what: Recipe[object], claim
         what.owners.keep(io.owner(), handle)
         if handle.grant is not hold:
             problem = "has got another hold"
-        elif await release(io, core.holds, handle.grant) is not ReleaseOutcome.RELEASED:
+        elif await holds.release(io, core.holds, handle.grant) is not ReleaseOutcome.RELEASED:
             problem = "was told that it had not released that"
         process.judge.see("acquired again")
     except AlreadyHeld:
@@ -63,13 +62,13 @@ async def acquire_again(process: Process, io: SimIO, what: Recipe[object], claim
 
 async def release_twice(process: Process, io: SimIO, hold: Grant) -> ReleaseOutcome:
     """Release a hold, as another task of the process does at the same time."""
-    holds, outcomes = process.core.holds, list[ReleaseOutcome]()
+    mine, outcomes = process.core.holds, list[ReleaseOutcome]()
 
     async def also(io: SimIO) -> None:
-        outcomes.append(await release(io, holds, hold))
+        outcomes.append(await holds.release(io, mine, hold))
 
     other = process.spawn(also, name="another that releases")
-    outcome = await release(io, holds, hold)
+    outcome = await holds.release(io, mine, hold)
     await io.wait(other.done)
     if set(outcomes) - {outcome} and not process.core.closing.is_set():
         text = f"{process.name} is told of one release of {hold.key}: {outcome} and {outcomes[0]}"
@@ -82,7 +81,7 @@ async def wait_for_end(process: Process, io: SimIO, hold: Grant, *, seconds: flo
     began, judge = io.now(), process.judge
     call = judge.promises.called(process, f"waits for the loss of {hold.key}", seconds)
     try:
-        lost = await wait_for_loss(io, hold, timeout=seconds)
+        lost = await asking.wait_for_loss(io, hold, timeout=seconds)
     finally:
         judge.promises.ended(call)
     if lost is not (hold.reason is not None):

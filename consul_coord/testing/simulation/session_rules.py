@@ -45,10 +45,8 @@ SEEN_IN_STEP = 6
 NEXT_TRY = 0.34
 """The part of a horizon within which the next try follows."""
 TRIED = 10.0
-MOST_FAILED = 40
-"""Tries of one thing in so many seconds, all of which failed."""
-RENEWED_AGAIN = 0.024
-"""The part of a horizon that passes at least before a renewal that failed is tried again."""
+MOST_FAILED = 45
+"""Tries of one thing in so many seconds, all of which failed. A lease has time for half as many."""
 JUST = 1e-3
 
 
@@ -142,9 +140,8 @@ class SessionRules:
         times.append(self._judge.now)
         while times[0] < self._judge.now - TRIED:
             times.popleft()
-        kept = self._kept.get((process.name, shape.about)) if shape.name == "renew" else None
-        most = MOST_FAILED + (0.0 if kept is None else TRIED / (RENEWED_AGAIN * kept.horizon))
-        if len(times) > most and not process.foreign:
+        # A client that closes tries once for each thing that it may have left.
+        if len(times) > MOST_FAILED and not (process.foreign or process.core.closing.is_set()):
             text = f"{process.name} has failed {len(times)} times in {TRIED:g} s, and goes on: {shape}"
             self._judge.convict("pace", text)
 

@@ -124,6 +124,10 @@ def _with_more_chaos(plan: Plan) -> Plan:
         rng = Dice(plan.seed, name)
         if rng.chance(MORE_CHAOS_SHARE):
             plan = replace(plan, chaos={**plan.chaos, name: rng.uniform(3.0, 6.0)})
+    if "outage" in plan.chaos and (plan.spec.lock_delay or 0.0) < LONG_LEASE:
+        # Leases of seconds, in which renewals fail again and again.
+        spec = replace(plan.spec, ttl=LONG_LEASE, lock_delay=LONG_LEASE)
+        plan = replace(plan, spec=spec, lingering=LONG)
     return plan
 
 
@@ -509,6 +513,8 @@ STRUCK = 61
 """How many requests of a run are struck; no two of these three numbers have a common divisor."""
 KEPT = 149
 """Likewise, where what is got is kept for long."""
+LONG_LEASE = 8.0
+"""Seconds of a TTL and a lock-delay for which renewals fail, where an agent refuses connections for long."""
 LONG = 12.0
 KEPT_FOR = 30.0
 """Seconds for which most of what is got is kept at most, where that is long, and where it is very long."""
