@@ -202,6 +202,7 @@ def test_a_program_that_is_cancelled_before_its_start_does_nothing_in_a_simulati
 
     class Runner:
         crashed = False
+        running: SimTask | None = None
 
         def __init__(self) -> None:
             self.scheduler = Scheduler(Dice(0, "order"))

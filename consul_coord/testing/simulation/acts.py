@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import AcquireCancelled, AlreadyHeld, LockLost
 from consul_coord.models import ReleaseOutcome
@@ -30,7 +30,7 @@ JUST = 1e-3
 """Seconds by which sums of times may be wrong."""
 
 
-async def acquire_again(process: Process, io: SimIO, what: Recipe[object], claim: Claim) -> None:
+async def acquire_again(process: Process, io: SimIO, what: Recipe[Any], claim: Claim) -> None:
     """Acquire what the caller holds, and release that again."""
     core, hold, before = process.core, claim.reference(), io.task.sent
     call = process.judge.promises.called(process, f"acquires {claim.of} again", 0.0)
