@@ -43,7 +43,7 @@ async def acquire_again(process: Process, io: SimIO, what: Recipe[Any], claim: C
         if handle.grant is not hold:
             problem = "has got another hold"
         elif await holds.release(io, core.holds, handle.grant) is not ReleaseOutcome.RELEASED:
-            problem = "was told that it had not released that"
+            problem = "has not released that, it is said"
         process.judge.see("acquired again")
     except AlreadyHeld:
         problem = "was refused, though its lock is re-entrant" if what.reentrant else ""
@@ -71,7 +71,7 @@ async def release_twice(process: Process, io: SimIO, hold: Grant) -> ReleaseOutc
     outcome = await holds.release(io, mine, hold)
     await io.wait(other.done)
     if set(outcomes) - {outcome} and not process.core.closing.is_set():
-        text = f"{process.name} is told of one release of {hold.key}: {outcome} and {outcomes[0]}"
+        text = f"{process.name} learns of one release of {hold.key}: {outcome} and {outcomes[0]}"
         process.judge.convict("answers", text)
     return outcome
 

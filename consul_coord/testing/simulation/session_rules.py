@@ -5,7 +5,7 @@ Rules
   clients that began together do not stay in step.
 - A renewal that fails, or gets no answer, leaves time for others: the next one is sent within a third of the
   horizon.
-- What fails at once is tried again after pauses that grow.
+- A client tries again after pauses that grow.
 - Each renewal that succeeds is an event, as long as its session is kept. ``Jeopardy`` and ``Renewed`` say
   whether the one before has failed, too.
 - An outage is reported to begin once, and then to end once. It goes on while a living session waits for its
