@@ -1341,4 +1341,14 @@ MUTATIONS = (
         within=100,
         drawn=draw_strike,
     ),
+    Mutation(
+        "a join does not note who else queues",
+        LockAttempt,
+        "_join",
+        "self._note_waiters(look)",
+        "pass",
+        breaks="fairness",
+        within=40,
+        drawn=draw_calm,
+    ),
 )

@@ -6,7 +6,8 @@ Rules
 - Fences rise in the order of the grants, and a resource that has seen a later one never refuses a process
   that relies on its hold. A leadership's fence is its term.
 - Among the waiters, the key goes to the first, or to the heir that a leader has named. No client with a fair
-  lock goes past them, as far as the token may read and write the queue.
+  lock goes past them, as far as the token may read and write the queue. Neither does one that had to wait, or
+  passed others, when it came last, until it has found nobody there.
 - A leader names an heir, which queues at that moment.
 - An heir that queues is let go first while its note is young, and gets the key at once if it is able to.
 - A lock of several keys knows of no queue, so none of that is asked of it; of each of its keys all else is.
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.shapes import Shape
 
 
@@ -78,6 +80,8 @@ class KeyRules(Rules):
         """When the key was made; infinite while it is not there."""
         self._stray: set[str] = set()
         """The sessions whose contender was made while they held the key: a late copy of a request."""
+        self._crowded: dict[str, float] = {}
+        """When each client has waited in the queue, or passed it, that has not found it empty since."""
         self._latest_join = 0
         """The index of the last contender that was made."""
         self._named_since = self._first_since = 0.0
@@ -134,6 +138,18 @@ class KeyRules(Rules):
             text = f"{who}'s lock is fair, and went past {short(before.live[0])} to {self.name}"
             self.judge.convict("fairness", text)
 
+        if barges and process is not None and queues:
+            self._check_barge(process, passed=tuple(one for one in before.live if one != holder))
+
+    def _check_barge(self, process: Process, *, passed: tuple[str, ...]) -> None:
+        """Judge a client that takes the key without queueing."""
+        since = self._crowded.get(process.name)
+        if passed and since is not None and not self.judge.answers.excused(process, since=since):
+            text = f"{process.name} goes past {short(passed[0])} to {self.name}, and had met others there"
+            self.judge.convict("fairness", text)
+        if passed:
+            self._crowded[process.name] = self.judge.now
+
     def _is_passed(self, before: Before, holder: str, *, since: int) -> bool:
         """Return whether an heir that counts, and has queued all the time, was not let go first."""
         queues = self.cluster.entry(self._directory + before.heir)
@@ -149,6 +165,10 @@ class KeyRules(Rules):
 
     def joined(self, who: str, session: str) -> None:
         """Judge a client that queues."""
+        if any(one != session for one in self._live()) or self.cluster.holder(self.name) not in {"", session}:
+            self._crowded[who] = self.judge.now
+        else:
+            self._crowded.pop(who, None)
         process = self.judge.process(who)
         if process is None or self.name not in process.modest or not self.judge.gentle:
             return

@@ -10,7 +10,7 @@ Rules
   whether the one before has failed, too.
 - An outage is reported to begin once, and then to end once. It goes on while a living session waits for its
   renewal, and no longer than that. Its seconds are those since the last contact.
-- A client that closes gives back what its sessions hold before it destroys them: otherwise the lock-delay
+- A client that closes gives back the keys of its sessions before it destroys them: otherwise the lock-delay
   would keep others out.
 
 All of this is judged where nothing else has held up the process.
@@ -151,10 +151,9 @@ class SessionRules:
         judge = self._judge
         if judge.promises.contact(process.name).failures or process.core.holds.limits or process.slept:
             return
-        for entry in judge.cluster.under(""):
-            if entry.session == session:
-                text = f"{process.name} destroys {short(session)}, which holds {entry.key}"
-                judge.convict("released", text)
+        for key in judge.keys:
+            if judge.cluster.holder(key) == session:
+                judge.convict("released", f"{process.name} destroys {short(session)}, which holds {key}")
 
     # -- outages
 
