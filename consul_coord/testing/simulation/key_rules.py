@@ -143,7 +143,7 @@ class KeyRules(Rules):
 
     def _check_barge(self, process: Process, *, passed: tuple[str, ...]) -> None:
         """Judge a client that takes the key without queueing."""
-        since = self._crowded.get(process.name)
+        since = self._crowded.pop(process.name, None)
         if passed and since is not None and not self.judge.answers.excused(process, since=since):
             text = f"{process.name} goes past {short(passed[0])} to {self.name}, and had met others there"
             self.judge.convict("fairness", text)
