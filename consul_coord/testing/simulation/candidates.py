@@ -26,13 +26,15 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import asking, leader
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
 from consul_coord.recipes.election.leadership import told_as_leadership
+from consul_coord.recipes.lock import lock
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
 from consul_coord.testing.simulation.promises import RELEASED_WITHIN
+from consul_coord.testing.simulation.views import View, queued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from consul_coord.io import IO
     from consul_coord.models import LossReason
@@ -112,8 +114,16 @@ class CandidateUser(Holder):
     def _changed(self, leader: LeaderInfo | None) -> None:
         self.judge.see("change of leadership seen")
         if self._sighting is not None:
-            self._sighting.told = "" if leader is None else leader.session
-            self._sighting.value = b"" if leader is None else leader.value
+            self._sighting.told = None if leader is None else self._as_told(leader.session, leader.value)
+
+    def _leader(self) -> object:
+        """Return what ``on_change`` should have reported by now."""
+        entry = self.judge.cluster.entry(self.key)
+        return self._as_told(entry.session, entry.value) if entry is not None and entry.session else None
+
+    def _as_told(self, session: str, value: bytes) -> object:
+        """Return a leader as it has to be known; where nothing goes wrong, what it advertises, too."""
+        return (session, value) if self.judge.calm else session
 
     def _health(self) -> bool:
         well = self.healed() or self.rng.chance(0.7)
@@ -163,7 +173,7 @@ class CandidateUser(Holder):
         self._candidacy = candidacy
         promises = self.judge.promises
         if plan.on_change is not None:
-            self._sighting = promises.follows(self.process, self.key)
+            self._sighting = promises.follows(self.process, f"report of {self.key}'s leader", self._leader)
         self.judge.record(self.process.name, "waiting", actor=self.actor, key=self.key)
         await self.process.call(io.task, lambda io: asking.start(io, candidacy))
         led = False
@@ -241,6 +251,27 @@ class CandidateUser(Holder):
                     self.judge.answers.led(self.key, info, since=since)
             case _:
                 pass
+
+    def views(self, of: str) -> Sequence[View]:
+        """Ask who leads, since when, and who else stands."""
+        core, rules = self.process.core, self.judge.keys[of]
+
+        async def ask(io: IO) -> object:
+            found = await leader.leader(io, core, of)
+            return None if found is None else (found.session, found.term, found.value)
+
+        async def ask_candidates(io: IO) -> object:
+            found = await lock.contenders(io, core, self._lock)
+            return [(each.session, each.create_index) for each in found]
+
+        return (
+            View(f"asks who leads {of}", ask, lambda _: rules.led_by(), requests=2),
+            View(
+                f"asks who stands for {of}",
+                ask_candidates,
+                partial(queued, directory=waitqueue.directory(of)),
+            ),
+        )
 
     async def _hand_over(self, io: IO, candidacy: Candidacy, hold: Grant) -> None:
         call = kv.list_pairs(waitqueue.directory(self.key))

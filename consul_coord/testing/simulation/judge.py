@@ -25,6 +25,7 @@ from consul_coord.testing.simulation.room_rules import RoomRules
 from consul_coord.testing.simulation.rw_rules import RwRules
 from consul_coord.testing.simulation.session_rules import SessionRules
 from consul_coord.testing.simulation.shapes import GUARDED, LOCKING
+from consul_coord.testing.simulation.sharing import SharingRules
 from consul_coord.testing.simulation.slot_rules import SlotRules
 from consul_coord.testing.simulation.trace import Trace, short
 
@@ -144,6 +145,7 @@ class Judge:
         self._processes: dict[str, Process] = {}
         self.keys = {key: KeyRules(self, cluster, key) for key in plan.all_keys}
         self.jobs = {key: JobRules(self, cluster, key) for key in plan.jobs}
+        self.sharing = None if plan.sharing is None else SharingRules(self, cluster, plan.sharing)
         self.pools = {pool.prefix: SlotRules(self, cluster, pool) for pool in plan.pools}
         self.rwlocks = {name: RwRules(self, cluster, name) for name in plan.rwlocks}
         self.rules: dict[str, Rules] = {**self.keys, **self.pools, **self.rwlocks}
@@ -477,6 +479,8 @@ class Judge:
         if written:
             for job in self.jobs.values():
                 job.look()
+        if self.sharing is not None:
+            self.sharing.look(written=written)
         self.promises.look()
         if self.room is not None:
             self.room.look()

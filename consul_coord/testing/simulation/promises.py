@@ -7,7 +7,7 @@ Rules
   pause for longer, and after one that was never answered it may not hear for as long as a query lasts.
 - A call that has a time limit, or was cancelled, ends a moment later at most. No client waits for a reply for
   longer than one request may take.
-- ``on_change`` reports soon who leads, under the same conditions.
+- ``on_change`` reports soon who leads, and a watch shows soon what has changed, under the same conditions.
 - A client that has closed runs nothing.
 - A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds,
   and less than ``MOST_ALIKE`` that are alike. While nobody writes anything, it asks for a thing now and then.
@@ -75,6 +75,8 @@ BACKGROUND = 5
 """Tasks of a client at rest, besides one for each session: clean-up, and looking after what is idle."""
 RELEASED_WITHIN = 8.0
 """Seconds after which a release without an answer is left to the background."""
+NOTHING = object()
+"""What was told before the first time."""
 _KEEPING = frozenset({"renew", "destroy"})
 _OK = 200
 _TOO_MANY = 429
@@ -119,16 +121,24 @@ class PendingCall:
 
 @dataclass(slots=True, eq=False)
 class Sighting:
-    """The leader of an election as ``on_change`` reports it."""
+    """What one that follows something was told last: a leader, by ``on_change``, or what a watch shows."""
 
     process: Process
-    key: str
+    what: str
+    truth: Callable[[], object]
+    """Returns what it should have been told by now."""
     right_at: float
     """When it was last as the server has it."""
-    told: str | None = None
-    """The leader's session, empty for nobody; None before the first report."""
-    value: bytes = b""
-    """The value that the leader advertises."""
+    told: object = NOTHING
+    _judged: tuple[int, object] | None = None
+    """The index of the last write, and what was told, when it was last compared."""
+    _is_right: bool = False
+
+    def is_right(self, index: int) -> bool:
+        """Return whether what was told is so, as of a write."""
+        if self._judged is None or self._judged[0] != index or self._judged[1] is not self.told:
+            self._judged, self._is_right = (index, self.told), self.told == self.truth()
+        return self._is_right
 
 
 class Promises:
@@ -303,23 +313,23 @@ class Promises:
             text = f"{claim} is over for {judge.now - claim.gone_since:.2f} s, and its holder can ask"
             judge.convict("noticed", text)
 
-    # -- leaders
+    # -- what is followed
 
-    def follows(self, process: Process, key: str) -> Sighting:
-        """Take note of a candidate that wants to know who leads."""
-        sighting = Sighting(process, key, self._judge.now)
+    def follows(self, process: Process, what: str, truth: Callable[[], object]) -> Sighting:
+        """Take note of somebody that wants to know how something stands."""
+        sighting = Sighting(process, what, truth, self._judge.now)
         self._sightings[sighting] = None
         return sighting
 
     def follows_no_more(self, sighting: Sighting) -> None:
-        """Take note that it is not any more."""
+        """Take note that nobody wants to know it any more."""
         self._sightings.pop(sighting, None)
 
     def _look_at_sightings(self) -> None:
-        judge = self._judge
+        judge, index = self._judge, self._judge.cluster.state.store.raft_index
         for sighting in self._sightings:
             process = sighting.process
-            if self._sees(sighting):
+            if sighting.is_right(index):
                 sighting.right_at = judge.now
                 continue
             contact = self.contact(process.name)
@@ -328,15 +338,8 @@ class Promises:
             within = SEEN_CALMLY if calm else SEEN_WITHIN + NOTICED_WITHIN + contact.patience()
             if process.able and judge.now > began + within * judge.stretch:
                 seconds = judge.now - sighting.right_at
-                text = f"{process.name}'s report of {sighting.key}'s leader is wrong for {seconds:.2f} s"
+                text = f"{process.name}'s {sighting.what} is wrong for {seconds:.2f} s: {sighting.told}"
                 judge.convict("sight", text)
-
-    def _sees(self, sighting: Sighting) -> bool:
-        """Return whether a leader is as reported; where nothing goes wrong, what it advertises, too."""
-        entry = self._judge.cluster.entry(sighting.key)
-        leader = "" if entry is None else entry.session
-        is_same = not leader or entry is None or sighting.value == entry.value or not self._judge.calm
-        return sighting.told == leader and is_same
 
     # -- calls
 

@@ -5,6 +5,10 @@ Rules
 - ``on_acquired`` and ``on_released`` take turns for each partition. No callback comes after
   its stop.
 - The callback of an owner that has to hand over comes while it still holds the partition's lock.
+- A member takes a partition only if the members have called for that lately, and hands it over only if they
+  have not. What is free is taken soon.
+- A stop or a leave that returns before its time is complete, and returns soon when nothing goes wrong.
+- A member shows the value that it was given last.
 - Once the world is healed, a member that was lost joins again, and each partition goes to the member that the
   names of all members call for.
 """
@@ -19,18 +23,23 @@ from typing import TYPE_CHECKING, Any
 from consul_coord.errors import AcquireTimeout, ConsulCoordError, PermissionDenied, SessionCheckFailed
 from consul_coord.http.failures import retryable
 from consul_coord.recipes.group.members import GroupPlan
-from consul_coord.recipes.group.membership import Membership, join, leave
+from consul_coord.recipes.group.membership import Membership, join, leave, update
+from consul_coord.recipes.group.membership import members as list_members
 from consul_coord.recipes.partition import partitioning as recipe
 from consul_coord.recipes.partition.rendezvous import Rendezvous
 from consul_coord.testing.simulation.candidates import CALLED_WITHIN
 from consul_coord.testing.simulation.driver import SimCalls
-from consul_coord.testing.simulation.holding import Holder
+from consul_coord.testing.simulation.holding import FAILED, Holder
+from consul_coord.testing.simulation.promises import ENDED_WITHIN
+from consul_coord.testing.simulation.views import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
+    from consul_coord.io import IO
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.claims import Claim
+    from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.process import Process
@@ -45,6 +54,14 @@ CALM_STAY = 3.0
 """Seconds for which they stay, at least."""
 LOOK = 0.1
 """Seconds between two looks of a member at what it owns."""
+ACTED_WITHIN = 4 * SETTLE + 1.5
+"""Seconds after a change of the members within which a member acts on what was so before."""
+OWNED_WITHIN = ACTED_WITHIN + 1.5
+"""Seconds within which a free partition is owned by the member that is to, when nothing goes wrong."""
+TELLS_SHARE = 0.05
+"""Of so many looks a member changes its value, or asks about the others."""
+ENDED_SOON = 1.0
+"""Seconds within which a member has stopped and left, when nothing goes wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +85,95 @@ class Sharing:
         """Return the key of a partition's lock."""
         return f"{self.prefix}/partitions/{partition}"
 
+    def owners(self, members: Collection[str]) -> dict[str, str]:
+        """Return the member that each partition falls to."""
+        return Rendezvous(self.partitions).owners(dict.fromkeys(members, 1.0))
+
+    def members(self, cluster: Cluster) -> list[tuple[str, str, bytes]]:
+        """Return each member with its session and its value, the longest one first."""
+        entries = [entry for entry in cluster.under(self.group.directory + "/") if entry.session]
+        entries.sort(key=lambda entry: entry.create_index)
+        return [(entry.key.rpartition("/")[2], entry.session, entry.value) for entry in entries]
+
     def is_settled(self, judge: Judge) -> bool:
         """Return whether each partition is locked by the member that is to own it."""
-        start, cluster = self.group.directory + "/", judge.cluster
-        members = [entry.key.rpartition("/")[2] for entry in cluster.under(start) if entry.session]
-        owners = Rendezvous(self.partitions).owners(dict.fromkeys(members, 1.0))
+        cluster = judge.cluster
+        owners = self.owners({name for name, _, _ in self.members(cluster)})
         carers = {one: judge.carer(cluster.holder(self.key(one))) for one in owners}
         return bool(owners) and all(
             (carer := carers[partition]) is not None and carer.name == owner
             for partition, owner in owners.items()
         )
+
+
+class SharingRules:
+    """Judges who owns what, by the members that there are on the server."""
+
+    def __init__(self, judge: Judge, cluster: Cluster, sharing: Sharing) -> None:
+        self._judge = judge
+        self._cluster = cluster
+        self._sharing = sharing
+        self._calls_for: list[tuple[float, dict[str, str]]] = [(0.0, {})]
+        """The owners that the members called for, and since when; as far back as anybody may act on it."""
+        self._free_since: dict[str, float] = {}
+        """Since when a partition is free, with the member there that is to own it."""
+        self._sharers: dict[str, float] = {}
+        """The processes that share, each since when."""
+
+    def look(self, *, written: bool) -> None:
+        """Take note of the members, and judge whether what is free is taken."""
+        if written:
+            self._look_at_members()
+        now = self._judge.now
+        for partition, since in self._free_since.items():
+            owner = self._judge.process(self._calls_for[-1][1][partition])
+            began = since if owner is None else max(since, self._undisturbed_since(owner))
+            if owner is not None and now > began + OWNED_WITHIN * self._judge.stretch and owner.able:
+                text = f"{partition} is free for {now - since:.2f} s, and {owner.name} is to own it"
+                self._judge.convict("progress", text)
+
+    def _look_at_members(self) -> None:
+        now, sharing = self._judge.now, self._sharing
+        owners = sharing.owners({name for name, _, _ in sharing.members(self._cluster)})
+        if owners != self._calls_for[-1][1]:
+            while len(self._calls_for) > 1 and self._calls_for[1][0] < now - 2 * ACTED_WITHIN:
+                del self._calls_for[0]
+            self._calls_for.append((now, owners))
+            self._free_since.clear()
+        for partition, owner in owners.items():
+            key = sharing.key(partition)
+            shares = owner in self._sharers
+            if self._cluster.holder(key) or self._cluster.in_lock_delay(key) or not shares:
+                self._free_since.pop(partition, None)
+            else:
+                self._free_since.setdefault(partition, now)
+
+    def _undisturbed_since(self, process: Process) -> float:
+        """Return since when a member could have taken what is free."""
+        promises = self._judge.promises
+        rest = promises.contact(process.name).patience()
+        return max(promises.troubled(process.name), process.awake_since, self._sharers[process.name]) + rest
+
+    def begins(self, process: Process) -> None:
+        """Take note of a member that begins to share."""
+        self._sharers[process.name] = self._judge.now
+
+    def ends(self, process: Process) -> None:
+        """Take note that it shares no more."""
+        self._sharers.pop(process.name, None)
+        self._free_since.clear()
+
+    def moved(self, process: Process, partition: str, *, comes: bool) -> None:
+        """Judge that a member begins to own a partition, or hands it over while it goes on."""
+        since = self._judge.now - ACTED_WITHIN * self._judge.stretch
+        if self._judge.answers.excused(process, since=since):
+            return
+        ends = [at for at, _ in self._calls_for[1:]] + [math.inf]
+        lately = [owners for (_, owners), end in zip(self._calls_for, ends, strict=True) if end > since]
+        if not any((owners.get(partition) == process.name) is comes for owners in lately):
+            what = "takes" if comes else "gives away"
+            text = f"{process.name} {what} {partition}, and its members did not call for that"
+            self._judge.convict("sharing", text)
 
 
 class MemberUser(Holder):
@@ -108,6 +204,7 @@ class MemberUser(Holder):
         self._member = Membership(
             core, self._sharing.group, name, b"", evictable=self.rng.chance(0.2), keeps=self
         )
+        call = self.judge.promises.called(self.process, f"joins {self._sharing.prefix}", timeout)
         try:
             await self.process.call(io.task, lambda io: join(io, self._member, timeout=timeout))
         except (AcquireTimeout, PermissionDenied, SessionCheckFailed):
@@ -116,6 +213,8 @@ class MemberUser(Holder):
             if not retryable(error):
                 raise
             return False
+        finally:
+            self.judge.promises.ended(call)
         self.judge.see("joined")
         return True
 
@@ -136,26 +235,66 @@ class MemberUser(Holder):
             core, plan, lambda: self.process.name, lambda: SimCalls(self.process.host), keeps=self
         )
         await self.process.call(io.task, lambda io: recipe.start(io, partitioning))
-        least = until if self.healed() else -math.inf
+        least, rules = until if self.healed() else -math.inf, self.judge.sharing
+        if rules is not None:
+            rules.begins(self.process)
         try:
             while io.now() < least or not self._is_enough(io, office, partitioning, until=until):
                 await io.sleep(LOOK)
                 office.look(io)
+                if self.rng.chance(TELLS_SHARE):
+                    await self._tell(io)
         finally:
+            if rules is not None:
+                rules.ends(self.process)
             if not self.process.crashed:
-                await self._end("stops sharing", partial(recipe.stop, partitioning=partitioning), io)
+                office.stopping = True
+                stop = partial(recipe.stop, partitioning=partitioning)
+                if await self._end("stops sharing", stop, io):
+                    office.check_stopped(io)
                 if partitioning.task is None or partitioning.task.done.is_set():
                     office.stopped = io.now()
-                await self._end("leaves the group", partial(leave, membership=self._member), io)
+                has_left = await self._end("leaves the group", partial(leave, membership=self._member), io)
+                if has_left and self._member.is_joined(io.now()):
+                    self.judge.convict("sharing", f"{self.process.name} has left, and is a member")
 
-    async def _end(self, what: str, program: Callable[..., Coroutine[Any, Any, object]], io: SimIO) -> None:
-        """Stop something, in more or less time."""
+    async def _tell(self, io: SimIO) -> None:
+        """Change the member's value, or ask about the others."""
+        if self.rng.chance(0.5):
+            await self._look_round(io, self._sharing.prefix)
+            return
+        core, value = self.process.core, self.rng.randbytes(2).hex().encode()
+        change = partial(update, membership=self._member, key=self._member.key, value=value)
+        hold = self._member.hold
+        if await self.call(io, change, what="changes its value", within=core.timeout) is FAILED:
+            return
+        entry = self.judge.cluster.entry(self._member.key)
+        if entry is not None and hold is not None and entry.session == hold.session and entry.value != value:
+            text = f"{self.process.name}'s value is said to be {value!r}, and is {entry.value!r}"
+            self.judge.convict("sharing", text)
+
+    def views(self, of: str) -> Sequence[View]:
+        """Ask who is a member, and who owns what."""
+        core, sharing = self.process.core, self._sharing
+
+        async def ask(io: IO) -> object:
+            return [(one.id, one.session, one.value) for one in await list_members(io, core, sharing.group)]
+
+        return (View(f"asks who is in {of}", ask, sharing.members),)
+
+    async def _end(self, what: str, program: Callable[..., Coroutine[Any, Any, object]], io: SimIO) -> bool:
+        """Stop something, in more or less time; returns whether it has ended before its time was over."""
         timeout = 5.0 if self.healed() else self.rng.choice((0.5, 5.0, 5.0))
+        began, since = io.now(), self.judge.now
         call = self.judge.promises.called(self.process, f"{what} of {self._sharing.prefix}", timeout)
         try:
             await self.process.call(io.task, lambda io: program(io, timeout=timeout), closing=True)
         finally:
             self.judge.promises.ended(call)
+        took = io.now() - began
+        if took > ENDED_SOON and not self.judge.answers.excused(self.process, since=since):
+            self.judge.convict("in time", f"{self.process.name} {what}: {took:.2f} s, and all is well")
+        return took < timeout - ENDED_WITHIN
 
     def _is_enough(
         self, io: SimIO, office: Office, partitioning: recipe.Partitioning, *, until: float
@@ -176,8 +315,16 @@ class Office:
     def __init__(self, user: MemberUser) -> None:
         self._user = user
         self._owned: dict[str, tuple[Grant, Claim]] = {}
+        self.stopping = False
         self.stopped = math.inf
         """When its stop returned, by the process's clock."""
+
+    def check_stopped(self, io: SimIO) -> None:
+        """Judge a stop that is said to be complete."""
+        process, judge = self._user.process, self._user.judge
+        held = [partition for partition, (hold, _) in self._owned.items() if hold.is_held(io.now())]
+        if held and process.able and not process.core.closing.is_set():
+            judge.convict("sharing", f"{process.name} has stopped, and owns {', '.join(held)}")
 
     def acquired(self, partition: str, hold: Grant) -> None:
         """Judge a call of ``on_acquired``."""
@@ -187,6 +334,8 @@ class Office:
         if process.clock.now() > self.stopped + CALLED_WITHIN and not process.awake_since:
             judge.convict("sharing", f"{process.name} heard of {partition} after it had stopped")
         judge.see("partition acquired")
+        if judge.sharing is not None:
+            judge.sharing.moved(process, partition, comes=True)
         claim = judge.granted(process, hold, of=hold.key, actor=user.actor)
         process.core.holds.on_lost(hold, lambda _: judge.told(claim))
         self._owned[partition] = hold, claim
@@ -204,6 +353,8 @@ class Office:
         if not hold.ended:
             judge.write(claim)
             judge.tell(claim, "released")
+            if judge.sharing is not None and not (self.stopping or process.core.closing.is_set()):
+                judge.sharing.moved(process, partition, comes=False)
         claim.left = True
 
     def look(self, io: SimIO) -> None:

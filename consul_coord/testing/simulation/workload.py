@@ -14,12 +14,20 @@ from consul_coord.recipes.contend.recipe import acquire
 from consul_coord.recipes.lock import lock
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.rwlock import lock as rwlock
+from consul_coord.recipes.rwlock.queue import base_of
 from consul_coord.recipes.semaphore import semaphore
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.testing.simulation.acts import acquire_again
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import User
-from consul_coord.testing.simulation.views import View, queued, slot_holders
+from consul_coord.testing.simulation.views import (
+    View,
+    inside,
+    outside,
+    queued,
+    slot_holders,
+    slot_waiters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -180,6 +188,22 @@ class RwUser(User):
         """Acquire a side of a lock."""
         return await acquire(io, self.process.core, what, timeout=timeout)
 
+    def views(self, of: str) -> Sequence[View]:
+        """Ask who is in, and who waits to get in."""
+        core, side = self.process.core, next(each for each in self._sides.values() if each.name == of)
+
+        async def ask_inside(io: IO) -> object:
+            return [(each.session, each.fence) for each in await rwlock.holders(io, core, side)]
+
+        async def ask_outside(io: IO) -> object:
+            return [(each.session, each.position) for each in await rwlock.contenders(io, core, side)]
+
+        queue = directory(base_of(of))
+        return (
+            View(f"asks who is in {of}", ask_inside, partial(inside, directory=queue)),
+            View(f"asks who waits for {of}", ask_outside, partial(outside, directory=queue)),
+        )
+
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:  # noqa: ARG002
         """Be surprised: there is no limit."""
         raise error
@@ -222,13 +246,19 @@ class SlotUser(User):
             await self.call(io, lambda io: self._resize(io, what, limit))
 
     def views(self, of: str) -> Sequence[View]:
-        """Ask who holds the slots."""
+        """Ask who holds the slots, and who waits for one."""
+        core, what = self.process.core, self._semaphores[of]
 
         async def ask(io: IO) -> object:
-            found = await semaphore.holders(io, self.process.core, self._semaphores[of])
-            return sorted((each.session, each.fence) for each in found)
+            return sorted((each.session, each.fence) for each in await semaphore.holders(io, core, what))
 
-        return (View(f"asks who holds {of}", ask, partial(slot_holders, prefix=of), requests=2),)
+        async def ask_waiters(io: IO) -> object:
+            return [(each.session, each.position) for each in await semaphore.contenders(io, core, what)]
+
+        return (
+            View(f"asks who holds {of}", ask, partial(slot_holders, prefix=of), requests=2),
+            View(f"asks who waits for {of}", ask_waiters, partial(slot_waiters, prefix=of)),
+        )
 
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:
         """Insist on the own limit, or go on with a semaphore of the other one."""

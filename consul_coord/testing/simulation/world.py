@@ -36,6 +36,7 @@ from consul_coord.testing.simulation.promises import AT_REST
 from consul_coord.testing.simulation.scheduler import Scheduler
 from consul_coord.testing.simulation.sharing import MemberUser
 from consul_coord.testing.simulation.trace import short
+from consul_coord.testing.simulation.watching import GroupWatcher, LeaderWatcher, Watcher
 from consul_coord.testing.simulation.ways import SimAgent
 from consul_coord.testing.simulation.workload import (
     LockUser,
@@ -69,6 +70,8 @@ _LONGEST_PAUSE = 16.0
 RESTED = 20.0
 """Seconds within which a client that has released everything has a moment without a connection: clean-up may
 look for something in between."""
+WATCHED_SHARE = 0.4
+"""The part of the processes with candidates in which somebody watches the leader besides."""
 _TURN = 1.5
 """Seconds that one turn takes at most, beyond the hold itself, when nothing goes wrong."""
 
@@ -94,7 +97,7 @@ class World:
         self.processes: list[Process] = []
         self._exports: dict[tuple[str, ...], list[Export]] = {}
         """The sessions that were handed over, and wait for a user of the same things."""
-        self._users: list[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser] = []
+        self._users: list[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Watcher] = []
         self._running: dict[SimTask, str] = {}
         self._healed = False
         self._idle_since = 0.0
@@ -150,11 +153,15 @@ class World:
         self._run_users(process, [JobUser(process, key, healed=self._is_healed) for key in plan.jobs])
         if plan.sharing is not None:
             self._run_users(process, [MemberUser(process, plan.sharing, healed=self._is_healed)])
+            self._run_users(process, [GroupWatcher(process, plan.sharing, healed=self._is_healed)])
+        if self._dice(f"{process.name} watches").chance(WATCHED_SHARE):
+            watchers = [LeaderWatcher(process, key, healed=self._is_healed) for key in plan.elections]
+            self._run_users(process, watchers)
 
     def _run_users(
         self,
         process: Process,
-        users: Sequence[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser],
+        users: Sequence[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Watcher],
     ) -> None:
         for user in users:
             if isinstance(user, KeepingUser):

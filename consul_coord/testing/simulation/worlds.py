@@ -240,6 +240,7 @@ def draw_with_members(seed: int) -> Plan:
     return replace(
         plan,
         sharing=Sharing("group/a", ("0", "1", "2", "3")[: rng.choice((1, 2, 4))]),
+        curious=True,
         keys=(),
         several=False,
         pools=(),
@@ -257,6 +258,7 @@ def draw_with_rwlocks(seed: int) -> Plan:
     return replace(
         plan,
         rwlocks=("jobs/rw",),
+        curious=True,
         keys=(),
         several=False,
         pools=(),

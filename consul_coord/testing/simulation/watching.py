@@ -1,0 +1,141 @@
+"""Users who watch: the members of a group, or the leader of an election.
+
+Rules
+- Soon after each change, a watch has given the present state, as long as its client can ask.
+- A watch gives no state twice in a row. What it names as new, gone or changed in a group is exactly what
+  differs from the state before.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from consul_coord.errors import PermissionDenied, SessionCheckFailed
+from consul_coord.io import Signal
+from consul_coord.recipes.election.leader import LeaderFollower
+from consul_coord.recipes.group.follow import MembersFollower
+from consul_coord.testing.simulation.holding import Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consul_coord.models import LeaderInfo
+    from consul_coord.models.group import Member, Members
+    from consul_coord.recipes.watch.follow import Follower
+    from consul_coord.testing.simulation.driver import SimIO
+    from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.promises import Sighting
+    from consul_coord.testing.simulation.sharing import Sharing
+
+LONGEST = 8.0
+"""Seconds for which a watch lasts, at most."""
+CALM_WATCH = 4.0
+"""The same where all is well."""
+
+
+class Watcher(Holder):
+    """A user who watches something, in one process."""
+
+    def __init__(self, process: Process, of: str, *, healed: Callable[[], bool]) -> None:
+        super().__init__(process, f"watches {of}", healed=healed)
+        self.of = of
+
+    @abstractmethod
+    def follower(self) -> Follower[Any]:
+        """Return what watches it."""
+
+    @abstractmethod
+    def truth(self) -> object:
+        """Return what a watch should show by now."""
+
+    @abstractmethod
+    def shown(self, found: Any, before: Any | None) -> object:  # noqa: ANN401 - what is watched
+        """Judge what a watch has given after ``before``, and return it in the form of ``truth``."""
+
+    async def run(self, io: SimIO) -> None:
+        """Watch now and then, until the world is healed."""
+        while not self.healed():
+            await self._watch(io, self.rng.uniform(0.0, LONGEST))
+            await io.sleep(self.rng.uniform(0.0, 2.0))
+
+    async def calm_rounds(self, io: SimIO) -> None:
+        """Watch while others take their turns."""
+        await self._watch(io, CALM_WATCH)
+
+    async def _watch(self, io: SimIO, seconds: float) -> None:
+        process, promises, over = self.process, self.judge.promises, Signal()
+        follower, before = self.follower(), None
+        follower.bound = process.core.watches
+        sighting = promises.follows(process, f"watch of {self.of}", self.truth)
+        call_off = process.alarm(io.now() + seconds, over.set)
+        try:
+            while not over.is_set():
+                found = await process.call(io.task, partial(follower.change, until=over))
+                if found is not None:
+                    self.judge.see("watched")
+                    self._take(sighting, found.value, before)
+                    before = [found.value]
+        except (PermissionDenied, SessionCheckFailed):
+            self.judge.see("watch refused")
+        finally:
+            call_off()
+            promises.follows_no_more(sighting)
+
+    def _take(self, sighting: Sighting, value: Any, before: list[Any] | None) -> None:  # noqa: ANN401 - as above
+        if before is not None and before[0] == value:
+            self.judge.convict("sight", f"{self.process.name}'s watch of {self.of} says twice: {value}")
+        sighting.told = self.shown(value, None if before is None else before[0])
+
+
+class LeaderWatcher(Watcher):
+    """A user who watches the leader of an election."""
+
+    def follower(self) -> LeaderFollower:
+        """Return what watches it."""
+        return LeaderFollower(self.of)
+
+    def truth(self) -> object:
+        """Return the leader, its term, and what it advertises."""
+        return self.judge.keys[self.of].led_by()
+
+    def shown(self, found: LeaderInfo | None, before: LeaderInfo | None) -> object:  # noqa: ARG002 - see Watcher
+        """Return what a watch has given."""
+        return None if found is None else (found.session, found.term, found.value)
+
+
+class GroupWatcher(Watcher):
+    """A user who watches the members of a group."""
+
+    def __init__(self, process: Process, sharing: Sharing, *, healed: Callable[[], bool]) -> None:
+        super().__init__(process, sharing.prefix, healed=healed)
+        self._sharing = sharing
+
+    def follower(self) -> MembersFollower:
+        """Return what watches it."""
+        return MembersFollower(self._sharing.group)
+
+    def truth(self) -> object:
+        """Return the members, the longest one first."""
+        return self._sharing.members(self.judge.cluster)
+
+    def shown(self, found: Members, before: Members | None) -> object:
+        """Judge what is said to have changed."""
+        then, now = set(map(_known, before.all if before else ())), set(map(_known, found.all))
+        same = {who for who, _ in then} & {who for who, _ in now}
+        changes = {
+            "new": (found.joined, {one for one in now if one[0] not in same}),
+            "gone": (found.left, {one for one in then if one[0] not in same}),
+            "changed": (found.changed, {one for one in now - then if one[0] in same}),
+        }
+        for what, (said, right) in changes.items():
+            if sorted(map(_known, said)) != sorted(right):
+                text = f"{self.process.name}'s watch of {self.of} says that {said} are {what}, not {right}"
+                self.judge.convict("sight", text)
+        return [(one.id, one.session, one.value) for one in found.all]
+
+
+def _known(member: Member) -> tuple[tuple[str, str, int], bytes]:
+    """Return which membership it is, and the value that it shows."""
+    return (member.id, member.session, member.since_index), member.value
