@@ -8,7 +8,8 @@ Rules
   waited, and the place in the queue is one that the caller had. Where nothing goes wrong, it names the holder
   of the last second, and its node.
 - ``AcquireCancelled`` comes only after a cancellation.
-- A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong.
+- A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong. What it was
+  told to have written is written.
 - A leader that is named has led while that was asked.
 - Where nothing goes wrong, a call takes no more requests than documented; one that waits, two more for each
   write of others, and a few for each second.
@@ -193,6 +194,18 @@ class Answers:
         since = process.clock.now() - took
         if at < since - JUST and not process.core.closing.is_set():
             self._judge.convict("answers", f"{process.name}'s wait for {name} ended as cancelled by nobody")
+
+    def wrote(self, claim: Claim, key: str, value: bytes, *, since: float) -> None:
+        """Judge a write under a hold that is said to be done."""
+        entry, rules = self._judge.cluster.entry(key), self._judge.rules[claim.of]
+        if not rules.counts(claim):
+            return
+        if claim.gone_since is not None and claim.gone_since < since:
+            self._judge.convict("answers", f"{claim} was written to, and was gone before that was asked")
+        is_ours = entry is not None and entry.session == claim.session
+        if is_ours and entry is not None and not entry.value.endswith(value) and not self._overwritten:
+            text = f"{claim}: {key} is said to have the value {value!r}, and has {entry.value!r}"
+            self._judge.convict("answers", text)
 
     def refused(self, claim: Claim, what: str, error: Exception, *, since: float) -> None:
         """Judge a call with a hold that failed."""

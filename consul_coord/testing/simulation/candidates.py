@@ -2,6 +2,8 @@
 
 Rules
 - ``on_elected`` and ``on_lost`` take turns in each candidacy; nobody is elected once its stop has returned.
+- A stop that returns before its time is complete, and returns soon when nothing goes wrong. A leader that
+  resigns for a while does not queue meanwhile.
 - Once the world is healed a candidate stands until he has led once more, and then no more.
 """
 
@@ -21,16 +23,17 @@ from consul_coord.errors import (
 )
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
-from consul_coord.models import LeaderInfo
+from consul_coord.models import LeaderInfo, ReleaseOutcome
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import asking, leader
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
 from consul_coord.recipes.election.leadership import told_as_leadership
 from consul_coord.recipes.lock import lock
 from consul_coord.testing.simulation.driver import SimCalls
+from consul_coord.testing.simulation.foreign import ForeignLock
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
-from consul_coord.testing.simulation.promises import RELEASED_WITHIN
+from consul_coord.testing.simulation.promises import ENDED_WITHIN, RELEASED_WITHIN
 from consul_coord.testing.simulation.views import View, queued
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 REST = (0.0, 0.5)
 """Seconds that a candidate stays aside after a leadership."""
 HEALTH_INTERVAL = 0.5
+STOPPED_WITHIN = 1.0
+"""Seconds within which a candidate has stopped, when nothing goes wrong."""
 RESIGNED_WITHIN = 1.0
 """Seconds within which a leader that is ill, or whose ``on_elected`` has failed, leads no more."""
 ILL = 0.9
@@ -166,6 +171,7 @@ class CandidateUser(Holder):
     ) -> bool:
         """Be a candidate until ``lead`` says that it is enough; returns whether it ever led."""
         core = self.process.core
+        self.process.aside.pop(self.key, None)
         self._office.look_back()
         office = self._office = Office(self)
         plan = replace(self._plan, on_elected=office.elected, on_lost=office.lost)
@@ -174,6 +180,9 @@ class CandidateUser(Holder):
         promises = self.judge.promises
         if plan.on_change is not None:
             self._sighting = promises.follows(self.process, f"report of {self.key}'s leader", self._leader)
+            self._sighting.fades(
+                self.key, after=max(core.sessions.spec.ttl or 0.0, ForeignLock.spec.ttl or 0.0)
+            )
         self.judge.record(self.process.name, "waiting", actor=self.actor, key=self.key)
         await self.process.call(io.task, lambda io: asking.start(io, candidacy))
         led = False
@@ -195,19 +204,32 @@ class CandidateUser(Holder):
             if self._sighting is not None:
                 promises.follows_no_more(self._sighting)
             if not self.process.crashed:
-                timeout = 0.0 if self.rng.chance(0.2) and not self.healed() else 5.0
-                call = promises.called(self.process, f"stops its candidate for {self.key}", timeout)
-                try:
-                    await self.process.call(
-                        io.task, lambda io: asking.stop(io, candidacy, timeout=timeout), closing=True
-                    )
-                finally:
-                    promises.ended(call)
+                await self._stop(io, candidacy)
                 office.stopped = io.now()
                 office.stopped_at = self.judge.now
                 if not led:
                     self.judge.record(self.process.name, "gave_up", actor=self.actor, key=self.key)
         return led
+
+    async def _stop(self, io: SimIO, candidacy: Candidacy) -> None:
+        """Stop, in more or less time."""
+        process, judge = self.process, self.judge
+        timeout = 0.0 if self.rng.chance(0.2) and not self.healed() else 5.0
+        began, since, what = io.now(), judge.now, f"stops its candidate for {self.key}"
+        call = judge.promises.called(process, what, timeout)
+        try:
+            await process.call(io.task, lambda io: asking.stop(io, candidacy, timeout=timeout), closing=True)
+        finally:
+            judge.promises.ended(call)
+        took, well = io.now() - began, not judge.answers.excused(process, since=since)
+        if took > STOPPED_WITHIN and well:
+            judge.convict("in time", f"{process.name} {what}: {took:.2f} s, and all is well")
+        if took < timeout - ENDED_WITHIN and process.able:
+            held = candidacy.hold
+            if held is not None and held.is_held(io.now()):
+                judge.convict("released", f"{process.name} {what}, and leads")
+            if well and self._queued() and not process.core.reaper.pending:
+                judge.convict("released", f"{process.name} {what}, and queues")
 
     async def _wait(self, io: SimIO, candidacy: Candidacy, timeout: float | None) -> Grant:
         promises = self.judge.promises
@@ -217,8 +239,8 @@ class CandidateUser(Holder):
                 io.task, lambda io: asking.wait_for_leadership(io, candidacy, timeout=timeout)
             )
         except AcquireTimeout as error:
-            took = io.now() - began
-            self.judge.answers.waited(self.process, error, took=took, timeout=timeout or 0.0)
+            answers, took = self.judge.answers, io.now() - began
+            answers.timed_out(self.process, (self.key,), error, took=took, timeout=timeout or 0.0)
             raise
         finally:
             promises.ended(call)
@@ -241,7 +263,11 @@ class CandidateUser(Holder):
             case 0:
                 pause = self.rng.choice((0.0, 1.0))
                 resign = partial(asking.resign, candidacy=candidacy, pause=pause)
-                await self.call(io, resign, what=f"resigns from {self.key}", within=RELEASED_WITHIN)
+                was_held = hold.is_held(io.now())
+                self.process.aside[self.key] = self.judge.now + pause / (1 + self.judge.skew) - ENDED_WITHIN
+                outcome = await self.call(io, resign, what=f"resigns from {self.key}", within=RELEASED_WITHIN)
+                if was_held and outcome is ReleaseOutcome.RELEASED:
+                    self.judge.news.expect(self.process, "resigned", self.key, hold.fence)
             case 1:
                 await self.call(io, lambda io: self._hand_over(io, candidacy, hold))
             case 2:

@@ -156,6 +156,7 @@ class Holder:
             return await (release_twice(self.process, io, hold) if twice else release(also, holds, hold))
 
         outcome = await self.call(io, let_go, what=what, within=RELEASED_WITHIN)
+        self.judge.check_goes_on(self.process, what, since=began)
         if outcome in {RELEASED, ReleaseOutcome.UNKNOWN}:
             self.judge.news.expect(self.process, "released", hold.key, hold.fence, outcome)
         if outcome is RELEASED:
@@ -186,8 +187,9 @@ class Holder:
                 await self._guarded(io, hold, claim)
             case 1:
                 self._writes = hold.fence
-                put = partial(self.put, hold=hold, value=self.rng.randbytes(2).hex().encode())
-                await self.call(
+                began, value = self.judge.now, self.rng.randbytes(2).hex().encode()
+                put = partial(self.put, hold=hold, value=value)
+                done = await self.call(
                     io,
                     put,
                     what=f"puts {hold.key}",
@@ -196,6 +198,8 @@ class Holder:
                     most=self.put_takes,
                 )
                 self._writes = 0
+                if done is not FAILED:
+                    self.judge.answers.wrote(claim, hold.key, value, since=began)
             case 2:
                 began = self.judge.now
                 verify = partial(hold_ops.verify, sessions=core.sessions, hold=hold)

@@ -3,8 +3,10 @@
 Rules
 - No slot succeeds twice, and the recorded slot never falls, whatever slots the users' clocks make them ask
   for. A restored snapshot turns back both.
+- A run begins only for a slot above the recorded one, or for one that has failed, as its caller asks.
 - A call that reports success finds its run recorded. A call that reports an earlier run names its own slot,
-  or a later one.
+  or a later one. It does not name a failed run of its own slot if its caller would have that repeated.
+- A call ends in its time, and names who had the lock meanwhile.
 - Once the world is healed, the next slot is done.
 """
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from consul_coord.io import IO
+    from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.judge import Judge
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 
 PERIOD = 4.0
 """Seconds between two slots."""
+LATE = 3
+"""Requests of a call whose slot has had its turn: one, and one more for each key that is not there."""
 MOST_OFF = 2
 """Slots by which a user's clock is wrong, at most."""
 
@@ -55,6 +60,8 @@ class JobRules:
         self._index = 0
         self.slot = 0
         """The slot that is recorded."""
+        self._failed = False
+        """Whether its run has failed."""
         self._fences: dict[int, int] = {}
         """By slot: the fence under which it succeeded."""
         self._ever: set[tuple[int, int]] = set()
@@ -70,8 +77,8 @@ class JobRules:
         slot, fence = int(found["slot"]), int(found["fence"])
         if slot < self.slot:
             self._judge.convict("once", f"the slot of {self._name} fell from {self.slot} to {slot}")
-        self.slot = slot
-        if found["outcome"] == "failed":
+        self.slot, self._failed = slot, found["outcome"] == "failed"
+        if self._failed:
             self._judge.see("job failed")
             return
         self._judge.see("job done")
@@ -101,9 +108,17 @@ class JobRules:
                 "once", f"slot {slot} of {self._name} is reported as done, and was not recorded"
             )
 
-    def told_of(self, record: Record, asked: int) -> None:
+    def check_turn(self, claim: Claim, slot: int, *, again: bool) -> None:
+        """Judge a run that begins under a hold; ``again`` says whether a failed one is to be repeated."""
+        may_run = slot > self.slot or (slot == self.slot and self._failed and again)
+        if claim.believed() and not may_run:
+            self._judge.convict("once", f"slot {slot} of {self._name} runs, and slot {self.slot} is recorded")
+
+    def told_of(self, record: Record, asked: int, *, again: bool) -> None:
         """Judge a call that reports an earlier run."""
         self._judge.see("job skipped")
+        if again and record.failed and int(record.slot) == asked:
+            self._judge.convict("once", f"slot {asked} of {self._name} has failed, and is not run again")
         if int(record.slot) < asked:
             self._judge.convict("once", f"slot {asked} of {self._name} was skipped for slot {record.slot}")
 
@@ -149,33 +164,56 @@ class JobUser(Holder):
 
         return (View(f"asks what {of} did last", ask, self._rules.last),)
 
-    async def _try(self, io: SimIO, slot: int, *, timeout: float | None) -> None:
-        process, calm = self.process, self.healed()
-        ask = Ask(slot=str(slot), now=0.0, retry_failed=calm or self.rng.chance(0.7))
+    async def _begin(
+        self, io: SimIO, ask: Ask, slot: int, *, timeout: float | None
+    ) -> recipe.Turn | Record | None:
+        """Try to get the turn; None if that failed."""
+        process = self.process
+        # A try takes no longer than one request may.
+        limit, began = process.core.timeout if timeout == 0 else timeout, io.now()
+        before, is_late = io.task.sent, slot < self._rules.slot
+        call = self.judge.promises.called(process, f"begins {self.key}", limit)
         try:
             turn = await process.call(
                 io.task,
                 lambda io: recipe.begin(io, process.core, self._once, ask, timeout=timeout),
                 interrupt=Waiting(self._once),
             )
-        except (AcquireTimeout, AcquireCancelled):
+            if isinstance(turn, Record) and is_late:
+                sent = io.task.sent - before
+                self.judge.answers.paid(process, f"comes too late for {self.key}", sent=sent, most=LATE)
+        except AcquireTimeout as error:
             self.judge.see("job waited in vain")
-            return
+            answers, took = self.judge.answers, io.now() - began
+            answers.timed_out(process, (self.key,), error, took=took, timeout=timeout or 0.0)
+        except AcquireCancelled:
+            self.judge.see("job waited in vain")
         except (PermissionDenied, SessionCheckFailed, DecodeError):
+            self.judge.promises.ended(call)
             await io.sleep(0.2)
-            return
         except LockLost:
             self.judge.see("job lost before it began")
-            return
         except ConsulCoordError as error:
             if not retryable(error):
                 raise
+        else:
+            return turn
+        finally:
+            self.judge.promises.ended(call)
+        return None
+
+    async def _try(self, io: SimIO, slot: int, *, timeout: float | None) -> None:
+        process, calm = self.process, self.healed()
+        ask = Ask(slot=str(slot), now=0.0, retry_failed=calm or self.rng.chance(0.7))
+        turn = await self._begin(io, ask, slot, timeout=timeout)
+        if turn is None:
             return
         if isinstance(turn, Record):
-            self._rules.told_of(turn, slot)
+            self._rules.told_of(turn, slot, again=ask.retry_failed)
             return
         hold = turn.handle.grant
         claim = self.judge.granted(process, hold, of=self.key, actor=self.actor)
+        self._rules.check_turn(claim, slot, again=ask.retry_failed)
         process.core.holds.on_lost(hold, lambda _: self.judge.told(claim))
         try:
             if calm:

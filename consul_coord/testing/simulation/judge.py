@@ -81,6 +81,8 @@ Rule = Literal[
 ]
 """The rules that can be broken; for each there is a planted fault that breaks it."""
 
+GOES_ON_WITHIN = 2.2
+"""Seconds within which a release goes on at another agent, as documented, and the latter answers."""
 CLUMSY = "ClumsyUser"
 """The name of an error that users of the simulation make on purpose."""
 _SEEN: dict[type[object], str] = {
@@ -357,6 +359,12 @@ class Judge:
         """Convict a loss where nothing goes wrong but with one of several agents at a time."""
         if self._plan.agents > 1 and reason in {LossReason.EXPIRED, LossReason.SESSION_GONE}:
             self.convict("ways in", f"{process.name} lost {key}, and another agent served: {reason}")
+
+    def check_goes_on(self, process: Process, what: str, *, since: float) -> None:
+        """Judge that a release did not wait for one of several agents that does not serve."""
+        took = self.now - max(since, process.awake_since)
+        if self._plan.agents > 1 and took > GOES_ON_WITHIN and not process.core.closing.is_set():
+            self.convict("ways in", f"{process.name} {what} in {took:.2f} s, and another agent served")
 
     def _renewed(self, session: str) -> None:
         survived = session in self._in_jeopardy

@@ -170,7 +170,11 @@ class KeyRules(Rules):
         else:
             self._crowded.pop(who, None)
         process = self.judge.process(who)
-        if process is None or self.name not in process.modest or not self.judge.gentle:
+        if process is None or not (self.judge.gentle or self.judge.calm):
+            return
+        if self.judge.now < process.aside.get(self.name, 0.0):
+            self.judge.convict("order", f"{who} has resigned for a while, and queues for {self.name}")
+        if self.name not in process.modest or not self.judge.gentle:
             return
         now, delay = self.judge.now, PRIORITY_DELAY * _YOUNG / (1 + self.judge.skew)
         # Another may have been faster since it looked, and may even have resigned again.

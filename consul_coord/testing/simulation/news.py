@@ -1,8 +1,8 @@
 """The events that clients report, judged by what has happened.
 
 Rules
-- Each loss, grant, release and timeout that a user learns of was an event before. A loss, a grant, a release
-  and the write of somebody else are reported once.
+- Each loss, grant, release, resignation and timeout that a user learns of was an event before. A loss, a
+  grant, a release, an election, a resignation and the write of somebody else are reported once.
 - A waiting call reports what is in its way when that changes, and its place counted from 1.
 - An outage is reported only if something went wrong.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 
 JUST = 1e-3
 """Seconds by which sums of times may be wrong."""
+ONCE: dict[type[Event], tuple[str, str]] = {
+    events.Lost: ("lost", "fence"),
+    events.HandedOver: ("handed over", "fence"),
+    events.Elected: ("elected", "term"),
+    events.Resigned: ("resigned", "term"),
+    events.Acquired: ("acquired", "fence"),
+    events.Overwritten: ("overwritten", "modify_index"),
+}
+"""What is reported once: its name, and the number that tells one from another."""
 UNREAD = 1.0
 """Seconds that a client may not count yet, as the reply that they are from is there, and not read."""
 
@@ -50,18 +59,14 @@ class News:
 
     def reported(self, process: Process, event: Event) -> None:
         """Judge an event, and keep it in mind."""
+        if (kind := ONCE.get(type(event))) is not None:
+            name, number = kind
+            self._note_once(process, name, getattr(event, "key", ""), getattr(event, number))
         match event:
-            case events.Lost(key=key, fence=fence):
-                self._note_once(process, "lost", key, fence)
-            case events.HandedOver(key=key, fence=fence):
-                self._note_once(process, "handed over", key, fence)
             case events.Acquired(key=key, fence=fence):
-                self._note_once(process, "acquired", key, fence)
                 self._waited[process.name, key, fence] = event.waited
             case events.Released(key=key, fence=fence, outcome=outcome):
                 self._note_once(process, "released", key, fence, outcome)
-            case events.Overwritten(key=key, modify_index=index):
-                self._note_once(process, "overwritten", key, index)
             case events.TimedOut(key=key, waited=waited):
                 self._note(process, "timed out", key, waited)
             case events.Waiting():

@@ -94,6 +94,8 @@ class Process:
         self.stuck = plan.stuck
         """Of so many of its holds the end is given in advance."""
         self.seed = plan.seed
+        self.aside: dict[str, float] = {}
+        """By key: until when its candidate stands aside, as it was told to, the true time."""
         self.modest: set[str] = set()
         """The keys that it has candidates of low priority for."""
         self._scheduler = scheduler

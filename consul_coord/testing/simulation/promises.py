@@ -8,6 +8,7 @@ Rules
 - A call that has a time limit, or was cancelled, ends a moment later at most. No client waits for a reply for
   longer than one request may take.
 - ``on_change`` reports soon who leads, and a watch shows soon what has changed, under the same conditions.
+  When a candidate has heard nothing of the leader for one TTL, it is told of none.
 - A client that has closed runs nothing.
 - A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds,
   and less than ``MOST_ALIKE`` that are alike. While nobody writes anything, it asks for a thing now and then.
@@ -45,6 +46,8 @@ NOTICED_CALMLY = 0.7
 """The same where nothing goes wrong but what operators do: a hold is watched when it is half a second old."""
 SEEN_CALMLY = 1.0
 """Likewise, within which a candidate learns who leads, though leaders follow each other quickly."""
+FADED_WITHIN = 0.2
+"""Seconds within which a candidate says that it knows of no leader, once what it has heard counts no more."""
 SEEN_WITHIN = 2.0
 """Seconds more within which a candidate learns who leads."""
 PAUSE = 0.3
@@ -133,6 +136,26 @@ class Sighting:
     _judged: tuple[int, object] | None = None
     """The index of the last write, and what was told, when it was last compared."""
     _is_right: bool = False
+    _about: str = ""
+    """The key that it is about, where it counts for a while only."""
+    _good_for: float = math.inf
+    """For so many seconds, while nothing is heard of that."""
+    _heard_at: float = 0.0
+
+    def fades(self, about: str, *, after: float) -> None:
+        """Let it count only so long after the last answer about a key."""
+        self._about, self._good_for = about, after
+
+    def hear(self, shape: Shape, now: float) -> None:
+        """Take note of an answer."""
+        if shape.name == "watch-session" or shape.about.startswith(self._about):
+            self._heard_at = now
+
+    def is_stale(self, now: float, stretch: float) -> bool:
+        """Return whether nobody knows any more whether it is so."""
+        heard_at = max(self._heard_at, self.process.awake_since)
+        is_somebody = self.told is not None and self.told is not NOTHING
+        return is_somebody and now > heard_at + self._good_for * stretch + FADED_WITHIN
 
     def is_right(self, index: int) -> bool:
         """Return whether what was told is so, as of a write."""
@@ -222,6 +245,9 @@ class Promises:
             self._judge.sessions.failed(process, shape)
         else:
             self._judge.sessions.succeeded(process, shape)
+        for sighting in self._sightings:
+            if sighting.process is process:
+                sighting.hear(shape, self._judge.now)
         if response.status != _OK or shape.name not in {"create", "renew"}:
             return
         session = json.loads(response.body)["ID"] if shape.name == "create" else shape.about
@@ -329,6 +355,9 @@ class Promises:
         judge, index = self._judge, self._judge.cluster.state.store.raft_index
         for sighting in self._sightings:
             process = sighting.process
+            if sighting.is_stale(judge.now, judge.stretch) and process.able and not self._is_own(sighting):
+                text = f"{process.name}'s {sighting.what} is still {sighting.told}, of which it hears nothing"
+                judge.convict("sight", text)
             if sighting.is_right(index):
                 sighting.right_at = judge.now
                 continue
@@ -340,6 +369,12 @@ class Promises:
                 seconds = judge.now - sighting.right_at
                 text = f"{process.name}'s {sighting.what} is wrong for {seconds:.2f} s: {sighting.told}"
                 judge.convict("sight", text)
+
+    @staticmethod
+    def _is_own(sighting: Sighting) -> bool:
+        """Return whether it is a process's own leadership."""
+        session = sighting.told[0] if isinstance(sighting.told, tuple) else sighting.told
+        return isinstance(session, str) and sighting.process.core.sessions.get(session) is not None
 
     # -- calls
 

@@ -39,9 +39,8 @@ def queued(cluster: Cluster, directory: str) -> list[tuple[str, int]]:
 
 def slot_waiters(cluster: Cluster, prefix: str) -> list[tuple[str, int]]:
     """Return the sessions of this package's waiters for slots, the first one first, each with its place."""
-    holding = {session for session, _ in slot_holders(cluster, prefix)}
     record = cluster.entry(f"{prefix}/.lock")
-    named = holding if record is None or not record.value else set(json.loads(record.value)["Holders"])
+    named = [] if record is None or not record.value else list(json.loads(record.value)["Holders"])
     waiting = [
         (entry.create_index, entry.session)
         for entry in cluster.under(f"{prefix}/")
@@ -72,11 +71,12 @@ def outside(cluster: Cluster, directory: str) -> list[tuple[str, int]]:
     return [(session, place) for place, session in enumerate(waiting, 1)]
 
 
-def slot_holders(cluster: Cluster, prefix: str) -> list[tuple[str, int]]:
-    """Return the sessions that hold slots of a semaphore, each with the index at which it got its own."""
+def slot_holders(cluster: Cluster, prefix: str) -> tuple[list[tuple[str, int]], list[int]]:
+    """Return the sessions that hold slots of a semaphore, each with its fence, and the fences in order."""
     record = cluster.entry(f"{prefix}/.lock")
     named = [] if record is None or not record.value else list(json.loads(record.value)["Holders"])
     entries = [(one, cluster.entry(f"{prefix}/{one}")) for one in named]
-    return sorted(
+    held = sorted(
         (one, entry.modify_index) for one, entry in entries if entry is not None and entry.session == one
     )
+    return held, sorted(index for _, index in held)

@@ -250,7 +250,8 @@ class SlotUser(User):
         core, what = self.process.core, self._semaphores[of]
 
         async def ask(io: IO) -> object:
-            return sorted((each.session, each.fence) for each in await semaphore.holders(io, core, what))
+            found = await semaphore.holders(io, core, what)
+            return sorted((each.session, each.fence) for each in found), [each.since_index for each in found]
 
         async def ask_waiters(io: IO) -> object:
             return [(each.session, each.position) for each in await semaphore.contenders(io, core, what)]

@@ -154,7 +154,8 @@ class World:
         if plan.sharing is not None:
             self._run_users(process, [MemberUser(process, plan.sharing, healed=self._is_healed)])
             self._run_users(process, [GroupWatcher(process, plan.sharing, healed=self._is_healed)])
-        if self._dice(f"{process.name} watches").chance(WATCHED_SHARE):
+        # Where all is calm, each candidate follows the leader anyway, and the requests are counted.
+        if not plan.calm and self._dice(f"{process.name} watches").chance(WATCHED_SHARE):
             watchers = [LeaderWatcher(process, key, healed=self._is_healed) for key in plan.elections]
             self._run_users(process, watchers)
 

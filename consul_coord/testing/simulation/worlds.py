@@ -195,7 +195,7 @@ def draw_with_agents(seed: int) -> Plan:
         fates={},
         hot=frozenset(),
         chaos={name: rng.uniform(4.0, 10.0) for name in AGENT_CHAOS},
-        chaos_seconds=rng.uniform(40.0, 60.0),
+        chaos_seconds=rng.uniform(20.0, 30.0),
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
         ttl_factor=1.0,
         lingering=LONG * rng.chance(0.5),
@@ -247,7 +247,7 @@ def draw_with_members(seed: int) -> Plan:
         elections=(),
         foreign=0,
         processes=rng.choice((2, 3, 3, 4)),
-        chaos_seconds=rng.uniform(10.0, 30.0),
+        chaos_seconds=rng.uniform(8.0, 16.0),
         chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
     )
 
@@ -438,7 +438,7 @@ def _heirs(rng: Dice, plan: Plan) -> dict[str, Any]:
         "office": "heirs",
         "processes": rng.choice((3, 4, 5)),
         "fates": {},
-        "chaos": rng.choice(({}, {"pause": 5.0}, {"idle candidate": 8.0})),
+        "chaos": rng.choice(({}, {"pause": 5.0}, {"idle candidate": 8.0}, {"release key": 1.0})),
         "chaos_seconds": rng.uniform(15.0, 30.0),
         "spec": _long(plan),
         "foreign": 0,
@@ -556,14 +556,14 @@ def _spec(rng: Dice) -> SessionSpec:
 
 
 SHARES = {
-    draw_mixed: 12,
-    draw_strike: 13,
-    draw_keepers: 3,
-    draw_hiccups: 4,
-    draw_calm: 2,
-    draw_with_rwlocks: 2,
-    draw_with_members: 2,
-    draw_with_agents: 1,
+    draw_mixed: 11,
+    draw_strike: 12,
+    draw_keepers: 2,
+    draw_hiccups: 3,
+    draw_calm: 3,
+    draw_with_rwlocks: 3,
+    draw_with_members: 3,
+    draw_with_agents: 2,
     draw_with_limit: 1,
 }
 """How many of 40 seeds, on average, are drawn from which world."""
