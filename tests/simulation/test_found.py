@@ -630,3 +630,8 @@ def test_whoever_shares_a_query_has_its_answer_or_asks_when_it_has_none(scene: S
         assert [task.sent for task in tasks] == ([1, 1] if lost else [1, 0])
 
     scene.play(program, seconds=8.0)
+
+
+def test_a_candidate_behind_one_that_does_nothing_names_no_leader_of_long_ago() -> None:
+    # It had not read who leads since it followed that one, and its caller began to wait much later.
+    Simulation(seed=2982, plan=draw_mixed(2982)).run()

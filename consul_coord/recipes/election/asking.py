@@ -4,26 +4,27 @@ Rules
 - A waiting call looks again at each of the candidacy's ``changes``, and judges the state of that moment.
 - Without a candidacy, or before its first leadership, there is nothing to wait for or to give up.
 - A candidate's attempt has no deadline, so it makes no last look: the waiting call makes it, in its own time.
+  It asks who leads: a candidate that follows another one may not have read that since long before the call.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import AcquireCancelled, AcquireTimeout, NotHeld, TxnFailed
+from consul_coord.errors import AcquireCancelled, AcquireTimeout, ConsulCoordError, NotHeld, TxnFailed
 from consul_coord.http.failures import next_step
-from consul_coord.models import LossReason, ReleaseOutcome, _validate
+from consul_coord.models import Holder, LossReason, ReleaseOutcome, _validate
 from consul_coord.recipes.contend import last_look
 from consul_coord.recipes.contend.attempt import deadline_of
 from consul_coord.recipes.contend.refusals import within
-from consul_coord.recipes.election import heirs
+from consul_coord.recipes.election import heirs, leader
 from consul_coord.recipes.election.leadership import check, told_as_leadership, why_over
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.holds import release
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
-    from consul_coord.recipes.contend.last_look import Nodes
     from consul_coord.recipes.election.candidacy import Candidacy
     from consul_coord.recipes.hold.grant import Grant
 
@@ -51,7 +52,7 @@ async def wait_for_leadership(
     Raises AcquireTimeout, and AcquireCancelled when there is no candidate (any more).
     """
     began, deadline = io.now(), deadline_of(io, timeout)
-    nodes: Nodes | None = None
+    seen: tuple[Holder, ...] | None = None
     while candidacy is not None:
         with candidacy.changes.watching() as changed:
             hold = candidacy.leading(io.now())
@@ -59,19 +60,35 @@ async def wait_for_leadership(
                 return candidacy, hold
             if candidacy.is_over:
                 break
-            until = last_look.due(deadline, timeout) if nodes is None else deadline
+            until = last_look.due(deadline, timeout) if seen is None else deadline
             if await io.wait(changed, deadline=until):
                 continue
-        if nodes is not None or io.now() >= deadline:
-            raise _timeout(candidacy, nodes, waited=io.now() - began)
-        nodes = await last_look.read_nodes(io, candidacy.blocker.holders, deadline=deadline)
+        if seen is not None or io.now() >= deadline:
+            raise _timeout(candidacy, seen, waited=io.now() - began)
+        seen = await _who_leads(io, candidacy, deadline=deadline)
     key = "" if candidacy is None else candidacy.plan.key
     raise AcquireCancelled("this is not a candidate: the election was not started, or was stopped", key=key)
 
 
-def _timeout(candidacy: Candidacy, nodes: Nodes | None = None, *, waited: float) -> AcquireTimeout:
+async def _who_leads(io: IO, candidacy: Candidacy, *, deadline: float) -> tuple[Holder, ...]:
+    """Read who leads, and where. What can't be read in time is as the candidate knows it, without a node."""
+    if not candidacy.blocker.holders:
+        return ()  # nobody would be named
+    until = min(deadline, io.now() + last_look.NODES_BUDGET)
+    try:
+        info = await leader.leader(io, candidacy.client, candidacy.plan.key, deadline=until)
+    except ConsulCoordError:
+        return candidacy.blocker.holders
+    if info is None:
+        return ()
+    return (Holder(info.session, node=info.node, value=info.value, fence=info.term),)
+
+
+def _timeout(
+    candidacy: Candidacy, seen: tuple[Holder, ...] | None = None, *, waited: float
+) -> AcquireTimeout:
     key, attempt, problem = candidacy.plan.key, candidacy.attempt, candidacy.refusal
-    blocker = last_look.with_nodes(candidacy.blocker, nodes)
+    blocker = candidacy.blocker if seen is None else replace(candidacy.blocker, holders=seen)
     just_begun = attempt is not None and attempt.blocker.kind == "unreachable" and attempt.cause is None
     if problem is not None and (attempt is None or just_begun):
         why = f"its last attempt was refused: {problem}"

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
             ...
 
 
-async def leader(io: IO, client: Shared, key: str) -> LeaderInfo | None:
-    """Return who leads, as the servers' leader has it, or None."""
+async def leader(io: IO, client: Shared, key: str, *, deadline: float | None = None) -> LeaderInfo | None:
+    """Return who leads, as the servers' leader has it, or None; in a request's time, or by a deadline."""
     check_parent(key)
-    deadline = io.now() + client.timeout
+    until = io.now() + client.timeout if deadline is None else deadline
 
     async def ask(call: Call[T], /) -> T:
-        return await perform(io, call, deadline=deadline)
+        return await perform(io, call, deadline=until)
 
     return await _read(ask, key)
 
