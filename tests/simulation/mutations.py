@@ -36,6 +36,8 @@ from consul_coord.recipes.election import candidate, heirs
 from consul_coord.recipes.election.candidacy import Candidacy
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.following import Following
+from consul_coord.recipes.election.sight import Sight
+from consul_coord.recipes.group import members
 from consul_coord.recipes.group.membership import Membership
 from consul_coord.recipes.hold import asking, evidence, holds
 from consul_coord.recipes.hold.grant import Grant
@@ -50,6 +52,7 @@ from consul_coord.recipes.lock.multi import MultiLockAttempt
 from consul_coord.recipes.once import once
 from consul_coord.recipes.partition.part import Part
 from consul_coord.recipes.partition.partitioning import Partitioning
+from consul_coord.recipes.rwlock import lock as rwlock
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.recipes.rwlock.attempt import RwAttempt
 from consul_coord.recipes.rwlock.kind import RwKind
@@ -550,7 +553,7 @@ MUTATIONS = (
         "a wait for the leadership has no end",
         election_calls,
         "wait_for_leadership",
-        "raise _timeout(candidacy, nodes, waited=io.now() - began)",
+        "raise _timeout(candidacy, seen, waited=io.now() - began)",
         "deadline += 60.0",
         breaks="in time",
     ),
@@ -1350,5 +1353,73 @@ MUTATIONS = (
         breaks="fairness",
         within=40,
         drawn=draw_calm,
+    ),
+    Mutation(
+        "an owner that has lost its partition sleeps on",
+        Part,
+        "_tell_end",
+        "owned.ending.set()\n",
+        "pass\n",
+        breaks="progress",
+        within=200,
+        drawn=draw,
+    ),
+    Mutation(
+        "a join has no end",
+        Membership,
+        "_try",
+        "timeout=timeout).run()",
+        "timeout=1e9).run()",
+        breaks="in time",
+        within=100,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "a member that came back is no news",
+        members,
+        "_identity",
+        "member.id, member.session, member.since_index",
+        'member.id, "", 0',
+        breaks="sight",
+        within=200,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "a leader counts for two TTLs without contact",
+        Sight,
+        "good_until",
+        "self.seen_at + self.ttl",
+        "self.seen_at + 2 * self.ttl",
+        rare=True,
+        breaks="sight",
+        drawn=draw,
+    ),
+    Mutation(
+        "a stop does not wait",
+        election_calls,
+        "stop",
+        "await io.wait(candidacy.task.done, deadline=deadline)",
+        "pass",
+        breaks="released",
+        within=200,
+    ),
+    Mutation(
+        "those outside of a read-write lock are not told from those inside",
+        rwlock,
+        "contenders",
+        "if pair not in inside",
+        "if True",
+        breaks="answers",
+        within=200,
+        drawn=draw_with_rwlocks,
+    ),
+    Mutation(
+        "a failed run is not repeated",
+        once,
+        "judge",
+        "record.failed and ask.retry_failed",
+        "False",
+        breaks="once",
+        drawn=draw,
     ),
 )

@@ -71,7 +71,7 @@ async def wait_for_leadership(
 
 
 async def _who_leads(io: IO, candidacy: Candidacy, *, deadline: float) -> tuple[Holder, ...]:
-    """Read who leads, and where. What can't be read in time is as the candidate knows it, without a node."""
+    """Read who leads, and on which node; return the holders known before if that takes too long."""
     if not candidacy.blocker.holders:
         return ()  # nobody would be named
     until = min(deadline, io.now() + last_look.NODES_BUDGET)

@@ -8,8 +8,8 @@ Rules
   waited, and the place in the queue is one that the caller had. Where nothing goes wrong, it names the holder
   of the last second, and its node.
 - ``AcquireCancelled`` comes only after a cancellation.
-- A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong. What it was
-  told to have written is written.
+- A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong. A value
+  that is said to be written is there. No call that needs a hold succeeds once that is over.
 - A leader that is named has led while that was asked.
 - Where nothing goes wrong, a call takes no more requests than documented; one that waits, two more for each
   write of others, and a few for each second.
@@ -194,6 +194,11 @@ class Answers:
         since = process.clock.now() - took
         if at < since - JUST and not process.core.closing.is_set():
             self._judge.convict("answers", f"{process.name}'s wait for {name} ended as cancelled by nobody")
+
+    def succeeded(self, claim: Claim, what: str, *, was_over: bool) -> None:
+        """Judge a call that needs a hold, and has succeeded; ``was_over``: the hold was, when it began."""
+        if was_over:
+            self._judge.convict("answers", f"{what} under {claim}: it is done, and the hold was over before")
 
     def wrote(self, claim: Claim, key: str, value: bytes, *, since: float) -> None:
         """Judge a write under a hold that is said to be done."""

@@ -35,6 +35,7 @@ from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
 from consul_coord.testing.simulation.promises import ENDED_WITHIN, RELEASED_WITHIN
 from consul_coord.testing.simulation.views import View, queued
+from consul_coord.testing.simulation.watching import led
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -280,24 +281,14 @@ class CandidateUser(Holder):
 
     def views(self, of: str) -> Sequence[View]:
         """Ask who leads, since when, and who else stands."""
-        core, rules = self.process.core, self.judge.keys[of]
+        core = self.process.core
 
         async def ask(io: IO) -> object:
-            found = await leader.leader(io, core, of)
-            return None if found is None else (found.session, found.term, found.value)
-
-        async def ask_candidates(io: IO) -> object:
             found = await lock.contenders(io, core, self._lock)
             return [(each.session, each.create_index) for each in found]
 
-        return (
-            View(f"asks who leads {of}", ask, lambda _: rules.led_by(), requests=2),
-            View(
-                f"asks who stands for {of}",
-                ask_candidates,
-                partial(queued, directory=waitqueue.directory(of)),
-            ),
-        )
+        truth = partial(queued, directory=waitqueue.directory(of))
+        return (led(self.process, of), View(f"asks who stands for {of}", ask, truth))
 
     async def _hand_over(self, io: IO, candidacy: Candidacy, hold: Grant) -> None:
         call = kv.list_pairs(waitqueue.directory(self.key))

@@ -188,6 +188,7 @@ class Holder:
             case 1:
                 self._writes = hold.fence
                 began, value = self.judge.now, self.rng.randbytes(2).hex().encode()
+                was_over = hold.over.is_set()
                 put = partial(self.put, hold=hold, value=value)
                 done = await self.call(
                     io,
@@ -199,6 +200,7 @@ class Holder:
                 )
                 self._writes = 0
                 if done is not FAILED:
+                    self.judge.answers.succeeded(claim, "write", was_over=was_over)
                     self.judge.answers.wrote(claim, hold.key, value, since=began)
             case 2:
                 began = self.judge.now

@@ -198,12 +198,12 @@ class KeyRules(Rules):
         """Return whether the session has the key, and nobody got it after this fence."""
         return self.cluster.holder(self.name) == session and fence >= self._given[-1][0]
 
-    def led_by(self) -> tuple[str, int, bytes] | None:
-        """Return the session that has the key, since which index, and what the key says; None without one."""
+    def led_by(self) -> tuple[str, int, bytes, int] | None:
+        """Return the session that has the key, since which index, and the key's value and index; or None."""
         entry = self.cluster.entry(self.name)
         if entry is None or not entry.session:
             return None
-        return entry.session, self._given[-1][0], entry.value
+        return entry.session, self._given[-1][0], entry.value, entry.modify_index
 
     def stands(self, claim: Claim) -> bool:
         """Return whether the session has the key."""

@@ -38,7 +38,7 @@ ONCE: dict[type[Event], tuple[str, str]] = {
     events.Acquired: ("acquired", "fence"),
     events.Overwritten: ("overwritten", "modify_index"),
 }
-"""What is reported once: its name, and the number that tells one from another."""
+"""The events that come once: a name for each, and the number that tells one from another."""
 UNREAD = 1.0
 """Seconds that a client may not count yet, as the reply that they are from is there, and not read."""
 

@@ -95,7 +95,7 @@ class Process:
         """Of so many of its holds the end is given in advance."""
         self.seed = plan.seed
         self.aside: dict[str, float] = {}
-        """By key: until when its candidate stands aside, as it was told to, the true time."""
+        """By key: until when its candidate is to stand aside, the true time."""
         self.modest: set[str] = set()
         """The keys that it has candidates of low priority for."""
         self._scheduler = scheduler

@@ -8,7 +8,7 @@ Rules
 - A call that has a time limit, or was cancelled, ends a moment later at most. No client waits for a reply for
   longer than one request may take.
 - ``on_change`` reports soon who leads, and a watch shows soon what has changed, under the same conditions.
-  When a candidate has heard nothing of the leader for one TTL, it is told of none.
+  A candidate that has heard nothing of the leader for one TTL reports none.
 - A client that has closed runs nothing.
 - A client is no flood, whatever goes wrong: it sends less than ``MOST_SENT`` requests in ``PACE`` seconds,
   and less than ``MOST_ALIKE`` that are alike. While nobody writes anything, it asks for a thing now and then.
@@ -79,7 +79,7 @@ BACKGROUND = 5
 RELEASED_WITHIN = 8.0
 """Seconds after which a release without an answer is left to the background."""
 NOTHING = object()
-"""What was told before the first time."""
+"""The news before the first one."""
 _KEEPING = frozenset({"renew", "destroy"})
 _OK = 200
 _TOO_MANY = 429
@@ -124,26 +124,26 @@ class PendingCall:
 
 @dataclass(slots=True, eq=False)
 class Sighting:
-    """What one that follows something was told last: a leader, by ``on_change``, or what a watch shows."""
+    """The last news of something that is followed: a leader by ``on_change``, or a state by a watch."""
 
     process: Process
     what: str
     truth: Callable[[], object]
-    """Returns what it should have been told by now."""
+    """Returns the news that should be there by now."""
     right_at: float
     """When it was last as the server has it."""
     told: object = NOTHING
     _judged: tuple[int, object] | None = None
-    """The index of the last write, and what was told, when it was last compared."""
+    """The index of the last write, and the news, when they were last compared."""
     _is_right: bool = False
     _about: str = ""
-    """The key that it is about, where it counts for a while only."""
+    """The key that the news is about, where it counts for a while only."""
     _good_for: float = math.inf
     """For so many seconds, while nothing is heard of that."""
     _heard_at: float = 0.0
 
     def fades(self, about: str, *, after: float) -> None:
-        """Let it count only so long after the last answer about a key."""
+        """Let the news count only so long after the last answer about a key."""
         self._about, self._good_for = about, after
 
     def hear(self, shape: Shape, now: float) -> None:
@@ -152,13 +152,13 @@ class Sighting:
             self._heard_at = now
 
     def is_stale(self, now: float, stretch: float) -> bool:
-        """Return whether nobody knows any more whether it is so."""
+        """Return whether the news is so old that it counts no more."""
         heard_at = max(self._heard_at, self.process.awake_since)
         is_somebody = self.told is not None and self.told is not NOTHING
         return is_somebody and now > heard_at + self._good_for * stretch + FADED_WITHIN
 
     def is_right(self, index: int) -> bool:
-        """Return whether what was told is so, as of a write."""
+        """Return whether the news is right, as of a write."""
         if self._judged is None or self._judged[0] != index or self._judged[1] is not self.told:
             self._judged, self._is_right = (index, self.told), self.told == self.truth()
         return self._is_right

@@ -6,7 +6,7 @@ Rules
   its stop.
 - The callback of an owner that has to hand over comes while it still holds the partition's lock.
 - A member takes a partition only if the members have called for that lately, and hands it over only if they
-  have not. What is free is taken soon.
+  have not. It takes a free partition soon.
 - A stop or a leave that returns before its time is complete, and returns soon when nothing goes wrong.
 - A member shows the value that it was given last.
 - Once the world is healed, a member that was lost joins again, and each partition goes to the member that the
@@ -56,8 +56,8 @@ LOOK = 0.1
 """Seconds between two looks of a member at what it owns."""
 ACTED_WITHIN = 4 * SETTLE + 1.5
 """Seconds after a change of the members within which a member acts on what was so before."""
-OWNED_WITHIN = ACTED_WITHIN + 1.5
-"""Seconds within which a free partition is owned by the member that is to, when nothing goes wrong."""
+OWNED_WITHIN = 2.5
+"""Seconds within which a free partition is owned by the member that is to, once that has settled."""
 TELLS_SHARE = 0.05
 """Of so many looks a member changes its value, or asks about the others."""
 ENDED_SOON = 1.0
@@ -127,8 +127,10 @@ class SharingRules:
         now = self._judge.now
         for partition, since in self._free_since.items():
             owner = self._judge.process(self._calls_for[-1][1][partition])
-            began = since if owner is None else max(since, self._undisturbed_since(owner))
-            if owner is not None and now > began + OWNED_WITHIN * self._judge.stretch and owner.able:
+            if owner is None or not owner.able:
+                continue
+            began = max(since, self._calls_for[-1][0] + 4 * SETTLE, self._undisturbed_since(owner))
+            if now > began + OWNED_WITHIN * self._judge.stretch:
                 text = f"{partition} is free for {now - since:.2f} s, and {owner.name} is to own it"
                 self._judge.convict("progress", text)
 

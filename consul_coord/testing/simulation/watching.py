@@ -2,8 +2,8 @@
 
 Rules
 - Soon after each change, a watch has given the present state, as long as its client can ask.
-- A watch gives no state twice in a row. What it names as new, gone or changed in a group is exactly what
-  differs from the state before.
+- A watch gives no state twice in a row. The members that it names as new, gone or changed are exactly those
+  that differ from the state before.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import PermissionDenied, SessionCheckFailed
 from consul_coord.io import Signal
+from consul_coord.recipes.election import leader
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.group.follow import MembersFollower
 from consul_coord.testing.simulation.holding import Holder
+from consul_coord.testing.simulation.views import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from consul_coord.io import IO
     from consul_coord.models import LeaderInfo
     from consul_coord.models.group import Member, Members
     from consul_coord.recipes.watch.follow import Follower
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 LONGEST = 8.0
 """Seconds for which a watch lasts, at most."""
+ASKS_SHARE = 0.3
+"""After so many of the news a watcher asks, besides."""
 CALM_WATCH = 4.0
 """The same where all is well."""
 
@@ -77,6 +82,8 @@ class Watcher(Holder):
                     self.judge.see("watched")
                     self._take(sighting, found.value, before)
                     before = [found.value]
+                    if self.rng.chance(ASKS_SHARE):
+                        await self._look_round(io, self.of)
         except (PermissionDenied, SessionCheckFailed):
             self.judge.see("watch refused")
         finally:
@@ -89,6 +96,21 @@ class Watcher(Holder):
         sighting.told = self.shown(value, None if before is None else before[0])
 
 
+def led(process: Process, key: str) -> View:
+    """Return the question who leads, since when, and with which value."""
+
+    async def ask(io: IO) -> object:
+        return _leader(await leader.leader(io, process.core, key))
+
+    rules = process.judge.keys[key]
+    return View(f"asks who leads {key}", ask, lambda _: rules.led_by(), requests=2)
+
+
+def _leader(found: LeaderInfo | None) -> object:
+    """Return a leader in the form of ``KeyRules.led_by``."""
+    return None if found is None else (found.session, found.term, found.value, found.since_index)
+
+
 class LeaderWatcher(Watcher):
     """A user who watches the leader of an election."""
 
@@ -97,12 +119,16 @@ class LeaderWatcher(Watcher):
         return LeaderFollower(self.of)
 
     def truth(self) -> object:
-        """Return the leader, its term, and what it advertises."""
+        """Return the leader, its term, what it advertises, and since when."""
         return self.judge.keys[self.of].led_by()
 
     def shown(self, found: LeaderInfo | None, before: LeaderInfo | None) -> object:  # noqa: ARG002 - see Watcher
         """Return what a watch has given."""
-        return None if found is None else (found.session, found.term, found.value)
+        return _leader(found)
+
+    def views(self, of: str) -> Sequence[View]:
+        """Ask who leads."""
+        return (led(self.process, of),)
 
 
 class GroupWatcher(Watcher):

@@ -237,6 +237,9 @@ def draw_with_members(seed: int) -> Plan:
     """Return a run whose processes are members of a group that share partitions, and do nothing else."""
     rng = Dice(seed, "members")
     plan = _mixed(seed, Dice(seed, "plan"))
+    if rng.chance(0.5):
+        # Who is told of each change can be expected to act at once.
+        plan = replace(plan, fates={}, hot=frozenset(), chaos=ACTS, spec=SessionSpec(ttl=8.0, lock_delay=1.0))
     return replace(
         plan,
         sharing=Sharing("group/a", ("0", "1", "2", "3")[: rng.choice((1, 2, 4))]),
@@ -555,6 +558,8 @@ def _spec(rng: Dice) -> SessionSpec:
     )
 
 
+ACTS = {"release key": 3.0, "delete key": 6.0, "destroy session": 15.0, "crash": 20.0}
+"""The faults of groups where nobody is held up by one."""
 SHARES = {
     draw_mixed: 11,
     draw_strike: 12,
