@@ -70,8 +70,8 @@ _LONGEST_PAUSE = 16.0
 RESTED = 20.0
 """Seconds within which a client that has released everything has a moment without a connection: clean-up may
 look for something in between."""
-WATCHED_SHARE = 0.4
-"""The part of the processes with candidates in which somebody watches the leader besides."""
+WATCHED_SHARE = 0.2
+"""The part of the processes with candidates in which somebody watches the leader; twice that for members."""
 _TURN = 1.5
 """Seconds that one turn takes at most, beyond the hold itself, when nothing goes wrong."""
 
@@ -151,11 +151,13 @@ class World:
         candidates = [CandidateUser(process, key, plan, healed=self._is_healed) for key in plan.elections]
         self._run_users(process, candidates)
         self._run_users(process, [JobUser(process, key, healed=self._is_healed) for key in plan.jobs])
+        watches = self._dice(f"{process.name} watches")
         if plan.sharing is not None:
             self._run_users(process, [MemberUser(process, plan.sharing, healed=self._is_healed)])
-            self._run_users(process, [GroupWatcher(process, plan.sharing, healed=self._is_healed)])
+            if watches.chance(2 * WATCHED_SHARE):
+                self._run_users(process, [GroupWatcher(process, plan.sharing, healed=self._is_healed)])
         # Where all is calm, each candidate follows the leader anyway, and the requests are counted.
-        if not plan.calm and self._dice(f"{process.name} watches").chance(WATCHED_SHARE):
+        if not plan.calm and watches.chance(WATCHED_SHARE):
             watchers = [LeaderWatcher(process, key, healed=self._is_healed) for key in plan.elections]
             self._run_users(process, watchers)
 
