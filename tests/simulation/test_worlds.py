@@ -47,7 +47,7 @@ class World(NamedTuple):
 WORLDS = {
     "calm": World(
         draw_calm,
-        (1, 2, 5),
+        (1, 2, 3, 5),
         300,
         ("chaos: deregister node", "lost: key_deleted", "handed over", "job done", "partition acquired"),
     ),

@@ -58,7 +58,7 @@ ACTED_WITHIN = 4 * SETTLE + 1.5
 """Seconds after a change of the members within which a member acts on what was so before."""
 OWNED_WITHIN = 2.5
 """Seconds within which a free partition is owned by the member that is to, once that has settled."""
-TELLS_SHARE = 0.05
+TELLS_SHARE = 0.02
 """Of so many looks a member changes its value, or asks about the others."""
 ENDED_SOON = 1.0
 """Seconds within which a member has stopped and left, when nothing goes wrong."""
