@@ -147,6 +147,8 @@ class Answers:
         since = self.waited(process, error, took=took, timeout=timeout)
         # A try may have less time than one request takes.
         may_fail = self._ended or timeout < AT_ONCE or self.excused(process, since=since)
+        # A candidate's attempt that has just begun has asked nothing yet.
+        may_fail = may_fail or error.__cause__ is None
         if blocker.kind == "unreachable" and not may_fail:
             judge.convict("answers", f"{process.name} could not reach the servers, it says: {error}")
         rules = [judge.rules[name] for name in names]
