@@ -72,8 +72,6 @@ async def wait_for_leadership(
 
 async def _who_leads(io: IO, candidacy: Candidacy, *, deadline: float) -> tuple[Holder, ...]:
     """Read who leads, and on which node; return the holders known before if that takes too long."""
-    if not candidacy.blocker.holders:
-        return ()  # nobody would be named
     until = min(deadline, io.now() + last_look.NODES_BUDGET)
     try:
         info = await leader.leader(io, candidacy.client, candidacy.plan.key, deadline=until)
@@ -97,7 +95,8 @@ def _timeout(
     else:
         why = "it does not stand at present: it just started, rests, is not healthy, or has low priority"
     message = f"not elected leader of {key!r} {within(waited)}: {why}"
-    error = AcquireTimeout(message, key=key, blocker=blocker, waited=waited)
+    session = "" if attempt is None else attempt.session
+    error = AcquireTimeout(message, key=key, session=session, blocker=blocker, waited=waited)
     error.__cause__ = problem if attempt is None or attempt.cause is None else attempt.cause
     return error
 

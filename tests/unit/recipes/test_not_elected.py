@@ -13,7 +13,7 @@ from consul_coord.models import Blocker
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.election import asking
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, unreachable
+from tests.support.replies import OTHER, SESSION, txn_failed, unreachable
 
 if TYPE_CHECKING:
     from consul_coord.errors import ConsulCoordError
@@ -27,7 +27,8 @@ HELD = "held by another client"
 
 
 def attempt(kind: BlockerKind, cause: ConsulCoordError | None = None) -> SimpleNamespace:
-    return SimpleNamespace(blocker=Blocker(kind, OTHER if kind == "held" else None), cause=cause)
+    blocker = Blocker(kind, OTHER if kind == "held" else None)
+    return SimpleNamespace(blocker=blocker, cause=cause, session=SESSION)
 
 
 ROWS: dict[str, tuple[SimpleNamespace | None, Exception | None, str, Exception | None]] = {
@@ -45,12 +46,14 @@ ROWS: dict[str, tuple[SimpleNamespace | None, Exception | None, str, Exception |
 @pytest.mark.parametrize("row", ROWS)
 def test_it_says_what_stood_in_the_way(row: str) -> None:
     io = FakeIO()
+    io.expect("PUT", "/v1/txn", txn_failed((0, "key doesn't exist")))  # the last look: nobody leads
     under_way, refusal, text, cause = ROWS[row]
     candidacy: Any = SimpleNamespace(
         attempt=under_way,
         refusal=refusal,
         blocker=Blocker("queued") if under_way is None else under_way.blocker,
         plan=SimpleNamespace(key="k"),
+        client=None,
         changes=Changes(),
         leading=lambda _: None,
         is_over=False,
@@ -62,6 +65,7 @@ def test_it_says_what_stood_in_the_way(row: str) -> None:
     assert (LAST in str(error), REST in str(error)) == (text is LAST, text is REST)
     assert error.__cause__ is cause
     assert (error.key, error.blocker, error.waited) == ("k", candidacy.blocker, WAITED)
+    assert error.session == ("" if under_way is None else SESSION)
 
 
 def test_what_to_do_is_said_once_and_only_where_nothing_answers() -> None:
