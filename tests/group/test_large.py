@@ -139,7 +139,8 @@ def test_after_a_long_silence_all_members_are_listed(crowd: Crowd, monkeypatch: 
     crowd.write(*names(50))
     crowd.until_present(50)
     monkeypatch.setattr(places, "REMEMBERED", -1.0)
-    with crowd.cost(requests=4, read=51 * BODY + 4 * LOOK):
+    # Where the machine is busy, the next query may have been sent before the look at what was seen.
+    with crowd.cost(requests=5, read=51 * BODY + 5 * LOOK):
         crowd.write("one more")
         crowd.until_present(51)
 

@@ -177,8 +177,8 @@ def test_beats_keep_a_hold_and_the_one_that_fails_to_come_ends_it(
         assert time.monotonic() - lost_at >= DELAY - 0.02
 
 
-def test_a_promise_can_be_taken_back(site: Site, stuck: Client) -> None:
-    hold = Lock(stuck, site.key).acquire(timeout=5)
+def test_a_promise_can_be_taken_back(site: Site, make_client: MakeClient) -> None:
+    hold = Lock(make_client(lock_delay=LONG_DELAY), site.key).acquire(timeout=5)
     hold.beat(1.0)
     hold.beat(math.inf)
     assert not hold.lost.wait(timeout=1.3)

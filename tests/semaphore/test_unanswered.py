@@ -20,6 +20,8 @@ TAKE = b'"check-index"'
 LEAVE = b'"delete-cas"'
 AT_ONCE = b'[{"KV":{"Verb":"cas"'
 LOST = [Lose.REQUEST, Lose.REPLY]
+SHORT = 1.0
+"""Seconds of a call that gives up: enough for its last request to be sent on a busy machine."""
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def test_a_late_request_of_who_gave_up_brings_nothing(
 ) -> None:
     late = proxy.add(txn(Lose.TIME, containing))
     with pytest.raises(AcquireTimeout):
-        semaphore.acquire(timeout=0.3)
+        semaphore.acquire(timeout=SHORT)
     eventually(lambda: not place.contenders())
     permit = Semaphore(make_client(), place.prefix, 1).acquire(timeout=5)
     late.let_go()
@@ -106,7 +108,7 @@ def test_a_late_take_at_once_brings_nothing(
     semaphore.run(lambda _: None)
     late = proxy.add(txn(Lose.TIME, AT_ONCE))
     with pytest.raises(AcquireTimeout):
-        semaphore.acquire(timeout=0.3)
+        semaphore.acquire(timeout=SHORT)
     session = eventually(lambda: Semaphore(make_client(), place.prefix, 1).acquire(timeout=5))
     late.let_go()
     assert late.passed_on.wait(10)
