@@ -140,9 +140,19 @@ class Answers:
     # -- calls
 
     def timed_out(
-        self, process: Process, names: Iterable[str], error: AcquireTimeout, *, took: float, timeout: float
+        self,
+        process: Process,
+        names: Iterable[str],
+        error: AcquireTimeout,
+        *,
+        took: float,
+        timeout: float,
+        queued_before: bool = False,
     ) -> None:
-        """Judge a call that gave up after ``took`` seconds of its process's clock."""
+        """Judge a call that gave up after ``took`` seconds of its process's clock.
+
+        ``queued_before``: its place in the queue may be from before the call.
+        """
         judge, blocker = self._judge, error.blocker
         since = self.waited(process, error, took=took, timeout=timeout)
         # A try may have less time than one request takes.
@@ -160,12 +170,15 @@ class Answers:
                 judge.convict("answers", text)
         # A single try names the place that it would have got.
         if timeout and blocker.session is not None and blocker.position is not None and len(rules) == 1:
-            self._check_place(process, rules[0], error, since=since)
+            asked = -math.inf if queued_before else since - BEFORE
+            self._check_place(process, rules[0], error, since=since, asked=asked)
 
-    def _check_place(self, process: Process, rules: Rules, error: AcquireTimeout, *, since: float) -> None:
+    def _check_place(
+        self, process: Process, rules: Rules, error: AcquireTimeout, *, since: float, asked: float
+    ) -> None:
         """Judge the place in the queue, and the holder, that a call names which has waited there."""
         judge, blocker = self._judge, error.blocker
-        place, asked = blocker.position or 0, since - BEFORE
+        place = blocker.position or 0
         if not self.excused(process, since=since) and not rules.had_place(error.session, place, since=asked):
             text = f"{short(error.session)} was at place {place} for {error.key}, says {process.name}"
             judge.convict("answers", f"{text}, and never was")

@@ -241,7 +241,9 @@ class CandidateUser(Holder):
             )
         except AcquireTimeout as error:
             answers, took = self.judge.answers, io.now() - began
-            answers.timed_out(self.process, (self.key,), error, took=took, timeout=timeout or 0.0)
+            answers.timed_out(
+                self.process, (self.key,), error, took=took, timeout=timeout or 0.0, queued_before=True
+            )
             raise
         finally:
             promises.ended(call)

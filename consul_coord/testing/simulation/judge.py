@@ -134,6 +134,8 @@ class Judge:
         self.room: RoomRules | None = None
         """The rules of connections, where the agent has a limit."""
         self.gentle = plan.gentle
+        self.shows_terms = "permission revoked" not in plan.chaos
+        """Whether who reads a leader can tell its term: not without permission for the note of it."""
         """Whether who could be served must be, also while things go wrong."""
         self.calm = plan.calm
         """Whether nothing goes wrong but what operators do."""

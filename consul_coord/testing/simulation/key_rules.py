@@ -199,11 +199,15 @@ class KeyRules(Rules):
         return self.cluster.holder(self.name) == session and fence >= self._given[-1][0]
 
     def led_by(self) -> tuple[str, int, bytes, int] | None:
-        """Return the session that has the key, since which index, and the key's value and index; or None."""
+        """Return the session that has the key, since which index, and the key's value and index; or None.
+
+        The first index is 0 where nobody can be sure of it.
+        """
         entry = self.cluster.entry(self.name)
         if entry is None or not entry.session:
             return None
-        return entry.session, self._given[-1][0], entry.value, entry.modify_index
+        term = self._given[-1][0] if self.judge.shows_terms else 0
+        return entry.session, term, entry.value, entry.modify_index
 
     def stands(self, claim: Claim) -> bool:
         """Return whether the session has the key."""

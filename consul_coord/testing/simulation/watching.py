@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from consul_coord.models.group import Member, Members
     from consul_coord.recipes.watch.follow import Follower
     from consul_coord.testing.simulation.driver import SimIO
+    from consul_coord.testing.simulation.key_rules import KeyRules
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.promises import Sighting
     from consul_coord.testing.simulation.sharing import Sharing
@@ -100,15 +101,17 @@ def led(process: Process, key: str) -> View:
     """Return the question who leads, since when, and with which value."""
 
     async def ask(io: IO) -> object:
-        return _leader(await leader.leader(io, process.core, key))
+        return _leader(await leader.leader(io, process.core, key), rules)
 
     rules = process.judge.keys[key]
     return View(f"asks who leads {key}", ask, lambda _: rules.led_by(), requests=2)
 
 
-def _leader(found: LeaderInfo | None) -> object:
+def _leader(found: LeaderInfo | None, rules: KeyRules) -> object:
     """Return a leader in the form of ``KeyRules.led_by``."""
-    return None if found is None else (found.session, found.term, found.value, found.since_index)
+    if found is None:
+        return None
+    return found.session, found.term if rules.judge.shows_terms else 0, found.value, found.since_index
 
 
 class LeaderWatcher(Watcher):
@@ -124,7 +127,7 @@ class LeaderWatcher(Watcher):
 
     def shown(self, found: LeaderInfo | None, before: LeaderInfo | None) -> object:  # noqa: ARG002 - see Watcher
         """Return what a watch has given."""
-        return _leader(found)
+        return _leader(found, self.judge.keys[self.of])
 
     def views(self, of: str) -> Sequence[View]:
         """Ask who leads."""
