@@ -90,7 +90,7 @@ def _timeout(
     just_begun = attempt is not None and attempt.blocker.kind == "unreachable" and attempt.cause is None
     if problem is not None and (attempt is None or just_begun):
         why = f"its last attempt was refused: {problem}"
-    elif attempt is not None:
+    elif attempt is not None and not just_begun:
         why = f"{blocker.describe(attempt.cause, nodes=True)}{next_step(attempt.cause)}"
     else:
         why = "it does not stand at present: it just started, rests, is not healthy, or has low priority"

@@ -207,7 +207,9 @@ class Membership(Cancellable):
                 elif hold.released or hold.reason in self.final:
                     return
                 elif await self._join_again(io):
-                    await self._write_latest(io)
+                    while not await self._has_latest(io):
+                        failures += 1
+                        await io.wait(self.stopping, deadline=io.now() + self._pause(io, failures))
                 else:
                     failures += 1
                     await io.wait(self.stopping, deadline=io.now() + self._pause(io, failures))
@@ -253,14 +255,18 @@ class Membership(Cancellable):
             text = f"{type(error).__name__}: {error}"
             self.client.host.emit(Failed(f"joining again as {self.key!r}", text))
 
-    async def _write_latest(self, io: IO) -> None:
-        """Write the value that was given while the attempt was under way with the one before."""
+    async def _has_latest(self, io: IO) -> bool:
+        """Return whether it is a member with its value, or none any more.
+
+        The value may have been given while the attempt was under way with the one before. It is written then.
+        """
         hold = self.hold
-        if hold is not None and hold.value != self.value:
+        if hold is not None and not self.is_over and hold.value != self.value:
             try:
                 await hold_ops.put(io, self.client.sessions, hold, self.value)
             except ConsulCoordError as error:
                 self._refused(error)
+        return self.is_over or hold is None or hold.ended or hold.value == self.value
 
 
 def _plan(key: str, value: bytes, *, joined: bool = False) -> LockPlan:

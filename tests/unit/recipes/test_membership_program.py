@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +18,9 @@ from consul_coord.recipes.group.membership import LOOK, Membership
 from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, entry, lost, ok, pairs, txn_done, unreachable
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Request, Response
 
 TIMES = 3
 
@@ -49,6 +53,46 @@ def test_a_member_that_joins_again_keeps_nothing_of_each_time() -> None:
     io.run_spawned("stay a member")
     assert not io.steps
     assert stopping.listening == 0
+
+
+def test_a_value_that_was_given_while_it_joined_again_is_written_as_often_as_it_takes() -> None:
+    io, answered_from = FakeIO(), 1_003.0
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=0.5)
+    member = Membership(core, GroupPlan("g"), "one", b"old", evictable=False, keeps=None)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    for index in (10, 20):
+        io.expect("GET", f"/v1/kv/{member.key}", pairs())
+        io.expect("PUT", "/v1/txn", txn_done(entry(member.key, index=index) | {"Flags": GROUP_FLAGS}))
+    io.run(member.join(io, timeout=5.0))
+
+    def lose() -> None:
+        assert member.hold is not None
+        member.hold.lose(LossReason.KEY_DELETED)
+
+    def join_again() -> None:
+        io.run_spawned("join again")
+        member.value = b"new"
+
+    def answer(_: Request) -> Response | Exception:
+        if io.time < answered_from:
+            return unreachable()
+        io.at(io.time + 1.0, leave)
+        return txn_done(entry(member.key, index=20), entry(member.key, index=30, value=b"new"))
+
+    def leave() -> None:
+        member.stopping.set()
+        assert member.hold is not None
+        member.hold.begin_release()
+
+    for _ in range(40):
+        io.expect("PUT", "/v1/txn", answer)
+    io.at(io.time + 0.1, lose)
+    io.at(io.time + 0.2, join_again)
+    io.run_spawned("stay a member")
+    assert member.hold is not None
+    assert member.hold.value == b"new"
+    assert io.time >= answered_from
+    assert len(io.seen(Failed)) == 1, "once for each reason"
 
 
 def test_why_it_can_not_join_again_is_reported_once_for_each_reason() -> None:

@@ -36,6 +36,7 @@ ROWS: dict[str, tuple[SimpleNamespace | None, Exception | None, str, Exception |
     "rests after a refusal": (None, REFUSED, LAST, REFUSED),
     "waits": (attempt("held"), None, HELD, None),
     "waits after a refusal": (attempt("held"), REFUSED, HELD, REFUSED),
+    "has just begun": (attempt("unreachable"), None, REST, None),
     "has just begun after a refusal": (attempt("unreachable"), REFUSED, LAST, REFUSED),
     "is not answered": (attempt("unreachable", SILENT), None, str(SILENT), SILENT),
     "is not answered after a refusal": (attempt("unreachable", SILENT), REFUSED, str(SILENT), SILENT),
