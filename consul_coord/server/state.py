@@ -30,7 +30,7 @@ from consul_coord.server.gotext import quote
 from consul_coord.server.localagent import CHECK_TIMER, CRITICAL_TIMER, LocalAgent
 from consul_coord.server.lockdelay import LockDelays
 from consul_coord.server.records import PASSING, SERF_CHECK, CheckRecord, NodeRecord, ServiceRecord
-from consul_coord.server.store import TOMBSTONES, Store
+from consul_coord.server.store import TOMBSTONES, Store, fold
 from consul_coord.server.timers import Timer, TimerQueue
 from consul_coord.server.ttl import SESSION_TIMER, SessionTtls
 
@@ -406,7 +406,7 @@ class ConsulState:
 
     def session_deadline(self, session: str) -> float | None:
         """Return when a session expires unless renewed; None when it has no TTL or is unknown."""
-        return self._ttls.deadline(session)
+        return self._ttls.deadline(session) if fold(session) in self.store.sessions.rows else None
 
 
 def _no_delay(_key: str, _nanoseconds: int) -> None:

@@ -189,6 +189,29 @@ def test_a_request_that_waits_for_a_leader_is_served_by_the_new_one(agent: Drive
     assert agent.entry("k")["Value"] == "dg=="
 
 
+ENDS: dict[str, tuple[str, object]] = {
+    "destroyed": ("/v1/session/destroy/{}", b""),
+    "its node is gone": ("/v1/catalog/deregister", {"Node": "n2"}),
+    "its check is gone": ("/v1/catalog/deregister", {"Node": "n2", "CheckID": "c"}),
+    "its check is critical": (
+        "/v1/catalog/register",
+        {"Node": "n2", "Address": "a", "Check": {"CheckID": "c", "Name": "c", "Status": "critical"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_session_that_has_ended_has_no_deadline_any_more(agent: Driver, how: str) -> None:
+    check = {"CheckID": "c", "Name": "c", "Status": "passing"}
+    agent.ask("PUT", "/v1/catalog/register", {"Node": "n2", "Address": "a", "Check": check})
+    session = agent.session(TTL="10s", Node="n2", NodeChecks=["c"])
+    assert agent.state.session_deadline(session.upper()) == agent.now + 20.0
+    path, body = ENDS[how]
+    agent.ask("PUT", path.format(session), body)
+    assert session not in agent.state.store.sessions.rows
+    assert agent.state.session_deadline(session) is None
+
+
 @pytest.mark.parametrize("verb", ["destroy", "renew", "info"])
 def test_ids_are_checked(agent: Driver, verb: str) -> None:
     method = "GET" if verb == "info" else "PUT"
