@@ -88,6 +88,25 @@ def test_a_template_answers_for_names(target: Target, service: str) -> None:
     target.delete(f"/v1/query/{query}")
 
 
+def test_of_several_templates_the_one_of_the_longest_name_answers(target: Target) -> None:
+    name = f"query-{target.unique}"
+    queries = {
+        prefix: create(
+            target,
+            Name=prefix,
+            Template={"Type": "name_prefix_match"},
+            Service={"Service": "${name.full}"},
+        )
+        for prefix in (f"{name}-to-", name, f"{name}-to")
+    }
+    asked = {f"{name}-to-web": f"{name}-to-", f"{name}-to": f"{name}-to", f"{name}-t": name}
+    for asked_for, answers in asked.items():
+        explained = target.get(f"/v1/query/{asked_for}/explain").json["Query"]
+        assert (explained["ID"], explained["Service"]["Service"]) == (queries[answers], asked_for)
+    for query in queries.values():
+        target.delete(f"/v1/query/{query}")
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "text"),
     [

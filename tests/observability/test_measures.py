@@ -177,6 +177,11 @@ def test_every_event_is_documented_as_it_is() -> None:
     assert rows("Events") == expected
 
 
+def test_a_first_join_is_for_debugging_and_one_after_a_loss_is_information() -> None:
+    first, again = (events.Joined("k", "s", 7, again=again) for again in (False, True))
+    assert (first.rank, again.rank) == (logging.DEBUG, logging.INFO)
+
+
 def test_every_measure_is_documented_as_it_is() -> None:
     expected = {
         measure.name: [measure.kind, ", ".join(f"`{label}`" for label in measure.labels), measure.text]

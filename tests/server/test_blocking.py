@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consul_coord.server.config import ServerConfig
+from consul_coord.server.wire import Reply, Request
 from tests.server.driver import Driver
 
 
@@ -183,3 +184,23 @@ def test_losing_the_leader_ends_watches_but_stale_ones(agent: Driver) -> None:
     assert ended is not None
     assert (ended.status, ended.text) == (500, "rpc error making call: EOF")
     assert agent.late(stale) is None
+
+
+READS = ("/v1/kv/k", "/v1/session/list", "/v1/catalog/nodes", "/v1/health/state/any")
+
+
+@pytest.mark.parametrize("path", READS)
+def test_a_stale_read_tells_for_how_many_milliseconds_there_has_been_no_leader(path: str) -> None:
+    agent = Driver()
+
+    def told() -> tuple[str | None, str | None]:
+        reply = agent.service.handle(Request.make("GET", f"{path}?stale"), agent.now)
+        assert isinstance(reply, Reply)
+        return reply.header("X-Consul-Knownleader"), reply.header("X-Consul-Lastcontact")
+
+    assert told() == ("true", "0")
+    agent.state.lose_leader(agent.now)
+    agent.advance(1.5)
+    assert told() == ("false", "1500")
+    agent.state.elect_leader(agent.now)
+    assert told() == ("true", "0")

@@ -205,12 +205,15 @@ def test_a_check_that_could_be_of_two_kinds_runs_no_script(kind: str) -> None:
         eventually(lambda: client.get("/v1/agent/checks").json()["s"]["Status"] == "critical")
 
 
-def test_a_service_goes_when_its_check_was_critical_for_too_long(agent: Driver) -> None:
-    check = {"TTL": "10s", "DeregisterCriticalServiceAfter": "90s"}
+@pytest.mark.parametrize(("permitted", "lasts"), [("90s", 90), ("60s", 60), ("10s", 60)])
+def test_a_service_goes_when_its_check_was_critical_for_too_long_and_a_minute(
+    agent: Driver, permitted: str, lasts: int
+) -> None:
+    check = {"TTL": "10s", "DeregisterCriticalServiceAfter": permitted, "Status": "passing"}
     agent.ask("PUT", "/v1/agent/service/register", {"Name": "shop", "Check": check})
-    agent.advance(80)
+    agent.advance(8)
     agent.ask("PUT", "/v1/agent/check/pass/service:shop")
-    agent.advance(10 + 89)
+    agent.advance(10 + lasts - 1)
     assert list(agent.ask("GET", "/v1/agent/services").json) == ["shop"]
     agent.advance(2)
     assert agent.ask("GET", "/v1/agent/services").json == {}
@@ -307,7 +310,8 @@ def test_a_snapshot_brings_everything_back_but_delays_and_timers(agent: Driver) 
     )
     before = [agent.ask("GET", target) for target in targets]
     data = agent.state.snapshot()
-    agent.advance(15.0)
+    agent.advance(5.0)
+    assert agent.state.delays.running(agent.now)
     agent.ask("DELETE", "/v1/kv/?recurse")
     blocked = agent.block(f"/v1/kv/k?index={agent.state.store.raft_index}")
     agent.service.restore(data, agent.now)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +17,7 @@ from consul_coord.models import _validate
 from tests.unit.test_times import NOBODY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 SEQUENCER = cc.Sequencer("k", 1, "s")
 USES: dict[str, tuple[str, Callable[[Any], object]]] = {
@@ -270,3 +273,128 @@ def test_an_integer_beyond_all_floats_is_refused_in_few_words(
 def test_an_integer_beyond_all_floats_is_no_setting() -> None:
     with pytest.raises(cc.ConfigError, match=r"^timeout must be .* and finite, not an integer of \d+ bits"):
         cc.Client(NOBODY, timeout=10**400)
+
+
+# -- what is given to a way of holding gets there
+
+
+def noted(_: object = None) -> None:
+    raise AssertionError("it was called")
+
+
+async def noted_on_a_loop(_: object = None) -> None:
+    noted()
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "Lock": lambda client: cc.Lock(client, "k"),
+    "ReentrantLock": lambda client: cc.ReentrantLock(client, "k"),
+    "MultiLock": lambda client: cc.MultiLock(client, ["k", "l"]),
+    "ReadWriteLock.read": lambda client: cc.ReadWriteLock(client, "k").read,
+    "ReadWriteLock.write": lambda client: cc.ReadWriteLock(client, "k").write,
+    "Semaphore": lambda client: cc.Semaphore(client, "k", 2),
+    "Once": lambda client: cc.Once(client, "k"),
+}
+ASYNC_KINDS: dict[str, Callable[[Any], Any]] = {
+    "Lock": lambda client: cc.AsyncLock(client, "k"),
+    "ReentrantLock": lambda client: cc.AsyncReentrantLock(client, "k"),
+    "MultiLock": lambda client: cc.AsyncMultiLock(client, ["k", "l"]),
+    "ReadWriteLock.read": lambda client: cc.AsyncReadWriteLock(client, "k").read,
+    "ReadWriteLock.write": lambda client: cc.AsyncReadWriteLock(client, "k").write,
+    "Semaphore": lambda client: cc.AsyncSemaphore(client, "k", 2),
+    "Once": lambda client: cc.AsyncOnce(client, "k"),
+}
+WAYS: dict[str, tuple[Callable[..., object], Callable[..., Awaitable[object]]]] = {
+    "acquire": (
+        lambda thing, **given: thing.acquire(**given),
+        lambda thing, **given: thing.acquire(**given),
+    ),
+    "try_acquire": (
+        lambda thing, **given: thing.try_acquire(**given),
+        lambda thing, **given: thing.try_acquire(**given),
+    ),
+    "hold": (
+        lambda thing, **given: thing.hold(**given).__enter__(),
+        lambda thing, **given: thing.hold(**given).__aenter__(),
+    ),
+    "run": (
+        lambda thing, **given: thing.run(noted, **given),
+        lambda thing, **given: thing.run(noted_on_a_loop, **given),
+    ),
+    "wrap": (
+        lambda thing, **given: thing.wrap(**given)(noted)(),
+        lambda thing, **given: thing.wrap(**given)(noted_on_a_loop)(),
+    ),
+    "begin": (
+        lambda thing, **given: thing.begin(**given),
+        lambda thing, **given: thing.begin(**given),
+    ),
+}
+REFUSED: dict[str, object] = {"timeout": -1, "max_hold": -1, "cancel": "x", "permits": 0, "interrupt": True}
+"""For each setting what is refused by its name, once it gets to where it counts."""
+
+
+class Later:
+    """A flag that is raised a second after it was made, for a call that would wait for ever."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic() + 1.0
+
+    def is_set(self) -> bool:
+        return time.monotonic() >= self._at
+
+
+def given_to(thing: object, way: str, setting: str) -> dict[str, object] | None:
+    """Return what a way is given, None if it does not know the setting; no call waits for long."""
+    method = getattr(thing, way, None)
+    known = inspect.signature(method).parameters if method is not None else {}
+    if setting not in known:
+        return None
+    endings = {"timeout": 0, "cancel": Later(), "slot": "1"}
+    return {name: value for name, value in endings.items() if name in known} | {setting: REFUSED[setting]}
+
+
+def elsewhere(call: Callable[[], object]) -> BaseException | None:
+    """Return what a call raises in a thread of its own, where nothing can be interrupted."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - looked at by the test
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised[0] if raised else None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_way_of_holding_passes_each_setting_on(client: cc.Client, kind: str) -> None:
+    tried = 0
+    for way, (use, _) in WAYS.items():
+        for setting in REFUSED:
+            thing = KINDS[kind](client)
+            given = given_to(thing, way, setting)
+            if given is not None:
+                tried += 1
+                error = elsewhere(lambda use=use, thing=thing, given=given: use(thing, **given))  # type: ignore[misc]
+                assert isinstance(error, InvalidArgument), (way, setting, error)
+                assert str(error).startswith(setting), (way, setting, error)
+    assert tried >= 5
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+def test_each_way_of_holding_on_a_loop_passes_each_setting_on(kind: str) -> None:
+    async def main() -> None:
+        async with cc.AsyncClient(NOBODY) as client:
+            for way, (_, use) in WAYS.items():
+                for setting in REFUSED.keys() - {"interrupt"}:  # each block is cancelled there
+                    thing = ASYNC_KINDS[kind](client)
+                    given = given_to(thing, way, setting)
+                    if given is not None:
+                        with pytest.raises(InvalidArgument, match=rf"^{setting}"):
+                            await use(thing, **given)
+
+    asyncio.run(main())

@@ -175,6 +175,17 @@ def test_trouble_with_the_file_keeps_the_last_token(
     assert token_of(credentials, 100.0) == "new-token"
 
 
+def test_a_file_that_could_not_be_used_is_read_again_though_it_looks_the_same(file: Path) -> None:
+    # As after a chmod, or a second write within one tick of the file system's clock.
+    credentials = Credentials(token_file=file)
+    file.write_text("not a token")
+    stamp = file.stat()
+    assert token_of(credentials, 10.0) == "file-token"
+    file.write_text("new---token")
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert token_of(credentials, 20.0) == "new---token"
+
+
 @pytest.mark.parametrize("token", ["given", None])
 def test_a_token_that_is_given_later_stays_whatever_becomes_of_the_file(
     file: Path, token: str | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given
@@ -313,6 +313,15 @@ def test_every_error_survives_pickling(error: errors.ConsulCoordError) -> None:
         copy = pickle.loads(pickle.dumps(error, protocol))
         assert type(copy) is type(error)
         assert (copy.args, vars(copy), str(copy)) == (error.args, vars(error), str(error))
+
+
+WITH_BODY = [error for error in EVERY_ERROR if hasattr(error, "body")]
+
+
+@pytest.mark.parametrize("error", WITH_BODY, ids=lambda error: type(error).__name__)
+def test_no_error_keeps_more_of_a_reply_than_its_beginning(error: errors.ConsulCoordError) -> None:
+    long: Any = type(error)("m", **{**vars(error), "body": "b" * 100_000})
+    assert long.body == "b" * errors.BODY_LIMIT
 
 
 RETRYABLE = {

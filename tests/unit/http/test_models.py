@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from consul_coord import models
 from consul_coord.errors import InvalidArgument, UnsafeSession
 from consul_coord.models import (
+    Blocker,
     CheckSpec,
+    Holder,
     HoldState,
     KVPair,
     LossReason,
@@ -270,6 +272,54 @@ def test_txn_result() -> None:
 def test_refused_arguments(make: Any) -> None:
     with pytest.raises(InvalidArgument):
         make()
+
+
+def holders(count: int) -> tuple[Holder, ...]:
+    return tuple(Holder(f"s{number}", value=f"h{number}".encode()) for number in range(1, count + 1))
+
+
+ONE, TWO = "h1 (session s1)", "h1 (session s1), h2 (session s2)"
+THREE = f"{TWO}, h3 (session s3)"
+
+
+@pytest.mark.parametrize(
+    ("blocker", "clause"),
+    [
+        (Blocker("held"), "held by another client (unknown)"),
+        (Blocker("held", holders=holders(1)), f"held by {ONE}"),
+        (Blocker("held", holders=holders(2), position=2), f"held by {TWO}; place 2 in the queue"),
+        (Blocker("held", holders=holders(3)), f"held by {THREE}"),
+        (Blocker("held", holders=holders(4)), f"held by {THREE} and 1 more"),
+        (
+            Blocker("queued", holders=holders(9), position=1),
+            f"held by {THREE} and 6 more; place 1 in the queue",
+        ),
+        (Blocker("queued", position=3), "other waiters are first; place 3 in the queue"),
+        (Blocker("lock_delay"), "its last holder's session ended, and the lock-delay is still in force"),
+        (Blocker("unreachable"), "Consul could not be reached, or could not serve"),
+        (
+            Blocker("unreachable", holders=holders(1)),
+            f"Consul could not be reached, or could not serve; last seen held by {ONE}",
+        ),
+    ],
+)
+def test_a_blocker_is_told_in_words_with_three_holders_at_most(blocker: Blocker, clause: str) -> None:
+    assert blocker.describe() == clause
+
+
+@pytest.mark.parametrize(
+    ("holder", "shown"),
+    [
+        (Holder("s"), "an unnamed client (session s)"),
+        (Holder("s", value=b"web-1:7", node="n1"), "web-1:7 (node n1, session s)"),
+        (Holder("s", value=b"two words"), "'two words' (session s)"),
+        (Holder("s", value=b"x" * 60), f"{'x' * 60} (session s)"),
+        (Holder("s", value=b"x" * 61), f"{'x' * 60}… (session s)"),
+    ],
+)
+def test_a_holder_is_told_in_words(holder: Holder, shown: str) -> None:
+    assert holder.describe() == shown
+    assert holder.describe(node=True) == shown.replace("(session", "(node unknown, session")
 
 
 def test_enumerations_are_their_words() -> None:
