@@ -16,6 +16,7 @@ from consul_coord.server.acl import AclConfig, Rule, Token
 from consul_coord.server.faults import Effect
 from consul_coord.testing.agent import RealAgent
 from tests.support.proxy import FaultProxy
+from tests.support.sites import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,6 +135,28 @@ def test_settings_that_are_none_are_not_there(call: Call, body: str) -> None:
         )
         found = findings(call, code=0, address=server.address)
     assert "can't be seen" in found["connections"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("status", "rank", "told"),
+    [
+        ("passing", "ok", "serfHealth of node1 is passing"),
+        ("warning", "ok", "serfHealth of node1 is warning"),
+        ("critical", "warning", "serfHealth of node1 is critical, which would end sessions with it"),
+        (None, "warning", "serfHealth of node1 can't be seen"),
+    ],
+)
+def test_the_health_of_the_node_is_told(call: Call, status: str | None, rank: str, told: str) -> None:
+    with ReferenceServer() as server:
+        check = {"CheckID": "serfHealth", "Name": "Serf Health Status", "Status": status}
+        operator = Operator(server.address)
+        if status is None:
+            operator.done("PUT", "/v1/catalog/deregister", {"Node": "node1", "CheckID": "serfHealth"})
+        else:
+            node = {"Node": "node1", "Address": "127.0.0.1"}
+            operator.done("PUT", "/v1/catalog/register", {**node, "Check": check})
+        found = findings(call, code=0, address=server.address)["checks"]
+    assert (found["status"], told in found["text"]) == (rank, True), found
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])

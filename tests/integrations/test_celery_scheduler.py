@@ -187,6 +187,26 @@ def test_a_state_that_could_not_be_written_is_written_later(agent_address: str) 
             scheduler.close()
 
 
+def test_a_leading_beat_looks_again_before_its_lease_is_over(shop: Shop) -> None:
+    from consul_coord.integrations.celery import WAIT, ConsulScheduler
+
+    app = celery.Celery("shop", broker="memory://")
+    lease = 9.5
+    app.conf.update(
+        beat_schedule={"hourly": {"task": "shop.hourly", "schedule": 3600.0}},
+        consul_beat_key="shop/beat",
+        consul_beat_client={"address": shop.address, "session": SessionSpec(ttl=10.0, lock_delay=10.0)},
+    )
+    make: Any = ConsulScheduler
+    scheduler = make(app)
+    try:
+        pauses: list[float] = []
+        until(lambda: pauses.append(scheduler.tick()) or len([each for each in pauses if each]) > 1, "leads")
+        assert WAIT < max(pauses) <= lease
+    finally:
+        scheduler.close()
+
+
 def test_a_signal_whose_exception_was_dropped_ends_the_beat_all_the_same(shop: Shop) -> None:
     """Celery's handler closes the scheduler, and raises: Python drops that while a finalizer runs."""
     from consul_coord.integrations.celery import ConsulScheduler

@@ -571,6 +571,25 @@ async def test_an_async_semaphore_has_its_limit() -> None:
         assert third.fence > second.fence
 
 
+@pytest.mark.anyio
+async def test_stopping_ends_the_waits_for_leadership() -> None:
+    election, ended = AsyncFakeElection("e", leads=False), list[str]()
+
+    async def wait() -> None:
+        with pytest.raises(AcquireCancelled):
+            await election.wait_for_leadership(timeout=PATIENCE)
+        ended.append("it")
+
+    await election.start()
+    with anyio.fail_after(PATIENCE / 2):
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            await election.stop()
+    assert ended == ["it", "it"]
+
+
 async def permits_of(hold: AsyncFakeHold | AsyncPermit) -> int:
     return hold.permits
 

@@ -141,21 +141,26 @@ def test_run_wrap_and_semaphores_take_it_too(site: Site, client: Client) -> None
         Semaphore(client, f"{site.key}.s", 1).run(lambda _: sleep(), timeout=5, interrupt=True, max_hold=0.1)
 
 
-def test_a_leader_is_interrupted_likewise(site: Site, client: Client) -> None:
+@pytest.mark.parametrize("reason", [LossReason.STALLED, LossReason.RESIGNED])
+def test_a_leader_is_interrupted_likewise(site: Site, client: Client, reason: LossReason) -> None:
     raised: list[BaseException] = []
+    election = LeaderElection(client, site.key)
 
     def lead(leadership: Hold) -> None:
-        leadership.beat(0.1)
+        if reason is LossReason.STALLED:
+            leadership.beat(0.1)
+        else:
+            threading.Timer(0.1, election.resign).start()
         try:
             sleep()
         except LeadershipLost as lost:
             raised.append(lost)
             raise
 
-    LeaderElection(client, site.key).run(lead, until=lambda: True, interrupt=True)
+    election.run(lead, until=lambda: True, interrupt=True)
     (lost,) = raised
     assert isinstance(lost, LeadershipLost)
-    assert lost.reason is LossReason.STALLED
+    assert lost.reason is reason
 
 
 def test_in_another_thread_it_is_refused_before_any_io(site: Site, client: Client) -> None:

@@ -72,3 +72,11 @@ def test_every_measure_has_a_collector() -> None:
         "consul_coord_acquire_wait_seconds",
         "consul_coord_hold_duration_seconds",
     }
+
+
+def test_histograms_have_the_buckets_that_were_asked_for() -> None:
+    registry = CollectorRegistry()
+    PrometheusObserver(registry=registry, buckets=[0.5, 2.0]).on_event(events.Acquired("k", "s", 7, 1.5))
+    found = scraped(registry)
+    buckets = {name[1]: value for name, value in found.items() if name[0] == "acquire_wait_seconds_bucket"}
+    assert buckets == {"0.5": 0, "2.0": 1, "+Inf": 1}

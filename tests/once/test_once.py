@@ -17,6 +17,7 @@ from consul_coord import (
     AcquireTimeout,
     AlreadyHeld,
     AsyncClient,
+    AsyncLock,
     AsyncOnce,
     Client,
     DecodeError,
@@ -573,6 +574,73 @@ def test_every_runs_once_in_each_period() -> None:
         assert runs == ["one 0", "one 1", "one 2", "late"]
         for client in clients:
             client.close()
+
+
+def test_every_takes_what_the_job_and_its_run_take(site: Site, make_client: MakeClient) -> None:
+    client, day, began = make_client(), 86_400, list[str]()
+
+    def decorated(name: str, **settings: Any) -> Callable[[Callable[[], object]], Callable[[], Any]]:
+        return every(client, f"{site.key}/{name}", period=day, **settings)
+
+    @decorated("stuck", max_hold=0.1, interrupt=True)
+    def stuck() -> None:
+        time.sleep(PATIENCE)
+        began.append("it was not interrupted")
+
+    with pytest.raises(LockLost) as caught:
+        stuck()
+    assert caught.value.reason is LossReason.MAX_HOLD
+    assert began == []
+
+    @decorated("failing", retry_failed=False)
+    def failing() -> None:
+        began.append("failing")
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert failing().failed
+    assert began == ["failing"]
+
+    named = decorated("named", value="host-7", align=False)(lambda: None)()
+    assert (named.ran, named.by) == (True, "host-7")
+    assert named.slot != period_slot(day, at=named.at), "it begins with the run"
+
+    with Lock(make_client(), f"{site.key}/busy"), pytest.raises(AcquireTimeout):
+        decorated("busy", timeout=0)(lambda: None)()
+
+
+@pytest.mark.anyio
+async def test_every_on_an_event_loop_takes_what_the_job_and_its_run_take(site: Site) -> None:
+    import anyio
+
+    async def stuck() -> None:
+        await anyio.sleep(PATIENCE)
+
+    async def failing() -> None:
+        raise KeyError
+
+    async def nothing() -> None:
+        pass
+
+    async with AsyncClient(address=site.address, session=spec(site)) as client:
+
+        def decorated(name: str, **settings: Any) -> Any:
+            return async_every(client, f"{site.key}/{name}", period=86_400, **settings)
+
+        with pytest.raises(LockLost) as caught:
+            await decorated("stuck", max_hold=0.1)(stuck)()
+        assert caught.value.reason is LossReason.MAX_HOLD
+        job = decorated("failing", retry_failed=False)(failing)
+        with pytest.raises(KeyError):
+            await job()
+        assert (await job()).failed
+        named = await decorated("named", value="host-7", align=False)(nothing)()
+        assert (named.ran, named.by) == (True, "host-7")
+        assert named.slot != period_slot(86_400, at=named.at)
+        async with AsyncClient(address=site.address) as other, AsyncLock(other, f"{site.key}/busy"):
+            with pytest.raises(AcquireTimeout):
+                await decorated("busy", timeout=0)(nothing)()
 
 
 def test_a_period_that_is_not_aligned_begins_with_the_last_run() -> None:

@@ -13,6 +13,8 @@ from consul_coord import (
     SEMAPHORE_FLAGS,
     AcquireCancelled,
     AcquireTimeout,
+    AsyncClient,
+    AsyncSemaphore,
     Client,
     ClientClosed,
     HoldState,
@@ -142,6 +144,30 @@ def test_all_forms_of_holding_release_at_the_end(semaphore: Semaphore, place: Pl
     assert wrapped(3) == (3, 1)
     assert list(inspect.signature(wrapped).parameters) == ["number"]
     assert place.contenders() == []
+
+
+@pytest.mark.parametrize("form", ["with semaphore", "with semaphore.hold()"])
+def test_of_blocks_within_each_other_the_inner_one_ends_first(semaphore: Semaphore, form: str) -> None:
+    block = semaphore if form == "with semaphore" else semaphore.hold(timeout=5)
+    with block as outer:
+        for _ in range(2):
+            with block as inner:
+                assert (outer.is_held, inner.is_held) == (True, True)
+            assert (outer.state, inner.state) == (HoldState.HELD, HoldState.RELEASED)
+    assert outer.state is HoldState.RELEASED
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", ["with semaphore", "with semaphore.hold()"])
+async def test_of_blocks_of_a_task_the_inner_one_ends_first(place: Place, form: str) -> None:
+    async with AsyncClient(address=place.site.address) as client:
+        semaphore = AsyncSemaphore(client, place.prefix, 2)
+        block = semaphore if form == "with semaphore" else semaphore.hold(timeout=5)
+        async with block as outer:
+            async with block as inner:
+                assert (outer.is_held, inner.is_held) == (True, True)
+            assert (outer.state, inner.state) == (HoldState.HELD, HoldState.RELEASED)
+        assert outer.state is HoldState.RELEASED
 
 
 def test_the_value_is_shown_to_operators_and_can_be_changed(client: Client, place: Place) -> None:

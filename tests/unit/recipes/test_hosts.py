@@ -8,16 +8,21 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
 import pytest
 
 from consul_coord import events
-from consul_coord.clock import SystemClock
+from consul_coord.aio.driver import AsyncIO
+from consul_coord.aio.runner import AsyncHost
+from consul_coord.clock import SystemClock, VirtualClock
+from consul_coord.errors import ClientClosed
 from consul_coord.events import Failed
-from consul_coord.io import run
+from consul_coord.http.messages import Request, Response
+from consul_coord.io import Interrupt, Signal, run
 from consul_coord.sync.driver import BlockingIO, ThreadHost, wait_for_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from consul_coord.events import Event
     from consul_coord.io import IO
@@ -255,3 +260,159 @@ def test_the_main_thread_never_sleeps_over_a_signal(monkeypatch: pytest.MonkeyPa
         assert within(PATIENCE, lambda: wait_for_any([], deadline, clock))
     assert (clock.looks > 8) is in_main
     assert clock.now() >= deadline
+
+
+def test_only_what_a_program_sends_here_is_bound_to_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consul_coord.sync.driver.start_delay", 3600.0)
+    given: list[float] = []
+
+    class Transport:
+        def send(self, request: Request, *, timeout: float) -> Response:
+            given.append(timeout)
+            return Response(200, {}, b"")
+
+    host = make_host()
+    io = BlockingIO(host, cast("Any", Transport()))
+    request = Request("GET", "/v1/status/leader")
+
+    async def program(io: IO) -> None:
+        await io.send(request, deadline=io.now() + 100.0)
+
+    async def failing(io: IO) -> None:
+        await program(io)
+        raise ZeroDivisionError
+
+    run(io.begin(program, name="it", deadline=io.now() + 5.0))
+    run(program(io))
+    with pytest.raises(ZeroDivisionError):
+        run(io.begin(failing, name="it", deadline=io.now() + 5.0))
+    run(program(io))
+    assert [round(timeout / 50) for timeout in given] == [0, 2, 0, 2]
+
+
+class Endless(NoTransport):
+    """Answers no query, and notes each that was ended."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.ended = threading.Event()
+
+    async def send(self, _: Request, *, timeout: float) -> Response:
+        self.asked.set()
+        try:
+            await anyio.sleep(timeout)
+        finally:
+            self.ended.set()
+        raise AssertionError("it was left alone for all its time")
+
+
+@pytest.mark.parametrize("ends_by", ["its deadline", "the signal", "an interrupt"])
+def test_a_query_that_its_caller_waits_for_no_longer_is_ended(ends_by: str) -> None:
+    transport, over, interrupt, clock = Endless(), Signal(), Interrupt(), VirtualClock()
+    host = ThreadHost(clock=clock, observer=None, background=lambda: cast("Any", transport))
+    io = BlockingIO(host, cast("Any", NoTransport()), interrupt=interrupt)
+
+    def end() -> None:
+        assert transport.asked.wait(PATIENCE)
+        if ends_by == "the signal":
+            over.set()
+        elif ends_by == "an interrupt":
+            interrupt.fire(ClientClosed)
+        else:
+            clock.advance(1.0)
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    query = Request("GET", "/v1/kv/k", hold_open=3600.0)
+    try:
+        assert run(io.changed(query, until=over, deadline=clock.now() + 1.0)) is None
+    except ClientClosed:
+        assert ends_by == "an interrupt"
+    assert transport.ended.wait(PATIENCE)
+    ending.join()
+    host.stop(timeout=PATIENCE)
+
+
+def test_a_program_that_is_cancelled_before_the_loop_runs_ends_with_its_beginning(
+    monkeypatch: pytest.MonkeyPatch, host: ThreadHost
+) -> None:
+    monkeypatch.setattr("consul_coord.sync.driver.start_delay", 3600.0)
+    slept = list[str]()
+
+    async def program(io: IO) -> None:
+        await io.sleep(3600)
+        slept.append("it")
+
+    cancelled, other = (host.spawn(program, name=name) for name in ("cancelled", "other"))
+    cancelled.cancel()
+    assert not cancelled.done.is_set(), "the loop does not run"
+    host.hurry()
+    ended = threading.Event()
+    cancelled.done.subscribe(ended.set)
+    assert ended.wait(PATIENCE)
+    assert (slept, other.done.is_set()) == ([], False)
+
+
+class Prompt(NoTransport):
+    """Answers at once."""
+
+    async def send(self, _: Request, *, timeout: float) -> Response:
+        return Response(200, {}, b"")
+
+
+QUERY = Request("GET", "/v1/kv/k", hold_open=3600.0)
+LATER = 60.0
+"""Seconds of a clock that stands still."""
+
+
+async def query_until(io: IO, over: Signal) -> None:
+    assert await io.changed(QUERY, until=over, deadline=io.now() + LATER) is None
+
+
+async def query_answered(io: IO, _: Signal) -> None:
+    assert await io.changed(QUERY, until=Signal(), deadline=io.now() + LATER) is not None
+
+
+async def wait(io: IO, over: Signal) -> None:
+    assert await io.wait(over, deadline=io.now() + LATER)
+
+
+WAITS: dict[str, tuple[Callable[[IO, Signal], Coroutine[Any, Any, None]], type[NoTransport]]] = {
+    "a query until something happens": (query_until, Endless),
+    "a query that is answered": (query_answered, Prompt),
+    "a wait": (wait, NoTransport),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_what_has_ended_leaves_no_alarm_on_the_clock(kind: str) -> None:
+    program, transport = WAITS[kind]
+    clock, over = VirtualClock(), Signal()
+    host = ThreadHost(clock=clock, observer=None, background=lambda: cast("Any", transport()))
+    other = threading.Timer(0.02, over.set)
+    other.start()
+    run(program(BlockingIO(host, cast("Any", NoTransport())), over))
+    assert clock.next_alarm() is None
+    other.join()
+    host.stop(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("kind", WAITS)
+def test_what_has_ended_on_an_event_loop_leaves_no_alarm_on_the_clock(kind: str, backend: str) -> None:
+    program, transport = WAITS[kind]
+    clock, over = VirtualClock(), Signal()
+
+    async def main() -> None:
+        io = AsyncIO(AsyncHost(clock=clock, observer=None), cast("Any", transport()))
+        async with anyio.create_task_group() as group:
+            group.start_soon(program, io, over)
+            await anyio.wait_all_tasks_blocked()
+            over.set()
+        assert clock.next_alarm() is None
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await io.sleep(LATER)
+        assert clock.next_alarm() is None
+
+    anyio.run(main, backend=backend)

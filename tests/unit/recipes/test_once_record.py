@@ -12,7 +12,7 @@ import pytest
 from consul_coord.errors import DecodeError, InvalidArgument, KeyConflict
 from consul_coord.models import KVPair
 from consul_coord.models.once import LONGEST_SLOT, check_slot, rank
-from consul_coord.periods import beginning_of, period_slot
+from consul_coord.periods import beginning_of, period_slot, time_slot
 from consul_coord.recipes.once.record import ONCE_FLAGS, Ask, Record, judge, read, seconds_ahead
 
 NOON = 1_800_014_400.0  # 2027-01-15, 12:00 in UTC
@@ -28,6 +28,12 @@ def ask(slot: str | None = "5", *, now: float = NOON, period: int | None = None,
 
 
 # -- slots
+
+
+@pytest.mark.parametrize("part", [0.0, 0.4, 0.5, 0.6, 0.999])
+def test_a_slot_of_a_time_is_named_by_the_second_that_has_begun(part: float) -> None:
+    assert time_slot(NOON + 7 + part) == "2027-01-15T12:00:07Z"
+    assert beginning_of(time_slot(NOON + 7 + part)) == NOON + 7
 
 
 def test_slots_have_one_order() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consul_coord.errors import AcquireCancelled, ClientClosed
-from consul_coord.io import Interrupt, Once, Signal
+from consul_coord.io import Calls, Interrupt, Once, OnDemand, Signal, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+    from consul_coord.io import IO
 
 THREADS = 8
 
@@ -142,3 +144,44 @@ def test_an_interrupt_makes_a_new_error_for_each_raise() -> None:
     with pytest.raises(ClientClosed) as other:
         interrupt.raise_if_fired()
     assert one.value is not other.value
+
+
+def test_calls_are_over_when_they_are_refused_and_the_last_one_has_ended() -> None:
+    calls, first, last = Calls(), Interrupt(), Interrupt()
+    calls.enter(first)
+    calls.enter(last)
+    calls.pop(first)
+    calls.left()
+    assert not calls.over.is_set(), "none is refused"
+    calls.enter(first)
+    assert calls.refuse(ClientClosed)
+    assert not calls.refuse(ClientClosed)
+    for interrupt, over in ((first, False), (last, True)):
+        calls.pop(interrupt)
+        calls.left()
+        assert calls.over.is_set() is over
+    with pytest.raises(ClientClosed):
+        calls.enter(first)
+
+
+def test_work_that_comes_as_its_program_ends_starts_that_again() -> None:
+    spawned: list[Callable[[IO], Awaitable[object]]] = []
+    work, late, done = ["first"], ["late"], list[str]()
+
+    class Host:
+        def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> None:
+            spawned.append(program)
+
+    async def program(_: IO) -> None:
+        done.extend(work)
+        work[:] = [late.pop()] if late else []  # what comes when it has looked for the last time
+        if work:
+            on_demand.start()  # which finds it running
+
+    host: Any = Host()
+    on_demand = OnDemand(host, program, has_work=lambda: work, name="it")
+    on_demand.start()
+    while spawned:
+        begun: Any = spawned.pop(0)
+        run(begun(None))
+    assert done == ["first", "late"]
