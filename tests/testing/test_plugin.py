@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 from consul_coord import Lock
 from consul_coord.clock import VirtualClock
 from consul_coord.server import Effect, Fault, ReferenceServer
-from consul_coord.testing.fixtures import client_of
+from consul_coord.testing.agent import RealAgent
+from consul_coord.testing.fixtures import client_of, emptied
+from tests.support.sites import Operator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +133,37 @@ def test_a_client_gives_back_all_it_has_whatever_its_server_was_left_in(effect: 
                 server.faults.add(Fault(effect=effect, delay=7.0))
         assert not server.state.sessions
         assert server.state.kv["lock"].session == ""
+
+
+LEFT: dict[str, tuple[str, object, str]] = {
+    "a key": ("/v1/kv/left", b"behind", "/v1/kv/?keys"),
+    "a session": ("/v1/session/create", {"TTL": "10s"}, "/v1/session/list"),
+    "a service": ("/v1/agent/service/register", {"Name": "web"}, "/v1/agent/services"),
+    "a check": ("/v1/agent/check/register", {"Name": "mem", "TTL": "10s"}, "/v1/agent/checks"),
+    "a node": ("/v1/catalog/register", {"Node": "n2", "Address": "a"}, "/v1/catalog/nodes"),
+    "a query": ("/v1/query", {"Name": "q", "Service": {"Service": "web"}}, "/v1/query"),
+}
+"""What a test may leave at an agent: the request that makes it, and where it is listed."""
+
+
+@pytest.mark.parametrize("then", ["runs on", "stands still", "was killed"])
+def test_a_real_agent_is_emptied_of_all_that_a_test_has_left(consul_binary: Path, then: str) -> None:
+    with RealAgent(binary=consul_binary) as agent:
+        operator = Operator(agent.address)
+
+        def listed() -> dict[str, int]:
+            found = {what: operator.ask("GET", place) for what, (_, _, place) in LEFT.items()}
+            return {
+                what: len(json.loads(text)) if status == 200 else 0 for what, (status, text) in found.items()
+            }
+
+        before = listed()
+        for what, (path, body, _) in LEFT.items():
+            assert operator.ask("POST" if what == "a query" else "PUT", path, body)[0] == 200
+        assert listed() == {what: count + 1 for what, count in before.items()}
+        {"runs on": str, "stands still": agent.pause, "was killed": agent.kill}[then]()
+        assert emptied(agent) is agent
+        assert listed() == before
 
 
 @pytest.mark.slow
