@@ -1,9 +1,9 @@
 """An ``IO`` for one program at a time: time is virtual, replies are scripted, nothing suspends.
 
 Rules
-- A reply is scripted for a method and the beginning of a path, in order; a request that nobody expected is an
-  AssertionError, and so is waiting for what can never come.
-- Each request has an end, and so has each wait: a deadline beyond ``LONGEST`` is an AssertionError. A program
+- A reply is scripted for a method and the beginning of a path, in order; a request that nobody expected is
+  ``Unexpected``, and so is waiting for what can never come.
+- Each request has an end, and so has each wait: a deadline beyond ``LONGEST`` is ``Unexpected``. A program
   that waits without an end says so, with None, and then something else has to end it.
 - A query whose ``until`` is raised before its reply comes has ended then, without one.
 - Time passes only while the program waits or a reply takes its time. What else happens meanwhile is set with
@@ -44,6 +44,16 @@ CREATION = "create a session"
 
 LONGEST = 3600.0
 """Seconds that no request and no wait takes."""
+
+
+class Unexpected(BaseException):
+    """What a test has not provided for. It is no Exception, because programs survive those."""
+
+
+def expect(is_so: bool, otherwise: str) -> None:
+    """Raise Unexpected unless something is so."""
+    if not is_so:
+        raise Unexpected(otherwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +193,15 @@ class FakeIO:
 
     def _exchange(self, request: Request, deadline: float, until: Signal | None = None) -> Response | None:
         """Return the reply; None when ``until`` was raised before it came."""
-        assert deadline <= self.time + LONGEST, f"{request.method} {request.path} may take for ever"
+        asked = f"{request.method} {request.path}"
+        expect(deadline <= self.time + LONGEST, f"{asked} may take for ever")
         if deadline <= self.time:
-            message = f"{request.method} {request.path} was not sent: its time was over before"
+            message = f"{asked} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
-        assert self.steps, f"nobody expected {request.method} {request.path}"
+        expect(bool(self.steps), f"nobody expected {asked}")
         step = self.steps.popleft()
-        assert (request.method, request.path[: len(step.path)]) == (step.method, step.path)
+        expected = f"{step.method} {step.path}"
+        expect(asked.startswith(expected), f"{asked}, where {expected} was expected")
         self.requests.append(request)
         self.sent_at.append(self.time)
         self._advance(min(self.time + step.takes, deadline), until)
@@ -217,13 +229,13 @@ class FakeIO:
 
     async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
         end = math.inf if deadline is None else deadline
-        assert math.isinf(end) or end <= self.time + LONGEST, "waiting for ever"
+        expect(math.isinf(end) or end <= self.time + LONGEST, "waiting for ever")
         while not signal.is_set() and self.time < end:
             if any(each.name == CREATION for each in self.spawned):
                 self.run_spawned(CREATION)
                 continue
             upcoming = self._agenda[0][0] if self._agenda else math.inf
-            assert min(upcoming, end) < math.inf, "waiting for what can never come"
+            expect(min(upcoming, end) < math.inf, "waiting for what can never come")
             self._advance(min(upcoming, end))
         return signal.is_set()
 

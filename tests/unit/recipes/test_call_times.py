@@ -270,12 +270,15 @@ def test_closing_an_exported_session_waits_no_longer_for_what_is_to_be_given_bac
     bench.hold.begin_release()
     bench.hold.kind.abandon(bench.hold)
     bench.hold.kept.exported = True
-    bench.io.expect("GET", "/v1/kv/k", pairs(), takes=takes)
+    bench.io.expect("GET", "/v1/kv/k/", pairs(), takes=takes)
     if takes > BUDGET:
         bench.io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
+    else:
+        bench.io.expect("GET", "/v1/kv/k", pairs())
     bench.io.run(close_session(bench.io, bench.core, bench.hold.kept))
     assert bench.io.time == 1000.0 + min(takes, BUDGET)
     assert bench.core.reaper.tasks == []
+    assert not bench.io.steps
 
 
 class Standing:

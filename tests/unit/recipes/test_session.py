@@ -216,6 +216,22 @@ def test_trouble_is_jeopardy_and_ridden_out(bench: Bench, trouble: Exception) ->
     assert len(bench.io.seen(Failed)) == (3 if isinstance(trouble, ZeroDivisionError) else 0)
 
 
+@pytest.mark.parametrize(
+    ("ttl", "longest"), [(TTL, 0.95 * TTL / 20), (300.0, 15.0 * 0.95 / 20), (0.5, 0.05)], ids=str
+)
+def test_pauses_between_renewals_that_fail_grow_to_a_small_part_of_the_lease(
+    ttl: float, longest: float
+) -> None:
+    """It holds up nobody else's requests, and leaves time for many tries until the lease is over."""
+    bench = Bench(SessionSpec(ttl=ttl, lock_delay=15.0))
+    bench.io.randomness = 0.999999
+    bench.io.expect("PUT", RENEW, *[unreachable()] * 30)
+    bench.keep()
+    pauses = [later - sooner for sooner, later in pairwise(bench.io.sent_at[1:])]
+    assert pauses == pytest.approx([min(longest, 0.05 * 2**n) for n in range(len(pauses))], rel=0.01)
+    assert max(pauses) == pytest.approx(longest, rel=0.01)
+
+
 def test_an_outage_is_logged_by_its_beginning_and_its_end(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,7 +254,7 @@ def test_an_outage_has_lasted_since_the_last_contact_with_whichever_session(benc
     bench.io.run(bench.io.sleep(4.0))
     other = bench.io.run(bench.core.sessions.create(bench.io, SessionSpec(ttl=TTL)))
     bench.io.expect("PUT", RENEW, *[unreachable()] * 3)
-    bench.end_at(bench.kept.lease.sent_at + 7.0)
+    bench.end_at(bench.kept.lease.sent_at + 6.1)
     bench.keep()
     (began,) = bench.io.seen(OutageBegan)
     (first, *_) = bench.io.seen(Jeopardy)
@@ -248,8 +264,9 @@ def test_an_outage_has_lasted_since_the_last_contact_with_whichever_session(benc
 
 
 def test_an_outage_that_costs_the_session_ends_with_the_next_one(bench: Bench) -> None:
-    bench.io.expect("PUT", RENEW, *[unreachable()] * 9)
+    bench.io.expect("PUT", RENEW, *[unreachable()] * 30)
     bench.keep()
+    bench.io.steps.clear()
     assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.EXPIRED)
     (began,) = bench.io.seen(OutageBegan)
     assert began.keys == ("k",)
