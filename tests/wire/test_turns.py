@@ -590,6 +590,32 @@ def test_at_the_limit_a_client_keeps_the_new_connection_unless_it_still_has_anot
     assert [number for number, request in agent.seen if request.startswith(b"PUT")] == [1]
 
 
+def test_at_the_limit_a_query_begins_once_no_other_request_waits_for_a_connection(
+    serve: Serve, backend: str
+) -> None:
+    agent, bodies = Apart(), list[bytes]()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        async def send(request: Request) -> None:
+            bodies.append((await transport.send(request, timeout=PATIENCE)).body)
+
+        group.start_soon(send, RENEW)
+        await wait_for(agent.asked[b"PUT"])
+        for _ in range(PATIENT + 1):
+            transport.pool.limit.refused(time.monotonic())
+        for request in (READ, WATCH):
+            group.start_soon(send, request)
+            await anyio.wait_all_tasks_blocked()
+        assert transport.pool.waiting
+        for opened in agent.opened.values():
+            opened.set()
+
+    run(backend, server, scenario)
+    assert bodies == [b"true"] * 3
+    assert [b"index=" in request for _, request in agent.seen] == [False, False, True]
+
+
 def test_at_the_limit_a_connection_that_other_requests_wait_for_is_kept(serve: Serve, backend: str) -> None:
     agent = Apart()
     server = serve(agent.handle)

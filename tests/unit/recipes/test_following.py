@@ -92,6 +92,35 @@ def test_that_nobody_is_known_to_lead_any_more_is_told_at_that_time() -> None:
     assert seen.told == [(began, LEADER), (began + ITS_TTL, None)]
 
 
+@pytest.mark.parametrize("before", [None, LEADER], ids=["nobody", "another"])
+def test_a_leader_that_is_seen_later_is_told_to_be_unknown_after_its_own_time(
+    before: LeaderInfo | None,
+) -> None:
+    seen, its_ttl, at = Seen(), ITS_TTL / 4, 1002.0
+    other = replace(LEADER, session="another")
+    seen.following._saw(before, ITS_TTL)
+    seen.following._tell_change(seen.io)
+    seen.following.begin()
+
+    def look() -> None:
+        seen.following._saw(other, its_ttl)
+        seen.following._tell_change(seen.io)
+
+    def end() -> None:
+        seen.stopping.set()
+        seen.changes.tell()
+
+    seen.io.at(at, look)
+    seen.io.at(at + its_ttl + 1.0, end)
+    watches = seen.io.spawned[1].program
+
+    async def watch() -> None:
+        await watches(seen.io)
+
+    seen.io.run(watch())
+    assert seen.told[1:] == [(at, other), (at + its_ttl, None)]
+
+
 @pytest.mark.parametrize("failure", [refusal(500, "No cluster leader"), refusal(403, "Permission denied")])
 def test_a_failed_look_does_not_end_the_following(failure: Response) -> None:
     """The next leader is heard of, also after a refusal: a token may get its rights later."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+
+from functools import partial
+
 import pytest
 
-from consul_coord.errors import AcquireTimeout
+from consul_coord.errors import AcquireTimeout, PermissionDenied
 from consul_coord.events import Failed
 from consul_coord.io import Signal
 from consul_coord.models import LossReason, SessionSpec
@@ -17,7 +20,7 @@ from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.group.membership import LOOK, Membership
 from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, lost, ok, pairs, txn_done, unreachable
+from tests.support.replies import SESSION, entry, lost, ok, pairs, refusal, txn_done, unreachable
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
@@ -93,6 +96,39 @@ def test_a_value_that_was_given_while_it_joined_again_is_written_as_often_as_it_
     assert member.hold.value == b"new"
     assert io.time >= answered_from
     assert len(io.seen(Failed)) == 1, "once for each reason"
+
+
+@pytest.mark.parametrize("refused", [1, 3])
+def test_a_member_that_is_refused_tries_again_and_says_why_until_it_has_joined(refused: int) -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{member.key}", pairs())
+    io.expect("PUT", "/v1/txn", txn_done(entry(member.key) | {"Flags": GROUP_FLAGS}))
+    io.run(member.join(io, timeout=5.0))
+    assert member.hold is not None
+    io.expect("GET", f"/v1/kv/{member.key}", *[refusal(403, "Permission denied")] * refused, pairs())
+    io.expect("PUT", "/v1/txn", txn_done(entry(member.key, index=9) | {"Flags": GROUP_FLAGS}))
+    io.at(1001.0, partial(member.hold.lose, LossReason.KEY_DELETED))
+    problems: list[Exception | None] = []
+
+    def try_to_join() -> None:
+        io.run_spawned("join again")
+        problems.append(member.problem)
+
+    def leave() -> None:
+        assert member.is_joined(io.time)
+        assert member.hold is not None
+        member.stopping.set()
+        member.hold.begin_release()
+
+    for number in range(refused + 1):
+        io.at(1002.0 + 5.0 * number, try_to_join)
+    io.at(1050.0, leave)
+    io.run_spawned("stay a member")
+    assert [type(each) for each in problems] == [*[PermissionDenied] * refused, type(None)]
+    assert len(io.seen(Failed)) == 1
 
 
 def test_why_it_can_not_join_again_is_reported_once_for_each_reason() -> None:

@@ -330,6 +330,7 @@ class TestTakingSeveral:
             ("get-tree", f"{P}/"),
         ]
         assert json.loads(leave[2]["Value"]) == {"Limit": 3, "Holders": {}}
+        assert [op["Index"] for op in leave if op["Verb"] == "delete-cas"] == [20, 20]
         assert bench.destroyed() == []
 
     def test_without_an_answer_all_are_deleted_at_once_then_destroyed(self) -> None:

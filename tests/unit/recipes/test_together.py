@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consul_coord.errors import PermissionDenied
 from consul_coord.io import Signal
 from consul_coord.recipes.watch.places import LINGER, REMEMBERED, Folder
 from consul_coord.recipes.watch.together import LONGEST_HELD, SHORTEST_QUERY, Together, covers_of
 from tests.support.fake_io import FakeIO
-from tests.support.replies import entry, ok, txn_done
+from tests.support.replies import entry, ok, txn_done, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.errors import ConsulCoordError
     from consul_coord.http.messages import Request, Response
     from consul_coord.recipes.watch.places import Watched
 
@@ -208,10 +210,14 @@ class Held:
         self.over = Signal()
         self.kept: Any = None
         self.readings: list[int] = []
+        self.unsure: list[ConsulCoordError] = []
+        """What stands in the way of knowing what the next readings mean."""
 
     async def seen(self, io: object, result: Any, /, *, consistent: bool) -> None:
         assert not consistent, "it was read beside others"
         self.readings.append(result.value.modify_index)
+        if self.unsure:
+            raise self.unsure.pop()
 
 
 class Server(FakeIO):
@@ -285,3 +291,47 @@ def test_while_a_hold_depends_on_them_queries_last_ever_longer() -> None:
     assert waits[0] == pytest.approx(SHORTEST_QUERY, rel=0.1)
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(LONGEST_HELD, rel=0.1)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_hold_that_can_not_be_made_sure_of_is_looked_at_again_and_keeps_nobody_from_being_looked_at(
+    times: int,
+) -> None:
+    first, second = Held("g/m/a"), Held("g/m/b")
+    first.unsure.extend([unreachable()] * times)
+
+    def end() -> None:
+        first.over.set()
+        second.over.set()
+
+    io = Server(end)
+    watched(io, first, second)
+    assert first.readings == second.readings == [7] * (times + 1)
+    assert io.time > 1000.0, "after a pause"
+
+
+class Refusing(Server):
+    """One that refuses everything from the first query on."""
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        if request.hold_open or not self.meanwhile:
+            self.meanwhile.clear()
+            raise PermissionDenied("it may not be read any more")
+        return await super().changed(request, until=until, deadline=deadline)
+
+
+def test_a_follower_of_a_folder_that_may_not_be_read_any_more_is_sent_to_ask_by_itself() -> None:
+    async def longest(io: object, /, *, until: Signal | None) -> float:
+        return 600.0
+
+    io, folder, changed = Refusing(int), Folder("g/m"), Signal()
+    together = Together(io, longest, timeout=10.0)
+    assert io.run(together.change(io, folder, until=None))
+    folder.known, folder.is_doubtful = folder.at, False
+    folder.await_with(changed)
+    io.at(1060.0, folder.leave)
+    io.run_spawned("changes of groups")
+    assert changed.is_set()
+    assert folder.is_doubtful

@@ -168,6 +168,21 @@ def test_when_few_are_left_who_shares_readings_is_sent_to_look_and_gets_a_query(
     assert waits.change() is not None
 
 
+def test_while_the_agent_refuses_connections_all_but_one_share_readings() -> None:
+    waits = Waits()
+    assert waits.waits.is_new_trouble()
+    assert not waits.waits.is_new_trouble(), "reported once"
+    assert waits.waits.query() is not None
+    assert waits.waits.query() is None
+    waits.io.expect("PUT", TXN, txn_done(entry("k", index=7)), txn_done(entry("k", index=9)))
+    waits.read_at(1000.2)
+    assert waits.change(deadline=1010.0) is not None
+    assert waits.io.paths == [TXN, TXN]
+    assert waits.io.time >= 1000.2 + 2 * engine.SHORTEST_WHEN_CROWDED
+    waits.io.time += engine.CROWDED
+    assert waits.waits.query() is not None
+
+
 def test_a_wait_that_begins_while_few_are_left_is_not_overlooked(shared: Waits) -> None:
     """Another thread is about to share readings just when everything gets its own query again."""
 
