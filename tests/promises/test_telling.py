@@ -20,8 +20,9 @@ from consul_coord import (
     ReleaseOutcome,
     Semaphore,
 )
+from consul_coord.events import Acquired
 from tests.promises.conftest import SPEC
-from tests.promises.test_time import TAKES
+from tests.promises.test_time import SLOW, TAKES, answered_late
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
 from tests.support.stalls import stalls
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord import Holder
+    from consul_coord.events import Event
     from tests.promises.conftest import MakeClient
     from tests.support.proxy import FaultProxy
     from tests.support.sites import Operator
@@ -60,6 +62,33 @@ def test_a_holder_is_told_with_the_fence_that_it_knows_itself(
     assert found.since_index == hold.fence
     operator.put(f"{key}/beside", b"")
     assert HOLDERS[kind](other, key) == found
+
+
+class Acquisitions:
+    """An observer that keeps what is acquired."""
+
+    def __init__(self) -> None:
+        self.seen: list[Acquired] = []
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Acquired):
+            self.seen.append(event)
+
+
+@pytest.mark.parametrize("kind", TAKES)
+def test_an_acquire_is_reported_with_the_time_that_it_took(
+    proxy: FaultProxy, make_client: MakeClient, key: str, kind: str
+) -> None:
+    observer = Acquisitions()
+    client = make_client(observer=observer)
+    answered_late(proxy, "/v1/session/create")
+    began = time.monotonic()
+    hold = TAKES[kind](client, key)
+    took = time.monotonic() - began
+    eventually(lambda: observer.seen)
+    (acquired,) = observer.seen
+    assert SLOW <= acquired.waited <= took
+    assert (acquired.session, acquired.fence) == (hold.session, hold.fence)
 
 
 @pytest.mark.parametrize("kind", TAKES)

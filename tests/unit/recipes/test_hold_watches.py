@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
+from consul_coord.errors import TxnFailed
 from consul_coord.events import Failed, Overwritten
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
@@ -570,6 +571,36 @@ def test_of_two_writes_at_once_the_latest_counts_and_neither_is_taken_for_a_stra
     put(b"mine")
     assert not hold.writing
     assert (hold.last_index, hold.value) == (9, b"another thread's")
+
+
+REFUSED = ("PUT", "/v1/txn", txn_failed((0, "failed index check for key")))
+APPLIED = ("PUT", "/v1/txn", txn_done(entry("k"), entry("k", index=11)))
+AS_LEFT = ("GET", KEY, pairs(entry("k", index=7)))
+WRITTEN = ("GET", KEY, pairs(entry("k", index=9, value=b"an operator's")))
+ANOTHERS = ("GET", KEY, pairs(entry("k", session=OTHER, index=21)))
+
+
+@pytest.mark.parametrize(
+    ("steps", "index"),
+    [
+        ([REFUSED, AS_LEFT], None),
+        ([REFUSED, ANOTHERS, AS_LEFT], None),
+        ([REFUSED, WRITTEN, APPLIED], 11),
+        ([REFUSED, WRITTEN, REFUSED, WRITTEN], None),
+    ],
+    ids=["as it was left", "another's for a moment", "written to", "written to, and refused again"],
+)
+def test_a_write_that_is_refused_is_made_again_where_that_can_help_and_raises_otherwise(
+    bench: Bench, steps: list[tuple[str, str, Response]], index: int | None
+) -> None:
+    for method, path, answer in steps:
+        bench.io.expect(method, path, answer)
+    with nullcontext() if index else pytest.raises(TxnFailed):
+        bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"new"))
+    assert not bench.io.steps
+    assert not bench.hold.ended
+    assert bench.hold.last_index == (index or 7)
+    assert bench.io.time < 1001.0
 
 
 def test_a_write_that_is_refused_ends_a_hold_that_is_gone(bench: Bench) -> None:

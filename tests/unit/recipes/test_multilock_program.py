@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord.errors import AcquireTimeout, AlreadyHeld, KeyConflict, PermissionDenied
-from consul_coord.events import Acquired, TimedOut
+from consul_coord.events import Acquired, FencesRestarted, TimedOut
 from consul_coord.models import LOCK_FLAGS, HoldState, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import GiveBack, Sweep
 from consul_coord.recipes.client import ClientState
@@ -128,6 +128,18 @@ def test_all_are_locked_in_one_transaction_in_one_order(bench: Bench) -> None:
     assert (hold.key, hold.fence) == ("a", 7)
     assert [bench.core.holds.fences.get(key) for key in KEYS] == [7, 7, 7]
     assert [event.fence for event in bench.io.seen(Acquired)] == [7]
+
+
+def test_fences_that_start_again_are_reported_for_each_key_where_they_are_lower(bench: Bench) -> None:
+    first, *_ = KEYS
+    for number, key in enumerate(KEYS):
+        bench.core.holds.fences.remember(key, 3 if key == first else 50 + number)
+    bench.io.expect("PUT", TXN, granted(9))
+    assert bench.acquire().fence == 9
+    assert bench.io.seen(FencesRestarted) == [
+        FencesRestarted(key, 50 + number, 9) for number, key in enumerate(KEYS) if key != first
+    ]
+    assert [bench.core.holds.fences.get(key) for key in KEYS] == [9] * len(KEYS)
 
 
 def test_keys_that_were_held_before_are_not_looked_at(bench: Bench) -> None:
