@@ -511,6 +511,25 @@ def test_when_there_is_no_room_for_long_the_error_names_the_limit(serve: Serve, 
     assert server.connections < 10
 
 
+@pytest.mark.parametrize("times", [(0.5, PATIENCE), (PATIENCE, 0.5)], ids=["other agents", "its own time"])
+def test_for_room_it_is_waited_until_other_agents_are_to_be_asked_or_the_requests_time_is_over(
+    serve: Serve, backend: str, times: tuple[float, float]
+) -> None:
+    server = serve(Full(1_000).handle)
+    within, timeout = times
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        with pytest.raises(BrokenReply):
+            await transport.send(WRITE, timeout=PATIENCE)
+        transport.connect_within = within
+        began = time.monotonic()
+        with pytest.raises(TooManyConnections):
+            await transport.send(WRITE, timeout=timeout)
+        assert time.monotonic() - began < PATIENCE / 2
+
+    run(backend, server, scenario)
+
+
 def test_at_the_limit_a_request_waits_for_a_connection_of_its_own_client(serve: Serve, backend: str) -> None:
     agent, full = Holding(), threading.Event()
 

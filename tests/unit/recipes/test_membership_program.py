@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
-
-
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,7 @@ from consul_coord.http.backoff import FIRST, MOST, delay
 from consul_coord.http.endpoints import kv, session
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import Failures, may_repeat, perform, send_once, wait_once
+from consul_coord.io import PATIENCE
 from consul_coord.models import ReadOptions, TxnOp
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
@@ -282,6 +284,44 @@ def test_the_answer_to_a_blocking_query_is_contact(io: FakeIO) -> None:
     assert answer is not None
     assert (io.contact.heard_at, io.contact.is_missing) == (io.time, False)
     assert io.counted("wakeups") == 1
+
+
+SAID = {
+    "found": (kv.get("k"), pairs(entry("k"))),
+    "not there": (kv.get("k"), pairs()),
+    "no permission": (kv.get("k"), refusal(403, "Permission denied")),
+    "a bad request": (kv.get("k"), refusal(400, "Bad request")),
+    "no such session": (session.renew(SESSION), refusal(404, "not found")),
+    "refused by its checks": (kv.txn(*TAKE), txn_failed((0, "failed index check"))),
+    "another holder": (kv.put("k", b"", cas=3), ok(value=False)),
+}
+NOT_SAID = {
+    "no leader": (kv.get("k"), refusal(500, "No cluster leader")),
+    "failed": (kv.get("k"), refusal(500, "rpc error")),
+    "overloaded": (kv.get("k"), refusal(429)),
+    "a proxy without an agent": (kv.get("k"), refusal(503)),
+    "something else": (kv.get("k"), ok({"strange": 1})),
+    "lost": (kv.get("k"), lost()),
+    "unreachable": (kv.get("k"), unreachable()),
+}
+
+
+@pytest.mark.parametrize("is_query", [False, True], ids=["call", "query"])
+@pytest.mark.parametrize("name", [*SAID, *NOT_SAID])
+def test_an_answer_of_the_servers_is_contact_whatever_it_says_and_nothing_else_is(
+    io: FakeIO, name: str, *, is_query: bool
+) -> None:
+    call: Call[Any]
+    call, answer = (SAID | NOT_SAID)[name]
+    io.contact.heard()
+    io.contact.failed(unreachable())
+    io.time += PATIENCE
+    io.expect(call.request.method, call.request.path, answer)
+    with suppress(ConsulCoordError):
+        io.run(wait_once(io, call) if is_query else send_once(io, call, deadline=io.time + 5.0))
+    assert not io.steps
+    assert io.contact.is_present == (name in SAID)
+    assert io.contact.heard_at == (io.time if name in SAID else io.time - PATIENCE)
 
 
 @pytest.mark.parametrize("ended", [ClientClosed(), AcquireCancelled("cancelled", key="k")], ids=repr)
