@@ -264,6 +264,7 @@ class Membership(Cancellable):
         if hold is not None and not self.is_over and hold.value != self.value:
             try:
                 await hold_ops.put(io, self.client.sessions, hold, self.value)
+                self.problem = None
             except ConsulCoordError as error:
                 self._refused(error)
         return self.is_over or hold is None or hold.ended or hold.value == self.value

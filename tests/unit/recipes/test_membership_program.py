@@ -91,7 +91,7 @@ def test_a_value_that_was_given_while_it_joined_again_is_written_as_often_as_it_
     io.at(io.time + 0.2, join_again)
     io.run_spawned("stay a member")
     assert member.hold is not None
-    assert member.hold.value == b"new"
+    assert (member.hold.value, member.problem) == (b"new", None)
     assert io.time >= answered_from
     assert len(io.seen(Failed)) == 1, "once for each reason"
 
