@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -145,14 +146,16 @@ def test_an_owner_that_does_not_finish_is_not_waited_for_for_ever(member: MakeMe
 
 
 def test_members_that_come_together_cause_one_round_of_moves(member: MakeMember) -> None:
-    diary = Diary()
-    one = member("one", 32, settle=0.5, **diary.of("one"))
+    diary, settle = Diary(), 0.5
+    one = member("one", 32, settle=settle, **diary.of("one"))
     all_owned(one)
-    others = [member(f"other {number}", 32, settle=0.5, **diary.of(f"{number}")) for number in range(4)]
+    began = time.monotonic()
+    others = [member(f"other {number}", 32, settle=settle, **diary.of(f"{number}")) for number in range(4)]
+    rounds = 1 + int((time.monotonic() - began) / settle)  # more only where the machine is busy
     all_owned(one, *others)
     until(lambda: len(diary.owners) == 32, "all owners were told")
-    released = [partition for what, _, partition, _ in diary.entries if what == "released"]
-    assert len(released) == len(set(released))
+    released = Counter(partition for what, _, partition, _ in diary.entries if what == "released")
+    assert max(released.values()) <= rounds
     assert diary.wrong == []
 
 
