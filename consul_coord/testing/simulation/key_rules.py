@@ -47,7 +47,7 @@ _YOUNG = 0.9
 _REMEMBERED = 64
 """So many changes of a queue are known."""
 _SINCE_ITS_LOOK = 0.2
-"""Seconds, at most, from the reading that shows a vacancy to the joining of the queue."""
+"""Seconds, at most, from a reading of the queue to the request that follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,13 @@ class KeyRules(Rules):
             self.judge.convict("fairness", text)
 
         if barges and process is not None and queues:
-            self._check_barge(process, passed=tuple(one for one in before.live if one != holder))
+            passed = tuple(one for one in before.live if one != holder and self._was_to_be_seen(one))
+            self._check_barge(process, passed=passed)
+
+    def _was_to_be_seen(self, session: str) -> bool:
+        """Return whether a session queued when a client that takes the key now looked at the queue."""
+        looked_at = self.judge.now - _SINCE_ITS_LOOK
+        return all(session in queue for until, queue in self._queues if until >= looked_at)
 
     def _check_barge(self, process: Process, *, passed: tuple[str, ...]) -> None:
         """Judge a client that takes the key without queueing."""
