@@ -117,7 +117,7 @@ class Attempt(ABC):
         self.once = timeout == 0
         self.began = io.now()
         self.deadline = io.now() + client.timeout if self.once else deadline_of(io, timeout)
-        self._last_look = last_look.due(self.deadline, timeout)
+        self._last_look = self.deadline if timeout is None else last_look.due(self.deadline, timeout)
         self._nodes: Nodes | None = None
         """The node of each session that holds, once they were read."""
         self.holders: tuple[Holder, ...] = ()

@@ -56,7 +56,8 @@ class Waiting(Interrupt):
 
     def __init__(self, about: Cancellable, flag: Flag | None = None) -> None:
         super().__init__()
-        _validate.has_method("cancel", flag, "is_set")
+        if flag is not None:
+            _validate.has_method("cancel", flag, "is_set")
         self.about = about
         self.flag = flag
 

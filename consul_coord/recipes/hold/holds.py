@@ -179,9 +179,9 @@ class Holds:
         for each in hold.all_kept:
             each.dependents[hold] = None
         self._watch(hold)
-        self.changed(hold.key)
         if hold.ended:
             self.ended(hold)
+        self.changed(hold.key)
         return handle
 
     def changed(self, key: str) -> None:
