@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from consul_coord import Group
+from consul_coord import Group, Member, Members
+from consul_coord.cli.members import _as_text
 
 if TYPE_CHECKING:
     from consul_coord import Client
@@ -42,6 +43,12 @@ def test_a_watch_tells_each_change(start: Start, client: Client, key: str) -> No
         group.update("ready")
         watch.stdout.wait_for(lambda line: line == "* web-1 ready", "* web-1 ready")
     watch.stdout.wait_for(lambda line: line == "- web-1 ready", "- web-1 ready")
+
+
+def test_a_member_that_went_and_came_back_between_two_looks_is_there_in_the_end() -> None:
+    before, after = (Member("web-1", value, "s", 7) for value in (b"old", b"new"))
+    seen = Members(all=(after,), joined=(after,), left=(before,))
+    assert list(_as_text(seen)) == ["- web-1 old", "+ web-1 new"]
 
 
 def test_a_watch_tells_each_change_in_json(start: Start, client: Client, key: str) -> None:

@@ -57,6 +57,11 @@ def test_destroy_asks_at_a_terminal(call: Call, key: str, client: Client, two: l
     assert sum(client.session.info(session).value is not None for session in two) == left
 
 
+def test_yes_asks_nothing_at_a_terminal(call: Call, key: str, client: Client, two: list[str]) -> None:
+    assert call("sessions", "--name", f"{key} *", "--destroy", "--yes", typed="n\n").code == 0
+    assert [client.session.info(session).value for session in two] == [None, None]
+
+
 def test_destroy_without_a_name_is_2(call: Call, client: Client, two: list[str]) -> None:
     assert call("sessions", "--destroy", "--yes").code == 2
     assert client.session.info(two[0]).value is not None

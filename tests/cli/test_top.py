@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord import Client, Group, Lock, Partitioner, Semaphore
+from consul_coord import Client, Group, Lock, Partitioner, Semaphore, SessionSpec
 from consul_coord.server import ReferenceServer
 from tests.cli.processes import PROGRAM
 from tests.cli.test_terminal import CTRL_C, CTRL_Z, screen
@@ -42,6 +43,19 @@ def test_changes_are_told_as_they_come_and_a_signal_ends_it(start: Start, key: s
         assert Semaphore(client, f"{key}/slots", 2).destroy()
     top.send(signal.SIGTERM)
     assert top.end() == 143
+
+
+def test_sessions_that_begin_later_are_shown_by_their_names(start: Start, key: str, address: str) -> None:
+    top = start("top", key, "--json")
+    assert shown(top, lambda _: True) == []
+    with ExitStack() as held:
+        for count, name in enumerate(("first", "second", "third"), 1):
+            spec = SessionSpec(name=name)
+            client = held.enter_context(Client(address=address, session=spec))
+            held.enter_context(Lock(client, f"{key}/{name}"))
+            places = shown(top, lambda places, count=count: len(places) == count)  # type: ignore[misc]
+            names = {place["holders"][0]["session_name"] for place in places}
+            assert names == {"first", "second", "third"} if count == 3 else name in names
 
 
 def test_partitions_are_shown_with_their_owners(start: Start, key: str, anywhere: str) -> None:

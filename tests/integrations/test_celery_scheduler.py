@@ -201,7 +201,12 @@ def test_a_leading_beat_looks_again_before_its_lease_is_over(shop: Shop) -> None
     scheduler = make(app)
     try:
         pauses: list[float] = []
-        until(lambda: pauses.append(scheduler.tick()) or len([each for each in pauses if each]) > 1, "leads")
+
+        def leads() -> bool:
+            pauses.append(scheduler.tick())
+            return len([pause for pause in pauses if pause]) > 1
+
+        until(leads, "it leads, and has looked again")
         assert WAIT < max(pauses) <= lease
     finally:
         scheduler.close()

@@ -181,6 +181,25 @@ def test_a_lock_waits_for_so_many_seconds(coordinator: Coordinators) -> None:
     assert other.release()
 
 
+def test_a_group_has_a_leader_for_as_long_as_one_leads(coordinator: Coordinators) -> None:
+    one, other = coordinator(b"one"), coordinator(b"other")
+    one.create_group(b"led").get()
+    elected: list[Any] = []
+    for member in (one, other):
+        member.watch_elected_as_leader(b"led", elected.append)
+    for leading, waiting in ((one, other), (other, one)):
+        assert waiting.get_leader(b"led").get() is None
+        assert leading.stand_down_group_leader(b"led") is False
+        leading.run_watchers()
+        waiting.run_watchers()
+        assert waiting.get_leader(b"led").get() == elected[-1].member_id == leading._member_id
+        assert waiting.stand_down_group_leader(b"led") is False
+        assert leading.stand_down_group_leader(b"led") is True
+    assert one.get_leader(b"led").get() is None
+    assert len(elected) == 2
+    one.delete_group(b"led").get()
+
+
 def test_a_member_that_lost_its_session_comes_back(coordinator: Coordinators, operator: Client) -> None:
     one = coordinator(b"host-1")
     one.join_group_create(b"web", {"port": 80})

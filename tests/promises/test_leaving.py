@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import pytest
 
-from consul_coord import AcquireCancelled, AcquireTimeout, AsyncClient, AsyncLock, Group, Lock, ReleaseOutcome
+from consul_coord import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AsyncClient,
+    AsyncLock,
+    Group,
+    LeaderElection,
+    Lock,
+    Partitioner,
+    ReleaseOutcome,
+)
 from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError
 from consul_coord.http.endpoints import kv
@@ -323,6 +333,32 @@ def test_leaving_a_group_takes_no_longer_than_its_time(
     assert 0.6 <= took < 0.6 + 0.3 + measured.slack
     proxy.clear()
     eventually(lambda: not operator.under(f"{key}/members/"))
+
+
+@pytest.mark.parametrize("kind", ["election", "partitioner"])
+def test_stopping_takes_no_longer_than_its_time(
+    proxy: FaultProxy, client: Client, operator: Operator, key: str, kind: str
+) -> None:
+    group = Group(client, f"{key}/group", id="one")
+    things: dict[str, LeaderElection | Partitioner] = {
+        "election": LeaderElection(client, key),
+        "partitioner": Partitioner(group, 2, settle=0.0),
+    }
+    thing = things[kind]
+    thing.start()
+    if kind == "partitioner":
+        group.join(timeout=PATIENCE)
+    eventually(lambda: thing.is_leader if isinstance(thing, LeaderElection) else len(thing.owned) == 2)
+    held = f"{key}/group/partitions/0" if kind == "partitioner" else key
+    assert operator.holder(held)
+    proxy.add(Fault(lose=Lose.TIME, times=1_000))
+    with stalls() as measured:
+        began = time.monotonic()
+        thing.stop(timeout=0.6)
+        took = time.monotonic() - began
+    assert took < 0.6 + 0.3 + measured.slack
+    proxy.clear()
+    eventually(lambda: operator.holder(held) is None)
 
 
 def test_leaving_a_group_waits_until_a_member_that_joins_again_has_given_up(

@@ -326,3 +326,20 @@ def test_a_snapshot_brings_everything_back_but_delays_and_timers(agent: Driver) 
 def test_what_is_no_snapshot_is_refused(agent: Driver) -> None:
     with pytest.raises(ValueError, match="not a snapshot"):
         agent.state.restore(b"{}", agent.now)
+
+
+@pytest.mark.parametrize("near", ["_agent", "node1"])
+def test_the_own_node_is_the_nearest_to_itself(agent: Driver, near: str) -> None:
+    for node in ("a", "n2", "node1", "z"):
+        registration = {"Node": node, "Address": "10.0.0.1", "Service": {"Service": "web"}}
+        agent.ask("PUT", "/v1/catalog/register", registration)
+    reads = {
+        "/v1/catalog/nodes": lambda row: row["Node"],
+        "/v1/catalog/service/web": lambda row: row["Node"],
+        "/v1/health/service/web": lambda row: row["Node"]["Node"],
+    }
+    for path, name in reads.items():
+        found = {
+            query: list(map(name, agent.ask("GET", path + query).json)) for query in ("", f"?near={near}")
+        }
+        assert found == {"": ["a", "n2", "node1", "z"], f"?near={near}": ["node1", "a", "n2", "z"]}
