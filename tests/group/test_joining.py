@@ -164,6 +164,14 @@ def test_a_value_is_changed_in_place(client: Client, prefix: str) -> None:
         assert (after.session, after.since_index) == (before.session, before.since_index)
 
 
+def test_a_value_that_was_changed_is_that_of_the_next_membership(client: Client, prefix: str) -> None:
+    group = Group(client, prefix, id="one", value="old")
+    for value in ("old", "new", "newer"):
+        with group:
+            assert [member.text for member in group.members()] == [value]
+            group.update({"old": "new", "new": "newer", "newer": ""}[value])
+
+
 def test_only_a_member_has_a_value_to_change(client: Client, prefix: str) -> None:
     group = Group(client, prefix, id="one")
     with pytest.raises(NotHeld, match="join first"):

@@ -106,6 +106,24 @@ def test_a_contender_of_an_earlier_hold_is_not_ours() -> None:
     assert isinstance(rwqueue.judge(look, A, "write", born=9), waitqueue.Rejoin)
 
 
+def test_the_holder_of_a_side_is_the_writer_or_the_first_reader(site: Site, make_client: MakeClient) -> None:
+    locks = [ReadWriteLock(make_client(), site.key) for _ in range(3)]
+    sides = (locks[0].read, locks[0].write)
+    assert [side.holder() for side in sides] == [None, None]
+    with locks[1].read.hold(timeout=5) as first, locks[2].read.hold(timeout=5) as second:
+        assert [holder.session for holder in locks[0].holders()] == [first.session, second.session]
+        for side in sides:
+            holder = side.holder()
+            assert holder is not None
+            assert (holder.session, side.locked()) == (first.session, True)
+    with locks[2].write.hold(timeout=5) as writer:
+        for side in sides:
+            holder = side.holder()
+            assert holder is not None
+            assert holder.session == writer.session
+    assert [side.locked() for side in sides] == [False, False]
+
+
 def test_readers_share_and_a_writer_is_alone(site: Site, make_client: MakeClient) -> None:
     ours, theirs = (ReadWriteLock(make_client(), site.key) for _ in range(2))
     with ours.read as first, theirs.read.hold(timeout=5) as second:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import AsyncClient, AsyncLock, Client, InvalidRequest, Lock, Semaphore
+from consul_coord import (
+    AsyncClient,
+    AsyncLock,
+    Client,
+    InvalidRequest,
+    Lock,
+    Registration,
+    Semaphore,
+    WriteOptions,
+)
 from consul_coord.cli import main
 from consul_coord.server import ReferenceServer
 from tests.support.stalls import lasting
@@ -57,3 +66,28 @@ def test_the_command_line_names_it(
         assert main([*arguments, "--address", server.address]) in {1, 78}
     told = capfd.readouterr()
     assert NAMED in told.out + told.err
+
+
+NODE = Registration(node="n2", address="10.0.0.2")
+HERE = WriteOptions(datacenter="dc1")
+
+
+def test_the_datacenter_of_a_call_comes_before_that_of_its_client(
+    server: ReferenceServer[SystemClock],
+) -> None:
+    with Client(server.address, datacenter="mars") as client:
+        with pytest.raises(InvalidRequest, match=NAMED):
+            client.catalog.register(NODE)
+        client.catalog.register(NODE, options=HERE)
+        assert "n2" in server.state.nodes
+        client.catalog.deregister("n2", options=HERE)
+        assert "n2" not in server.state.nodes
+
+
+@pytest.mark.anyio
+async def test_so_it_does_on_an_event_loop(server: ReferenceServer[SystemClock]) -> None:
+    async with AsyncClient(server.address, datacenter="mars") as client:
+        await client.catalog.register(NODE, options=HERE)
+        assert "n2" in server.state.nodes
+        await client.catalog.deregister("n2", options=HERE)
+        assert "n2" not in server.state.nodes

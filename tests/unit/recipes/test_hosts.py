@@ -201,6 +201,22 @@ def test_an_observer_hears_of_every_event_and_of_others_failures() -> None:
     assert notes.events == [EVENT, Failed("a callback", "ValueError: oops")]
 
 
+@pytest.mark.parametrize("part", ["filter", "handle"])
+def test_a_users_log_that_raises_keeps_no_event_from_the_observer(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def fail(_: object) -> bool:
+        raise ValueError("made up")
+
+    monkeypatch.setattr(events.logger, part, fail)
+    notes = Notes()
+    host = make_host(notes)
+    warning = events.FencesRestarted("k", 9, 7)
+    host.emit(warning)
+    host.stop(timeout=PATIENCE)
+    assert notes.events == [warning]
+
+
 @pytest.mark.parametrize("error", [ValueError("oops"), SystemExit("oops"), KeyboardInterrupt("oops")])
 def test_an_observer_does_not_hear_of_its_own_failure(
     caplog: pytest.LogCaptureFixture, error: BaseException
