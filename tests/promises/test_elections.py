@@ -12,7 +12,7 @@ import pytest
 from consul_coord import LOCK_FLAGS, Client, LeaderElection, Lock
 from consul_coord.clock import VirtualClock
 from consul_coord.events import logger
-from consul_coord.recipes.election.notes import HONOURED
+from consul_coord.recipes.election.notes import HONOURED, heir_key
 from tests.promises.conftest import SPEC, TTL
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
@@ -62,6 +62,25 @@ def test_an_heir_at_any_place_leads_next_and_at_once(make_client: MakeClient, ke
     assert [each.term for each in waiting if each is not heir] == [None] * 3, "somebody led before"
     for election in (leading, *waiting):
         election.stop()
+
+
+@pytest.mark.parametrize("ends", ["stop", "close"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_heir_that_leaves_removes_the_note_that_names_it_however_often_that_was_written(
+    make_client: MakeClient, operator: Operator, key: str, times: int, ends: str
+) -> None:
+    leading, client = stand(make_client(), key), make_client()
+    leading.wait_for_leadership(timeout=PATIENCE)
+    session = Lock(client, f"{key}/beside").acquire(timeout=5).session
+    for _ in range(times - 1):
+        operator.put(heir_key(key), b"another")
+    operator.put(heir_key(key), session.encode())
+    heir = stand(client, key)
+    eventually(lambda: [each.session for each in leading.candidates()] == [session])
+    heir.stop() if ends == "stop" else client.close()
+    eventually(lambda: operator.entry(heir_key(key)) is None)
+    assert leading.is_leader
+    leading.stop()
 
 
 def test_heirs_named_past_one_and_the_same_candidate_are_all_woken(make_client: MakeClient, key: str) -> None:

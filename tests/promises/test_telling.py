@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -28,7 +31,7 @@ from tests.support.sites import eventually
 from tests.support.stalls import stalls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from consul_coord import Holder
     from consul_coord.events import Event
@@ -89,6 +92,67 @@ def test_an_acquire_is_reported_with_the_time_that_it_took(
     (acquired,) = observer.seen
     assert SLOW <= acquired.waited <= took
     assert (acquired.session, acquired.fence) == (hold.session, hold.fence)
+
+
+@contextmanager
+def waits(wanted: Lock | Semaphore) -> Iterator[None]:
+    """Have another thread wait for something."""
+
+    def wait() -> None:
+        with suppress(ConsulCoordError):
+            wanted.acquire()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        wanted.cancel()
+        thread.join()
+
+
+QUEUES: dict[str, tuple[str, int]] = {
+    "lock": ("lock", 1),
+    "fair lock": ("fair lock", 1),
+    "read": ("write", 1),
+    "write": ("read", 3),
+    "permit": ("permit", 2),
+}
+"""By the kind of the calls that wait: what holds, and how often."""
+
+
+def place_of(client: Client, key: str, kind: str) -> Lock | Semaphore:
+    side = ReadWriteLock(client, key, session=SPEC)
+    return {
+        "lock": Lock(client, key),
+        "fair lock": Lock(client, key, fair=True),
+        "read": side.read,
+        "write": side.write,
+        "permit": Semaphore(client, key, 2),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", QUEUES)
+def test_a_timeout_names_all_holders_and_the_place_among_those_that_wait(
+    make_client: MakeClient, operator: Operator, key: str, kind: str
+) -> None:
+    held, number = QUEUES[kind]
+    client, other = make_client(), make_client()
+    holds = [place_of(client, key, held).acquire(timeout=5) for _ in range(number)]
+    keys = len(operator.under(f"{key}/"))
+    with ExitStack() as stack:
+        for place in (1, 2):
+            with pytest.raises(AcquireTimeout) as raised:
+                place_of(other, key, kind).acquire(timeout=0.6)
+            blocker = raised.value.blocker
+            assert {each.session for each in blocker.holders} == {hold.session for hold in holds}
+            assert blocker.position == place
+            stack.enter_context(waits(place_of(make_client(), key, "write" if kind == "read" else kind)))
+            eventually(partial(is_longer, operator, f"{key}/", keys + place - 1))
+
+
+def is_longer(operator: Operator, folder: str, than: int) -> bool:
+    return len(operator.under(folder)) > than
 
 
 @pytest.mark.parametrize("kind", TAKES)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consul_coord.errors import PermissionDenied
+from consul_coord.http.backoff import FIRST
 from consul_coord.io import Signal
 from consul_coord.recipes.watch.places import LINGER, REMEMBERED, Folder
 from consul_coord.recipes.watch.together import LONGEST_HELD, SHORTEST_QUERY, Together, covers_of
@@ -146,6 +148,30 @@ def test_the_first_look_into_a_folder_asks_the_leader() -> None:
     assert not look.hold_open
 
 
+@pytest.mark.parametrize(("other", "ends"), [("g/n", True), ("h", True), ("g/m/part", False)])
+def test_a_further_folder_ends_the_query_under_way_unless_that_covers_it(other: str, ends: bool) -> None:
+    async def longest(io: object, /, *, until: Signal | None) -> float:
+        return 600.0
+
+    folders = [Folder("g/m"), Folder(other)]
+    waiting = [Signal(), Signal()]
+
+    def follow_another() -> None:
+        assert io.run(together.change(io, folders[1], until=None))
+        folders[1].await_with(waiting[1])
+
+    io = Server(follow_another, *[int] * 9)
+    together = Together(io, longest, timeout=10.0)
+    assert io.run(together.change(io, folders[0], until=None))
+    folders[0].known, folders[0].is_doubtful = folders[0].at, False
+    folders[0].await_with(waiting[0])
+    io.expect("GET", "/v1/kv/g/", *[ok(["g/x"], index=7)] * 9)  # where both have one query
+    for folder in folders:
+        io.at(1002.0, folder.leave)
+    io.run_spawned("changes of groups")
+    assert io.given_up == ends
+
+
 class Returning(Folder):
     """A folder whose follower, in another thread, comes back just when it is found to be left."""
 
@@ -210,10 +236,12 @@ class Held:
         self.over = Signal()
         self.kept: Any = None
         self.readings: list[int] = []
+        self.seen_at: list[float] = []
         self.unsure: list[ConsulCoordError] = []
         """What stands in the way of knowing what the next readings mean."""
 
-    async def seen(self, io: object, result: Any, /, *, consistent: bool) -> None:
+    async def seen(self, io: FakeIO, result: Any, /, *, consistent: bool) -> None:
+        self.seen_at.append(io.time)
         assert not consistent, "it was read beside others"
         self.readings.append(result.value.modify_index)
         if self.unsure:
@@ -260,7 +288,7 @@ def watched(io: Server, *held: Held) -> None:
     together = Together(io, longest, timeout=10.0)
     for each in held:
         together.watch(each)
-    io.expect("PUT", "/v1/txn", *[io.look] * 9)
+    io.expect("PUT", "/v1/txn", *[io.look] * 19)
     io.run_spawned("changes of groups")
 
 
@@ -308,6 +336,20 @@ def test_a_hold_that_can_not_be_made_sure_of_is_looked_at_again_and_keeps_nobody
     watched(io, first, second)
     assert first.readings == second.readings == [7] * (times + 1)
     assert io.time > 1000.0, "after a pause"
+
+
+def test_the_pauses_after_failures_grow_and_begin_anew_after_a_look_that_was_answered() -> None:
+    hold = Held("g/m/a")
+    hold.unsure.extend([unreachable()] * 4)
+
+    def change() -> None:
+        io.index += 1
+        hold.unsure.extend([unreachable()] * 4)
+
+    io = Server(change, hold.over.set)
+    watched(io, hold)
+    looks = [later - before for before, later in pairwise(hold.seen_at)]
+    assert looks[:4] == looks[5:] == pytest.approx([FIRST * 2**n / 2 for n in range(4)])
 
 
 class Refusing(Server):

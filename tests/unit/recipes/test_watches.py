@@ -12,10 +12,11 @@ from consul_coord.models import SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.watch import engine
 from tests.support.fake_io import FakeIO
-from tests.support.replies import entry, lost, pairs, refusal, txn_done, txn_failed
+from tests.support.replies import SESSION, entry, lost, ok, pairs, refusal, txn_done, txn_failed
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair, Result
+    from consul_coord.recipes.session.keeping import KeptSession
 
 TXN = "/v1/txn"
 
@@ -59,6 +60,41 @@ def test_a_wait_has_a_blocking_query_of_its_own() -> None:
     assert found.value is not None
     assert found.value.modify_index == 9
     assert ("index", "7") in waits.io.requests[-1].params
+
+
+@pytest.mark.parametrize("end", ["until", "deadline"])
+def test_a_wait_that_begins_just_before_a_renewal_ends_in_time_all_the_same(end: str) -> None:
+    """The renewal is made first, and may take long."""
+    waits, over = Waits(), Signal()
+    waits.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    kept = waits.io.run(waits.core.sessions.shared.live(waits.io, deadline=1010.0))
+    waits.io.time = kept.due - 0.01
+    ends = waits.io.time + 0.5
+    if end == "until":
+        waits.io.at(ends, over.set)
+    assert waits.change(until=over, deadline=ends if end == "deadline" else math.inf) is None
+    assert waits.io.time == pytest.approx(ends)
+    assert waits.io.paths == ["/v1/session/create"]
+
+
+class Held:
+    """The key of a hold."""
+
+    def __init__(self, key: str, *, is_member: bool, kept: KeptSession) -> None:
+        self.key, self.is_member, self.kept = key, is_member, kept
+        self.over = Signal()
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_a_member_of_a_group_has_no_query_of_its_own(*, is_member: bool) -> None:
+    waits = Waits()
+    waits.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    kept = waits.io.run(waits.core.sessions.shared.live(waits.io, deadline=1010.0))
+    watched: Any = Held("g/m", is_member=is_member, kept=kept)
+    before = len(waits.io.spawned)
+    waits.waits.watch(waits.io, watched)
+    (spawned,) = waits.io.spawned[before:]
+    assert spawned.name == ("changes of groups" if is_member else "watch g/m")
 
 
 def test_a_query_that_failed_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
