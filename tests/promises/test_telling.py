@@ -123,13 +123,14 @@ QUEUES: dict[str, tuple[str, int]] = {
 
 def place_of(client: Client, key: str, kind: str) -> Lock | Semaphore:
     side = ReadWriteLock(client, key, session=SPEC)
-    return {
+    places: dict[str, Lock | Semaphore] = {
         "lock": Lock(client, key),
         "fair lock": Lock(client, key, fair=True),
         "read": side.read,
         "write": side.write,
         "permit": Semaphore(client, key, 2),
-    }[kind]
+    }
+    return places[kind]
 
 
 @pytest.mark.parametrize("kind", QUEUES)

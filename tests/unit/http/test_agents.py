@@ -27,6 +27,7 @@ from consul_coord.http.agents import (
     SILENT_AFTER,
     Agent,
     Agents,
+    Servers,
 )
 from consul_coord.http.messages import Request, Response
 from tests.support.fake_io import run_at_once
@@ -672,3 +673,23 @@ def test_what_is_known_of_an_agent_outlasts_a_look_at_which_there_are(world: Wor
     assert [agent.address for agent in world.rules.all] == [C, A, "http://d:8500"]
     assert world.agent(A) is before[A]
     assert world.agent(C) is before[C]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [
+        (("ab", "xy"), ("bc", "zz"), True),
+        (("ab", "xy"), ("cd", "xy"), False),
+        (("ab", "xy"), ("", "yz"), True),
+        (("", "xy"), ("ab", "yz"), True),
+        (("", "xy"), ("", "yz"), True),
+        (("ab", "xy"), ("", "zz"), False),
+        (("", "xy"), ("ab", "zz"), False),
+        (("", "xy"), ("", "zz"), False),
+    ],
+)
+def test_servers_are_compared_by_their_ids_and_by_their_addresses_where_ids_are_unknown(
+    ours: tuple[str, str], theirs: tuple[str, str], *, same: bool
+) -> None:
+    one, other = (Servers(ids=frozenset(ids), peers=frozenset(peers)) for ids, peers in (ours, theirs))
+    assert one.are_those_of(other) == same

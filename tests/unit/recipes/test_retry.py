@@ -286,7 +286,7 @@ def test_the_answer_to_a_blocking_query_is_contact(io: FakeIO) -> None:
     assert io.counted("wakeups") == 1
 
 
-SAID = {
+SAID: dict[str, tuple[Call[Any], Response]] = {
     "found": (kv.get("k"), pairs(entry("k"))),
     "not there": (kv.get("k"), pairs()),
     "no permission": (kv.get("k"), refusal(403, "Permission denied")),
@@ -295,7 +295,7 @@ SAID = {
     "refused by its checks": (kv.txn(*TAKE), txn_failed((0, "failed index check"))),
     "another holder": (kv.put("k", b"", cas=3), ok(value=False)),
 }
-NOT_SAID = {
+NOT_SAID: dict[str, tuple[Call[Any], Response | Exception]] = {
     "no leader": (kv.get("k"), refusal(500, "No cluster leader")),
     "failed": (kv.get("k"), refusal(500, "rpc error")),
     "overloaded": (kv.get("k"), refusal(429)),
@@ -311,8 +311,7 @@ NOT_SAID = {
 def test_an_answer_of_the_servers_is_contact_whatever_it_says_and_nothing_else_is(
     io: FakeIO, name: str, *, is_query: bool
 ) -> None:
-    call: Call[Any]
-    call, answer = (SAID | NOT_SAID)[name]
+    call, answer = {**SAID, **NOT_SAID}[name]
     io.contact.heard()
     io.contact.failed(unreachable())
     io.time += PATIENCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,15 @@ from consul_coord.errors import PermissionDenied
 from consul_coord.http.backoff import FIRST
 from consul_coord.io import Signal
 from consul_coord.recipes.watch.places import LINGER, REMEMBERED, Folder
-from consul_coord.recipes.watch.together import LONGEST_HELD, SHORTEST_QUERY, Together, covers_of
+from consul_coord.recipes.watch.together import (
+    AVOIDED,
+    IN_VAIN,
+    LONGEST_HELD,
+    ROUND,
+    SHORTEST_QUERY,
+    Together,
+    covers_of,
+)
 from tests.support.fake_io import FakeIO
 from tests.support.replies import entry, ok, txn_done, unreachable
 
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
 
     from consul_coord.errors import ConsulCoordError
     from consul_coord.http.messages import Request, Response
+    from consul_coord.io import IO
     from consul_coord.recipes.watch.places import Watched
 
 
@@ -240,8 +250,8 @@ class Held:
         self.unsure: list[ConsulCoordError] = []
         """What stands in the way of knowing what the next readings mean."""
 
-    async def seen(self, io: FakeIO, result: Any, /, *, consistent: bool) -> None:
-        self.seen_at.append(io.time)
+    async def seen(self, io: IO, result: Any, /, *, consistent: bool) -> None:
+        self.seen_at.append(io.now())
         assert not consistent, "it was read beside others"
         self.readings.append(result.value.modify_index)
         if self.unsure:
@@ -377,3 +387,62 @@ def test_a_follower_of_a_folder_that_may_not_be_read_any_more_is_sent_to_ask_by_
     io.run_spawned("changes of groups")
     assert changed.is_set()
     assert folder.is_doubtful
+
+
+class Busy(Server):
+    """One where something changes in a folder all the time, but not in its places."""
+
+    def __init__(self, *, takes: float) -> None:
+        super().__init__()
+        self.takes = takes
+        """Seconds until a query is answered."""
+        self.queries: list[tuple[float, str]] = []
+        """What was asked for, and when."""
+        self.looks: list[float] = []
+
+    def look(self, request: Request) -> Response:
+        self.looks.append(self.time)
+        self.expect("PUT", "/v1/txn", self.look)
+        return super().look(request)
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        self.queries.append((self.time, request.path.removeprefix("/v1/kv/").rstrip("/")))
+        self._advance(self.time + (self.takes if request.hold_open else 0.0), until)
+        if until is not None and until.is_set():
+            return None
+        return ok(["g/m/a"], index=100 + len(self.queries))
+
+
+def ended(io: Busy, *, seconds: float) -> Busy:
+    """Have two members watched for so long."""
+    held = Held("g/m/a"), Held("g/m/b")
+    for each in held:
+        io.at(1000.0 + seconds, each.over.set)
+    watched(io, *held)
+    return io
+
+
+def test_a_folder_that_changes_all_the_time_costs_a_few_requests_a_second() -> None:
+    io = ended(Busy(takes=0.0), seconds=60.0)
+    asked = Counter(path for at, path in io.queries if at >= 1030.0)
+    assert max(asked.values()) <= 30 * 11
+    assert len([at for at in io.looks if at >= 1030.0]) <= asked.total()
+
+
+def test_a_folder_that_changes_in_vain_is_left_for_its_places_for_a_while() -> None:
+    io = ended(Busy(takes=1.0), seconds=200.0)
+    whole = [at for at, path in io.queries if path == "g/m"]
+    apart = [at for at, path in io.queries if path in {"g/m/a", "g/m/b"}]
+    gaps = [(before, later) for before, later in pairwise(whole) if later - before > 30.0]
+    assert gaps, "it is not left"
+    for before, later in gaps:
+        assert later - before == pytest.approx(AVOIDED, abs=2 * ROUND)
+        assert sum(before < at < later for at in apart) > AVOIDED / ROUND
+    assert gaps[0][0] - 1000.0 == pytest.approx(IN_VAIN * 1.0, abs=2 * ROUND)
+
+
+def test_a_folder_that_changes_seldom_is_asked_for_as_a_whole() -> None:
+    io = ended(Busy(takes=ROUND * 1.5), seconds=200.0)
+    assert {path for _, path in io.queries} == {"g/m"}
