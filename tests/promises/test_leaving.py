@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from consul_coord import (
+    LOCK_FLAGS,
     AcquireCancelled,
     AcquireTimeout,
     AsyncClient,
@@ -20,6 +21,7 @@ from consul_coord import (
     LeaderElection,
     Lock,
     Partitioner,
+    ReadWriteLock,
     ReleaseOutcome,
 )
 from consul_coord.config import Settings
@@ -28,10 +30,13 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.transport.exchange import DirectTransport
 from consul_coord.io import Signal
 from consul_coord.recipes.cleanup.reaper import Reaper
+from consul_coord.recipes.contend import queue
+from consul_coord.recipes.rwlock.queue import base_of, marked
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.program import SimTask
 from consul_coord.testing.simulation.scheduler import Scheduler
 from tests.promises.conftest import SPEC
+from tests.promises.test_time import TAKES
 from tests.promises.waiting import settled
 from tests.support.fake_io import FakeIO
 from tests.support.proxy import Fault, Lose
@@ -373,3 +378,31 @@ def test_leaving_a_group_waits_until_a_member_that_joins_again_has_given_up(
     before = len(proxy.requests)
     assert group.leave(timeout=PATIENCE) is ReleaseOutcome.ALREADY_LOST
     assert [each for each in proxy.requests[before:] if member in each.path], "it has not given up yet"
+
+
+DEAD: dict[str, Callable[[str, str], tuple[str, bytes]]] = {
+    "lock": lambda key, session: (queue.contender_key(key, session), b""),
+    "read": lambda key, session: (queue.contender_key(base_of(key), session), marked("write", b"")),
+    "write": lambda key, session: (queue.contender_key(base_of(key), session), marked("write", b"")),
+}
+"""By kind, the key and the value of a call that waits."""
+
+
+@pytest.mark.parametrize("written", [1, 2])
+@pytest.mark.parametrize("kind", DEAD)
+def test_what_a_dead_waiter_has_left_is_removed_however_often_it_was_written(
+    make_client: MakeClient, operator: Operator, key: str, kind: str, written: int
+) -> None:
+    held = TAKES["write" if kind == "read" else kind](make_client(), key)
+    session = operator.create(lock_delay="0s")
+    left, value = DEAD[kind](key, session)
+    for number in range(written):
+        operator.put(left, value + b"." * number, acquire=session, flags=LOCK_FLAGS)
+    operator.destroy(session)
+    assert operator.entry(left) is not None
+    wanted = ReadWriteLock(make_client(), key, session=SPEC)
+    waiting = {"lock": Lock(make_client(), key), "read": wanted.read, "write": wanted.write}[kind]
+    with pytest.raises(AcquireTimeout):
+        waiting.acquire(timeout=0.5)
+    eventually(lambda: operator.entry(left) is None)
+    assert held.is_held

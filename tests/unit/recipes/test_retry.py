@@ -286,7 +286,7 @@ def test_the_answer_to_a_blocking_query_is_contact(io: FakeIO) -> None:
     assert io.counted("wakeups") == 1
 
 
-SAID: dict[str, tuple[Call[Any], Response]] = {
+SAID: dict[str, tuple[Call[Any], Response | Exception]] = {
     "found": (kv.get("k"), pairs(entry("k"))),
     "not there": (kv.get("k"), pairs()),
     "no permission": (kv.get("k"), refusal(403, "Permission denied")),
