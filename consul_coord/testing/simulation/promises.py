@@ -149,7 +149,11 @@ class Sighting:
     def hear(self, shape: Shape, now: float) -> None:
         """Take note of an answer."""
         if shape.name == "watch-session" or shape.about.startswith(self._about):
-            self._heard_at = now
+            self.know(now)
+
+    def know(self, now: float) -> None:
+        """Take note that the news counts from now on again."""
+        self._heard_at = now
 
     def is_stale(self, now: float, stretch: float) -> bool:
         """Return whether the news is so old that it counts no more."""
@@ -355,7 +359,9 @@ class Promises:
         judge, index = self._judge, self._judge.cluster.state.store.raft_index
         for sighting in self._sightings:
             process = sighting.process
-            if sighting.is_stale(judge.now, judge.stretch) and process.able and not self._is_own(sighting):
+            if self._is_own(sighting):
+                sighting.know(judge.now)
+            elif sighting.is_stale(judge.now, judge.stretch) and process.able:
                 text = f"{process.name}'s {sighting.what} is still {sighting.told}, of which it hears nothing"
                 judge.convict("sight", text)
             if sighting.is_right(index):
