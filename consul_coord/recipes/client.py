@@ -322,6 +322,8 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
     if kept.lease.ended_by is not None:
         return
     if kept.ours_to_destroy:
+        if client.closing.is_set():
+            return  # closing does both, in that order
         for hold in list(client.holds.all()):
             if hold.kept is kept:
                 await release(io, client.holds, hold)

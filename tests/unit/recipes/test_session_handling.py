@@ -10,7 +10,7 @@ from consul_coord.errors import BrokenReply, ConnectFailed, InvalidArgument, Ses
 from consul_coord.events import HandedOver, Lost, Released
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import DestroySession, GiveBack, StraySession
-from consul_coord.recipes.client import ClientState, close_session
+from consul_coord.recipes.client import ClientState, close, close_session
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session import handling
@@ -22,6 +22,7 @@ from tests.support.replies import (
     expect_gone,
     lost,
     ok,
+    pairs,
     refusal,
     renewed,
     txn_done,
@@ -79,6 +80,24 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+# -- closing the client
+
+
+def test_a_session_that_ends_as_its_client_closes_is_destroyed_after_its_holds_are_given_back(
+    bench: Bench,
+) -> None:
+    kept = bench.opened()
+    bench.grant(kept)
+    bench.core.begin_close()
+    bench.close(kept)  # as at the end of its block, in another thread
+    bench.io.expect("PUT", "/v1/txn", txn_done(entry("k", session=None)))
+    bench.io.expect("GET", "/v1/kv/k/.wait/", pairs())  # what an acquire may have left
+    bench.io.expect("GET", "/v1/kv/k", pairs())
+    bench.io.expect("PUT", DESTROY + SESSION, ok(value=True))
+    bench.io.run(close(bench.io, bench.core, deadline=bench.io.time + 5.0))
+    assert not bench.io.steps
 
 
 # -- opening and resuming
