@@ -199,13 +199,16 @@ class Holds:
         """Report a loss, once; a release has its outcome instead.
 
         A hold whose beginning is not reported yet is left to ``grant``, which looks for an end after that.
+        Closing gives such a hold back all the same: a signal handler may close the client amid the report.
         """
         reason = hold.look(self._host.now())[1]
-        if reason is None or not hold.reported:
+        by_closing = reason is LossReason.CLIENT_CLOSED and self._closing and not hold.kept.exported
+        if reason is None or not (hold.reported or by_closing):
             return
         self.call_back(hold)
-        if reason is LossReason.CLIENT_CLOSED and self._closing and not hold.kept.exported:
-            self._given_up[hold] = None  # closing gives it back
+        if by_closing:
+            if hold.outcome.value is None:  # otherwise it was given back
+                self._given_up[hold] = None
         else:
             if reason in OVERDUE:
                 self.limits.owe(hold)

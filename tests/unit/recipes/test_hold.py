@@ -281,6 +281,24 @@ def test_no_end_is_reported_before_the_beginning(
     assert bench.core.holds.given_up() == ([handle.grant] if closing else [])
 
 
+def test_closing_amid_the_report_of_a_hold_gives_it_back_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a signal handler, or a handler of the log: the report goes on when the client is closed."""
+    holds, given_back = bench.core.holds, list[str]()
+
+    def close(event: Event) -> None:
+        for hold in holds.given_up():
+            hold.finish_release(ReleaseOutcome.RELEASED)
+            holds.given_back(hold)
+            given_back.append(type(event).__name__)
+
+    monkeypatch.setattr(holds._host, "emit", close)
+    assert not acquired(bench).grant.is_held(0.0)
+    assert given_back == ["Acquired"], "while that was reported"
+    assert not holds.given_up(), "it is not given back again"
+
+
 def test_a_hold_that_closing_ends_amid_an_interrupted_call_is_given_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
