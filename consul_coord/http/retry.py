@@ -242,6 +242,11 @@ class Failures:
         """Whether there was a failure."""
         return self._failed > 0
 
+    def add_doubt(self, error: ConsulCoordError) -> None:
+        """Have an error say so, if a try before it may have been applied."""
+        if isinstance(error, TransportError):
+            error.outcome_unknown = error.outcome_unknown or self.doubt
+
     async def pause(self, error: ConsulCoordError) -> None:
         """Wait after a failure, longer each time.
 
@@ -250,10 +255,11 @@ class Failures:
         if self._last is not None and _had_no_time(error, self._deadline - self._resumed_at):
             raise self._last
         self._failed += 1
+        self.doubt = self.doubt or outcome_unknown(error)
+        self.add_doubt(error)
         pause = delay(self._failed, self._io.random())
         if not retryable(error) or self._io.now() + pause >= self._deadline:
             raise error
-        self.doubt = self.doubt or outcome_unknown(error)
         self._last = error
         await self._io.sleep(pause)
         self._resumed_at = self._io.now()

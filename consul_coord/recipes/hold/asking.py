@@ -125,7 +125,11 @@ async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPai
             return result[1][0]
         except TxnFailed:
             call = kv.get(hold.key, options=CONSISTENT)
-            pair = (await perform(io, call, deadline=deadline)).value
+            try:
+                pair = (await perform(io, call, deadline=deadline)).value
+            except ConsulCoordError as error:
+                failures.add_doubt(error)
+                raise
             if pair is None or pair.session != hold.session:
                 await make_sure(io, sessions, hold, deadline=deadline)
                 check(hold, io.now())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import TxnFailed
+from consul_coord.errors import ConnectFailed, TxnFailed
 from consul_coord.events import Failed, Overwritten
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
@@ -601,6 +601,14 @@ def test_a_write_that_is_refused_is_made_again_where_that_can_help_and_raises_ot
     assert not bench.hold.ended
     assert bench.hold.last_index == (index or 7)
     assert bench.io.time < 1001.0
+
+
+def test_a_write_that_may_have_been_applied_says_so_also_where_the_read_after_it_fails(bench: Bench) -> None:
+    bench.io.expect("PUT", "/v1/txn", lost(), txn_failed((0, "failed index check for key")))
+    bench.io.expect("GET", KEY, *[unreachable(KEY, method="GET")] * 50)
+    with pytest.raises(ConnectFailed) as caught:
+        bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"new"))
+    assert caught.value.outcome_unknown
 
 
 def test_a_write_that_is_refused_ends_a_hold_that_is_gone(bench: Bench) -> None:

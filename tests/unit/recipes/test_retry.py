@@ -360,6 +360,23 @@ def test_a_doubt_that_one_try_has_left_stays(
     assert (failures.any, failures.doubt) == (True, doubt)
 
 
+def test_the_error_that_ends_the_tries_has_the_doubt_of_all(io: FakeIO) -> None:
+    failures = Failures(io, io.time + delay(1, 0.0) + 0.001)
+    io.run(failures.pause(lost()))
+    with pytest.raises(ConnectFailed) as caught:
+        io.run(failures.pause(unreachable()))
+    assert caught.value.outcome_unknown
+
+
+def test_the_failure_before_one_that_had_no_time_has_the_doubt_of_all(io: FakeIO) -> None:
+    failures = Failures(io, io.time + delay(1, 0.0) + delay(2, 0.0) + 0.1)
+    for error in (lost(), unreachable()):
+        io.run(failures.pause(error))
+    with pytest.raises(ConnectFailed) as caught:
+        io.run(failures.pause(RequestTimeout("", method="PUT", path="/", outcome_unknown=False)))
+    assert caught.value.outcome_unknown
+
+
 def test_failures_and_moves_are_paced_each_by_its_own_number(io: FakeIO) -> None:
     failures = Failures(io, io.time + 60.0)
     began = [io.time]
