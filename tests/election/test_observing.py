@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord import Client, InvalidKey, LeaderElection, Watch, leader, observe
+from consul_coord.events import Waiting
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.server import ReferenceServer
 from consul_coord.testing.agent import RealAgent
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from consul_coord import LeaderInfo
-    from tests.election.conftest import Stand
+    from consul_coord.events import Event
+    from tests.election.conftest import MakeClient, Stand
 
 
 class Follower:
@@ -128,6 +130,30 @@ def test_an_index_that_goes_back_costs_no_news_and_repeats_none(key: str) -> Non
             until(lambda: follower.texts[-1] == "v" and follower.seen[-1] != first, "elected again")
         until(lambda: follower.texts[-1] is None, "nobody")
         follower.assert_nothing_twice()
+
+
+class Places:
+    """An observer that keeps the place in the queue of each report of a wait."""
+
+    def __init__(self) -> None:
+        self.seen: list[int | None] = []
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Waiting):
+            self.seen.append(event.blocker.position)
+
+
+def test_a_candidate_that_follows_the_leader_reports_its_wait_once(
+    stand: Stand, make_client: MakeClient
+) -> None:
+    stand().wait_for_leadership(timeout=PATIENCE)
+    first, second = Places(), Places()
+    stand(client=make_client(observer=first))
+    until(lambda: first.seen, "the first in the queue")
+    with make_client(observer=second) as client:
+        stand(client=client, on_change=lambda _: None)
+        until(lambda: second.seen, "the second")
+    assert (first.seen, second.seen) == ([1], [2])
 
 
 def test_closing_ends_the_iteration(client: Client, key: str) -> None:

@@ -152,7 +152,6 @@ class Candidate(UnattendedAttempt):
         if led is None or not self._follows():
             await super()._watch_before(ahead)
             return
-        self._block("held", session=led.session, position=self.blocker.position)
         while held is not None and held.session == led.session:
             seen = await self._watch(self.key, held.modify_index)
             held = None if seen is None else self._holder(seen.value)
