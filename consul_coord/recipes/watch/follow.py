@@ -65,7 +65,10 @@ class Ask(Protocol):
     """Sends blocking queries."""
 
     async def __call__(self, io: IO, call: Call[T], /, *, until: Signal | None) -> T | None:
-        """Return a query's answer; None when ``until`` was raised before. Raises what comes of it."""
+        """Return a query's answer; None when ``until`` was raised before, or for nothing.
+
+        Raises what comes of it.
+        """
         ...
 
 
@@ -191,7 +194,7 @@ class Follower(Generic[T]):
                 unsubscribe()
             bound.end_query(stop)
         if answer is None and (until is None or not until.is_set()):
-            # Told to make room: the present state will do.
+            # Told to make room, or another's query gave no answer: the present state will do.
             answer = await self._look(io, until)
         return answer
 

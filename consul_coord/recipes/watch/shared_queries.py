@@ -4,8 +4,9 @@ Rules
 - A query occupies a connection. So whoever waits from the same index, for the same thing, waits for the
   answer to the query that is under way, if that is due in time.
 - A consistent query serves a caller that needs no consistent answer, and not the other way round.
-- A query that ends without an answer, for whatever reason, sends the others to ask by themselves. So does one
-  that is overdue: an interrupt may strike its caller at any line, so that nobody says that it is over.
+- If a query ends without an answer, for whatever reason, the others get none. They ask again, after finding
+  out how long a query may last from then on, because a renewal may be due. They also get none from a query
+  that is overdue: an interrupt may strike its caller at any line, and then nobody says that it is over.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class SharedQueries:
     ) -> T | None:
         """Return the answer to a blocking query; None when ``until`` was raised or ``deadline`` came first.
 
-        Raises what a query of its own raises.
+        None, too, when another's query gave no answer. Raises what a query of its own raises.
         """
         query = _Query(call.request, io.now())
 
@@ -78,13 +79,11 @@ class SharedQueries:
             return answer
 
         try:
-            while (running := self._begin(query, io.now())) is not query:
-                response = await _answer(io, running, until, deadline)
-                if response is not None:
-                    return call.decode(response)
-                if (until is not None and until.is_set()) or (deadline is not None and io.now() >= deadline):
-                    return None
-            return await wait_once(io, Call(call.request, decode), until=until, deadline=deadline)
+            running = self._begin(query, io.now())
+            if running is query:
+                return await wait_once(io, Call(call.request, decode), until=until, deadline=deadline)
+            response = await _answer(io, running, until, deadline)
+            return None if response is None else call.decode(response)
         finally:
             self._end(query)
 

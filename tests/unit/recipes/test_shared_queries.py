@@ -115,5 +115,23 @@ def test_a_query_that_is_overdue_serves_nobody_any_more(monkeypatch: pytest.Monk
     with pytest.raises(ConsulCoordError):
         ask(io, queries, query(wait=5.0))
     began = io.now()
-    assert ask(io, queries, query(wait=5.0))
+    assert not ask(io, queries, query(wait=5.0))
     assert 5.0 < io.now() - began < 8.0
+    assert ask(io, queries, query(wait=5.0))
+
+
+def test_a_query_that_ends_without_an_answer_has_the_others_look_how_long_the_next_may_last() -> None:
+    io = FakeIO()
+    queries = SharedQueries(io.mutex())
+
+    def amid(_: Request) -> Response:
+        (running,) = queries._running.values()
+        io.at(io.now() + 4.0, lambda: queries._end(running))
+        assert not ask(io, queries, query(wait=5.0)), "a query of 5 s would go on beyond the next renewal"
+        return CHANGED
+
+    io.expect("GET", PATH, amid)
+    began = io.now()
+    ask(io, queries, query(wait=5.0))
+    assert io.now() == began + 4.0
+    assert len(io.requests) == 1
