@@ -7,8 +7,8 @@ Rules
   failed CAS).
 - The error that comes out never claims less doubt than any try has left: when an earlier one may have been
   applied, a last one that could not even connect says so too.
-- A last try that had too little time says nothing new, unless it may have been applied: the failure before it
-  comes out.
+- If the last try had too little time for an answer, the error of the try before it is raised, unless the last
+  one may have been applied.
 - A request may wait in vain because the servers have no leader: newer versions of Consul refuse it only after
   7 to 17 s. So the last moment of a long try is kept for asking the agent for the leader, and the error names
   the missing leader.
@@ -250,7 +250,7 @@ class Failures:
     async def pause(self, error: ConsulCoordError) -> None:
         """Wait after a failure, longer each time.
 
-        Raises it when it is a refusal or no time is left; the failure before it if that says more.
+        Raises it when it is a refusal or no time is left, or the failure before it when this one had no time.
         """
         if self._last is not None and _had_no_time(error, self._deadline - self._resumed_at):
             raise self._last

@@ -92,7 +92,7 @@ class Attempt:
         self.began = now()
         self.deadline = self.began + timeout
         self.connect_by = self.deadline
-        """When a connection has to be open, or to have been tried out; the deadline itself otherwise."""
+        """When a new connection must be open, or tried out. Otherwise it is the deadline itself."""
         self.sent = False
         """Whether a byte may have left."""
         self.answered = False
@@ -100,7 +100,7 @@ class Attempt:
         self.opened = -math.inf
         """When its latest new connection was opened."""
         self.is_spare = False
-        """Whether its connection is one too many, as its client has another one."""
+        """Whether its connection is not to be kept, because its client has another one."""
         self.cancellation = cancellation
         self.cancelled = False
         self._held: dict[None, socket.socket] = {}
@@ -246,8 +246,8 @@ class Engine(ABC):
     async def _fresh(self, link: Link | None, attempt: Attempt, now: float) -> Link | None:
         """Return a new connection in place of one that was used for long, and a younger one as it is.
 
-        None when there is no room for a new one: its place is given up. It is used on where that could cost
-        the caller all of its time, or where nothing listens or answers.
+        None when there is no room for a new one: the old one is given up, too. The old one stays in use where
+        a new one could cost the caller all of its time, and where nothing listens or answers.
         """
         pool, begins = self.pool, attempt.request.begins
         if link is None or now < link.stays_until or pool.has_in_use() or attempt.deadline < now + MOST:
@@ -464,7 +464,7 @@ class Engine(ABC):
         return reader.response
 
     def _is_waited_for(self) -> bool:
-        """Return whether others than renewals wait for a connection: one that comes back is theirs."""
+        """Return whether requests other than renewals wait for a connection."""
         return any(not attempt.request.urgent for attempt in list(self.pool.waiting))
 
     def _sweep(self) -> float:

@@ -6,9 +6,9 @@ Rules
   passed over unseen, and is deleted by the very transaction that elects.
 - A candidate of low priority waited for a vacancy. It gives up if somebody has led since, and waits for the
   next one.
-- While somebody leads, a candidate whose client follows the leader besides watches the key, wherever it
-  queues: one query serves both. Its turn can't come before the key changes. While nobody leads, it watches
-  the contender before its own, as any waiter: the key says nothing of a waiter that has died.
+- While somebody leads, a candidate that also follows the leader watches the key, at any place in the queue.
+  So one query serves both, and its turn can't come before the key changes. While nobody leads, it watches the
+  contender before its own, like any waiter, because the key does not show that a waiter has died.
 - A blocking query that ends without a change is asked again, without a look at the queue: waiting costs one
   request between two renewals.
 """
@@ -85,7 +85,7 @@ class Candidate(UnattendedAttempt):
         self._saw = saw
         """Called with whom each look at the queue shows to be the leader."""
         self._follows = follows
-        """Returns whether its client follows the leader besides."""
+        """Returns whether its client also follows the leader."""
         self._leads: KVPair | None = None
         """The key, if the last look found it held by somebody else."""
         self._heir: KVPair | None = None

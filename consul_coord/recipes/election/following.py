@@ -88,7 +88,7 @@ class Following:
 
     @property
     def wait(self) -> float:
-        """Seconds for which another query for the key may last so that it serves here, too.
+        """How many seconds another query for the key may last so that the two can share one.
 
         The leader's TTL is taken to be this client's own.
         """

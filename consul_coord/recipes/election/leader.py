@@ -99,7 +99,7 @@ class LeaderFollower(Follower[LeaderInfo | None]):
     """Follows the leadership of a key: the present state first, then each change once.
 
     ``confirming``: each leader is confirmed twice within its session's TTL, also without a change. ``leads``
-    returns whether this client itself leads: then the query of its hold serves here, too.
+    returns whether this client itself leads: then this follower shares the query of its hold.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""One blocking query for all of a client that wait for the same.
+"""One blocking query for all callers of a client that wait for the same thing.
 
 Rules
-- A query occupies a connection. So whoever waits from the same index, for the same thing, waits for the
-  answer to the query that is under way, if that is due in time.
+- A query occupies a connection. So a caller that waits for the same thing from the same index gets the answer
+  to the query that is under way, if that is due in time.
 - A consistent query serves a caller that needs no consistent answer, and not the other way round.
 - If a query ends without an answer, for whatever reason, the others get none. They ask again, after finding
   out how long a query may last from then on, because a renewal may be due. They also get none from a query
