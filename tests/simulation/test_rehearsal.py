@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -111,3 +112,75 @@ def test_the_same_seed_is_the_same_run() -> None:
     first, second = (Rehearsal(careful, seed=7).run() for _ in range(2))
     assert first.trace.digest() == second.trace.digest()
     assert (first.events, first.seconds) == (second.events, second.seconds)
+
+
+def on_stage(count: int) -> tuple[Rehearsal, list[Stage]]:
+    """Return a run that has not begun, and some of its processes, for what they may say."""
+    rehearsal = Rehearsal(careful, seed=1, faults=False)
+    nothing: Any = None
+    return rehearsal, [Stage(rehearsal, f"p{number}", nothing, nothing) for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("first_crashed", "what", "told"),
+    [
+        (False, KEY, f"p2 and p1 are both at work on {KEY}"),
+        (True, KEY, None),
+        (False, "other", None),
+        (True, "other", None),
+    ],
+)
+def test_only_two_live_processes_at_the_same_work_are_a_fault(
+    first_crashed: bool, what: str, told: str | None
+) -> None:
+    rehearsal, (one, two) = on_stage(2)
+    with one.working(KEY):
+        one.crashed = first_crashed
+        with two.working(what):
+            pass
+    violation = rehearsal.judge.violation
+    assert (None if violation is None else (violation.rule, violation.how)) == (
+        None if told is None else ("exclusion", told)
+    )
+
+
+def test_work_after_work_is_no_fault_and_is_in_the_story() -> None:
+    rehearsal, (one, two) = on_stage(2)
+    for stage in (one, two, two):
+        with stage.working(KEY):
+            stage.note("half way")
+    assert rehearsal.judge.violation is None
+    story = rehearsal.judge.trace.text()
+    for name, times in (("p1", 1), ("p2", 2)):
+        for said in (f"begins to work on {KEY}", "half way", f"stops working on {KEY}"):
+            assert len(re.findall(rf"{name}\b.*{said}", story)) == times
+
+
+def test_a_write_is_taken_unless_its_fence_is_old_or_its_process_is_gone() -> None:
+    rehearsal, (one, two) = on_stage(2)
+    taken = [
+        one.write(KEY, fence=7),
+        two.write(KEY, fence=7),
+        one.write(KEY, fence=6),
+        one.write("b", fence=1),
+    ]
+    assert taken == [True, True, False, True]
+    two.crashed = True
+    assert not two.write(KEY, fence=9)
+    assert one.write(KEY, fence=8), "what a process writes after its crash does not count"
+    assert rehearsal.judge.violation is None, "nobody who writes is at work"
+    with one.working(KEY):
+        assert not one.write(KEY, fence=7)
+    violation = rehearsal.judge.violation
+    assert violation is not None
+    assert (violation.rule, violation.how) == ("fences", f"p1 is at work on {KEY}, and its fence 7 is old")
+    story = rehearsal.judge.trace.text()
+    assert f"writes {KEY} under fence 8: taken" in story
+    assert f"writes {KEY} under fence 6: refused" in story
+
+
+@pytest.mark.parametrize("faults", [True, False])
+def test_a_run_is_planned_as_it_was_asked_for(faults: bool) -> None:
+    plan = Rehearsal(careful, seed=5, processes=4, seconds=33.0, session=QUICK, faults=faults).plan
+    assert (plan.seed, plan.processes, plan.chaos_seconds, plan.spec) == (5, 4, 33.0, QUICK)
+    assert bool(plan.fates or plan.chaos) is faults

@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord.aio import endpoints as aio
-from consul_coord.models import CheckSpec, PreparedQuery, Registration, Service
+from consul_coord.models import (
+    CheckSpec,
+    PreparedQuery,
+    ReadOptions,
+    Registration,
+    Service,
+    SessionSpec,
+    WriteOptions,
+)
 from consul_coord.sync import endpoints as sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.http.messages import Call
-    from consul_coord.models import WriteOptions
 
 FACADES = ("KV", "Sessions", "Agent", "Catalog", "Health", "Query", "Status")
 EXPECTED = {
@@ -129,3 +136,50 @@ def test_each_method_makes_one_call_and_returns_its_answer(facade: str) -> None:
         assert asyncio.run(answer) is coroutine
         (first,), (second,) = blocking.calls, coroutine.calls
         assert first.request == second.request
+
+
+OPTIONAL: dict[str, Any] = {
+    "spec": SessionSpec(ttl=77.0),
+    "separator": "/",
+    "flags": 7,
+    "cas": 5,
+    "value": b"another",
+    "note": "said",
+    "output": "said",
+    "checks": (CheckSpec(name="c", ttl=1),),
+    "check_id": "c",
+    "service_id": "s",
+    "passing": True,
+    "tag": "t",
+    "limit": 3,
+}
+OPTIONAL_ONES = [
+    pytest.param(facade, name, parameter, id=f"{facade}.{name}-{parameter.name}")
+    for facade in FACADES
+    for name, method in methods(getattr(sync, facade)).items()
+    if is_one_call(method)
+    for parameter in inspect.signature(method).parameters.values()
+    if parameter.default is not inspect.Parameter.empty and parameter.name != "timeout"
+]
+
+
+@pytest.mark.parametrize(("facade", "name", "parameter"), OPTIONAL_ONES)
+def test_each_optional_argument_changes_what_is_sent(
+    facade: str, name: str, parameter: inspect.Parameter
+) -> None:
+    kind = ReadOptions if "ReadOptions" in str(parameter.annotation) else WriteOptions
+    value = kind(datacenter="dc9") if parameter.name == "options" else OPTIONAL[parameter.name]
+    method = methods(getattr(sync, facade))[name]
+    required = [
+        ARGUMENTS.get(each.name, "x")
+        for each in list(inspect.signature(method).parameters.values())[1:]
+        if each.default is inspect.Parameter.empty
+    ]
+    blocking, coroutine = Caller(), AsyncCaller()
+    for given in ({}, {parameter.name: value}):
+        getattr(getattr(sync, facade)(blocking), name)(*required, **given, timeout=SECONDS)
+        asyncio.run(
+            getattr(getattr(aio, "Async" + facade)(coroutine), name)(*required, **given, timeout=SECONDS)
+        )
+    for without, having in (blocking.calls, coroutine.calls):
+        assert without.request != having.request
