@@ -16,6 +16,7 @@ from consul_coord.recipes.semaphore.kind import Memory, PermitKind
 from consul_coord.recipes.semaphore.slots import Listing
 from consul_coord.recipes.session.pool import SessionPool
 from tests.simulation.mutations import Mutation
+from tests.support.fake_io import Unexpected
 from tests.unit.recipes import test_slots as pure
 from tests.unit.recipes import test_slots_program as program
 
@@ -41,6 +42,8 @@ DELAYED = program.TestLockDelay()
 SEVERAL = program.TestTakingSeveral()
 LEAVING, AGAIN, AT_ONCE = program.TestLeaving(), program.TestUsingSessionsAgain(), program.TestTakingAtOnce()
 
+SEEN = (AssertionError, Unexpected, ConsulCoordError, pytest.fail.Exception)
+"""How a test fails that sees a broken rule."""
 
 BROKEN = (
     Broken(
@@ -455,7 +458,7 @@ BROKEN = (
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: f"{broken.rule}: {broken.mutation.name}")
 def test_a_broken_rule_is_seen(broken: Broken) -> None:
     broken.test()
-    with broken.mutation.planted(), pytest.raises((AssertionError, ConsulCoordError, pytest.fail.Exception)):
+    with broken.mutation.planted(), pytest.raises(SEEN):
         broken.test()
 
 
