@@ -93,6 +93,7 @@ def test_columns_go_before_keys_are_cut_and_those_in_the_middle() -> None:
         ("short", 5, False, "short"),
         ("longer", 5, False, "long\u2026"),
         ("jobs/nightly", 9, True, "jobs\u2026htly"),
+        ("jobs/nightly", 8, True, "jobs\u2026tly"),
         ("\u6f22\u5b57\u6f22\u5b57", 5, False, "\u6f22\u5b57\u2026"),
         ("x", 0, False, "\u2026"),
     ],

@@ -23,6 +23,7 @@ from consul_coord import (
     Members,
     ReadWriteLock,
     Semaphore,
+    Service,
     SessionSpec,
 )
 from consul_coord.cli import transfer
@@ -263,6 +264,8 @@ def test_each_change_of_a_group_has_its_mark() -> None:
 def named(client: Client, key: str) -> list[str]:
     """Return two sessions: one with a TTL, one with a check."""
     client.agent.register_check(CheckSpec(name=f"{key} check", id="up", ttl=60, status="passing"))
+    of_web = CheckSpec(name="web check", id="of-web", ttl=60, status="passing")
+    client.agent.register_service(Service("web"), checks=[of_web])
     specs = [
         SessionSpec(name=f"{key} one", ttl=20.0, lock_delay=5.0, behavior="delete"),
         SessionSpec(
@@ -270,6 +273,7 @@ def named(client: Client, key: str) -> list[str]:
             ttl=None,
             lock_delay=2.5,
             node_checks=("serfHealth", "up"),
+            service_checks=("of-web",),
             allow_unbounded=True,
         ),
     ]
@@ -289,7 +293,7 @@ def test_sessions_whole(call: Call, key: str, client: Client, named: list[str]) 
     assert sorted(lines) == sorted(
         [
             [named[0], one.name, NODE, "20 s", "5 s", "delete", "-"],
-            [named[1], two.name, NODE, "-", "2.5 s", "release", "serfHealth, up"],
+            [named[1], two.name, NODE, "-", "2.5 s", "release", "serfHealth, up, of-web"],
         ]
     )
     expected = {each.id: json.loads(json.dumps(dataclasses.asdict(each))) for each in (one, two)}

@@ -85,7 +85,7 @@ class World:
         self.client: Any = self.kind("Client")(NOBODY, datacenter="dc7")
         self.asked: list[Asked] = []
         self.answer: Any = object()
-        runner = require(self.client, self.kind("Client"), "a test")
+        self.runner = runner = require(self.client, self.kind("Client"), "a test")
         for way in WAYS:
             monkeypatch.setattr(runner, way, partial(self._note, way))
 
@@ -319,6 +319,22 @@ def test_the_table_has_every_setting_of_a_constructor() -> None:
         assert settings.keys() == known - left_out, kind
 
 
+@pytest.mark.parametrize(("kind", "begin", "end", "given"), AFTERWARDS)
+def test_what_a_parent_process_began_is_not_a_childs(  # noqa: PLR0917 - fixtures and a table
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str, begin: str, end: str, given: dict[str, Any]
+) -> None:
+    thing = MADE[kind](world)
+    world.settle(getattr(thing, begin)())
+    other = require(world.kind("Client")(NOBODY), world.kind("Client"), "a test")
+    monkeypatch.setattr(world.runner, "core", other.core)  # as in a forked child
+    world.asked.clear()
+    assert {name: getattr(thing, name) for name in READABLE[kind]} == READABLE[kind]
+    world.settle(getattr(thing, end)(**given))
+    assert world.asked == []
+    world.settle(getattr(thing, begin)())
+    assert world.last().name == begin
+
+
 READABLE: dict[str, dict[str, object]] = {
     "Lock": {"key": "k"},
     "MultiLock": {"key": "k", "keys": ("k", "l")},
@@ -404,6 +420,16 @@ def test_a_watch_has_its_times(world: World, name: str, setting: str, value: flo
     found = world.settle(watch.__anext__() if hasattr(watch, "__anext__") else next(watch))
     assert found is world.answer
     assert repr(value) in {text for _, text in world.last().picture()}
+
+
+def test_a_closed_watch_has_ended_and_asks_nothing(world: World) -> None:
+    watch = world.client.kv.watch("k")
+    assert repr(watch).endswith("Watch: open>")
+    world.settle(watch.close())
+    assert repr(watch).endswith("Watch: closed>")
+    with pytest.raises((StopIteration, StopAsyncIteration)):
+        world.settle(watch.__anext__() if hasattr(watch, "__anext__") else next(watch))
+    assert world.asked == []
 
 
 @pytest.mark.parametrize(
