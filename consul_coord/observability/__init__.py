@@ -39,7 +39,7 @@ class Observers:
     def __init__(self, *observers: Observer) -> None:
         for place, observer in enumerate(observers):
             name = f"observers[{place}]"
-            if observer is None:
+            if not hasattr(observer, "on_event"):
                 _validate.refuse_kind(name, observer, "an object with a method on_event()")
             _validate.has_method(name, observer, "on_event")
             _validate.plain(**{f"{name}.on_event": observer.on_event})

@@ -70,7 +70,7 @@ def _pictured(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, str]
     elif type(value).__module__.startswith(("consul_coord.recipes", "consul_coord.http")) and not isinstance(
         value, ClientState
     ):
-        slots = [each for kind in type(value).__mro__ for each in getattr(kind, "__slots__", ())]
+        slots = [each for kind in inspect.getmro(type(value)) for each in getattr(kind, "__slots__", ())]
         names = {*slots, *getattr(value, "__dict__", {})}
         inner = [(each.strip("_"), getattr(value, each, None)) for each in sorted(names)]
     for each, found in inner:

@@ -26,7 +26,7 @@ import json
 import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -379,7 +379,8 @@ class Promises:
     @staticmethod
     def _is_own(sighting: Sighting) -> bool:
         """Return whether it is a process's own leadership."""
-        session = sighting.told[0] if isinstance(sighting.told, tuple) else sighting.told
+        told = sighting.told
+        session = cast("tuple[object, ...]", told)[0] if isinstance(told, tuple) else told
         return isinstance(session, str) and sighting.process.core.sessions.get(session) is not None
 
     # -- calls

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from consul_coord.models import LeaderInfo
     from consul_coord.models.group import Member, Members
     from consul_coord.recipes.watch.follow import Follower
+    from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.key_rules import KeyRules
     from consul_coord.testing.simulation.process import Process
@@ -103,8 +104,11 @@ def led(process: Process, key: str) -> View:
     async def ask(io: IO) -> object:
         return _leader(await leader.leader(io, process.core, key), rules)
 
+    def truth(_: Cluster) -> object:
+        return rules.led_by()
+
     rules = process.judge.keys[key]
-    return View(f"asks who leads {key}", ask, lambda _: rules.led_by(), requests=2)
+    return View(f"asks who leads {key}", ask, truth, requests=2)
 
 
 def _leader(found: LeaderInfo | None, rules: KeyRules) -> object:
