@@ -101,7 +101,7 @@ def test_threads_are_woken_by_a_release_of_their_own_client(
                 thread.start()
             assert refusals.seen.wait(30)
         assert eventually(partial(queued, CROWD + 1))
-        with lasting(most=3.0, calls=CROWD):
+        with lasting(most=5.0, calls=CROWD):
             hold.release()
             for thread in threads:
                 thread.join(60)
@@ -130,7 +130,7 @@ def test_tasks_are_woken_by_a_release_of_their_own_client(
                             group.start_soon(take_and_release)
                         assert await anyio.to_thread.run_sync(refusals.seen.wait, 30)
                     assert await anyio.to_thread.run_sync(eventually, partial(queued, CROWD + 1))
-                    stack.enter_context(lasting(most=3.0, calls=CROWD))
+                    stack.enter_context(lasting(most=5.0, calls=CROWD))
                     await hold.release()
 
     anyio.run(main)
