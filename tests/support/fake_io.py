@@ -47,7 +47,7 @@ LONGEST = 3600.0
 
 
 class Unexpected(BaseException):
-    """What a test has not provided for. It is no Exception, because programs survive those."""
+    """A request that no test expects. No program survives it, as some survive any Exception."""
 
 
 def expect(is_so: bool, otherwise: str) -> None:

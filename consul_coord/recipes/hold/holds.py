@@ -175,7 +175,7 @@ class Holds:
         if began is not None:
             self._host.emit(Acquired(hold.key, hold.session, hold.fence, hold.granted_at - began))
         hold.reported = True
-        # Only now can anybody but a closing client learn of its end, which is reported after its beginning.
+        # Only now may watches and renewals find its end: that is reported after its beginning.
         for each in hold.all_kept:
             each.dependents[hold] = None
         self._watch(hold)

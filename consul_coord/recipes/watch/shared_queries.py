@@ -103,7 +103,7 @@ class SharedQueries:
 
 
 async def _answer(io: IO, query: _Query, until: Signal | None, deadline: float | None) -> Response | None:
-    """Wait for the answer to another's query; None when there is none, or none in time."""
+    """Wait for the answer to another caller's query; None if that gives no answer in time."""
     done = Signal()
     unsubscribe = [signal.subscribe(done.set) for signal in (query.over, until) if signal is not None]
     try:
