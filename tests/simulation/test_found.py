@@ -600,6 +600,21 @@ def test_a_candidate_that_reports_the_leader_keeps_one_connection(others: int, p
         process.end()
 
 
+def test_a_candidate_hears_of_its_own_leadership_once(scene: Scene) -> None:
+    # It knows of it by its grant first, without its node, and then by its reading of the key.
+    told: list[LeaderInfo | None] = []
+
+    async def program(io: SimIO) -> None:
+        candidacy = a_candidacy(scene.process, on_change=told.append)
+        await asking.start(io, candidacy)
+        _, hold = await asking.wait_for_leadership(io, candidacy, timeout=5.0)
+        await io.sleep(2.0)
+        assert [(leader.session, leader.term) for leader in told if leader] == [(hold.session, hold.fence)]
+        candidacy.stop()
+
+    scene.play(program, seconds=6.0)
+
+
 @pytest.mark.parametrize("lost", [True, False])
 def test_whoever_shares_a_query_has_its_answer_or_asks_when_it_has_none(scene: Scene, *, lost: bool) -> None:
     cluster, answers = scene.world.cluster, list[int]()

@@ -3,6 +3,7 @@
 Rules
 - A candidate's own leadership is read off its hold, which knows of it sooner than the key shows it, and
   knows of its end no later than anybody else.
+- What was seen before one's own leadership says nothing after it.
 - Once a query follows the leader, the looks at the queue count no more: they may be older.
 - ``tell`` gets each leader once, in order, and None when nobody is known to lead: also because what was seen
   is too old.
@@ -10,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +58,8 @@ class Following:
         self._tell = tell
         self._failed = failed
         self._sight = Sight()
+        self._asked_at = -math.inf
+        """When the look began that showed what was seen."""
         self._told: list[LeaderInfo | None] = []
         """The last value given to ``tell``; empty before the first time."""
         self._begun: Once[bool] = Once()
@@ -69,7 +73,14 @@ class Following:
         if hold is not None and hold.is_held(now):
             # The key may show this leadership later than the grant does.
             return seen if ours else LeaderInfo(hold.value, hold.session, None, hold.fence, hold.last_index)
-        return None if ours else seen
+        return None if ours or (hold is not None and self._is_before(hold, seen)) else seen
+
+    def _is_before(self, hold: Grant, seen: LeaderInfo | None) -> bool:
+        """Return whether what was seen is older than one's own leadership.
+
+        In a rebuilt cluster a later leader may have a lower term.
+        """
+        return seen is not None and seen.term < hold.fence and self._asked_at < hold.granted_at
 
     def age(self, now: float) -> float | None:
         """Return the seconds since the leader was seen; 0 for one's own leadership."""
@@ -98,7 +109,7 @@ class Following:
     def saw_in_queue(self, leader: LeaderInfo | None) -> None:
         """Take note of what an attempt to be elected sees."""
         if not self.has_begun():
-            self._saw(leader)
+            self._saw(leader)  # by an attempt, which is no leadership yet
 
     @property
     def _is_over(self) -> bool:
@@ -112,6 +123,7 @@ class Following:
         follower = LeaderFollower(self._key, wait=FOLLOWING_WAIT, confirming=True, leads=self._leads)
         follower.bound = self._client.watches
         while not self._is_over:
+            asked_at = io.now()
             try:
                 seen = await follower.next(io, until=self._stopping)
             except ConsulCoordError as error:
@@ -120,7 +132,7 @@ class Following:
                 await follower.pause(io, until=self._stopping)
                 continue
             if seen is not None:
-                self._saw(seen.value, follower.ttl)
+                self._saw(seen.value, follower.ttl, asked_at)
                 self._tell_change(io)
 
     async def _watch_age(self, io: IO) -> None:
@@ -132,21 +144,27 @@ class Following:
                 until = self._sight.good_until
                 await io.wait(changed, deadline=until if io.now() < until else None)
 
-    def _saw(self, leader: LeaderInfo | None, ttl: float | None = None) -> None:
-        """Take note of whom a look has shown to lead."""
+    def _saw(
+        self, leader: LeaderInfo | None, ttl: float | None = None, asked_at: float | None = None
+    ) -> None:
+        """Take note of whom a look has shown to lead; it began at ``asked_at``, or just now."""
         known = self._sight.leader
-        same = (
-            leader is not None
-            and known is not None
-            and replace(known, node=None) == replace(leader, node=None)
-        )
-        if same and (leader is None or leader.node is None):
+        if leader is not None and leader.node is None and _same(leader, known):
             leader, ttl = known, ttl or self._sight.ttl
+        self._asked_at = self._client.host.now() if asked_at is None else asked_at
         self._sight = Sight(leader, self._client.host.now(), ttl or self._client.sessions.spec.ttl)
         self._changes.tell()
 
     def _tell_change(self, io: IO) -> None:
         leader = self.leader(io.now())
-        if self._told != [leader]:
-            self._told = [leader]
+        news = not self._told or not _same(leader, self._told[0])
+        self._told = [leader]
+        if news:
             self._tell(leader)
+
+
+def _same(one: LeaderInfo | None, other: LeaderInfo | None) -> bool:
+    """Return whether two looks show the same: a leader's node may become known after a first one."""
+    if one is None or other is None:
+        return one is other
+    return replace(one, node=None) == replace(other, node=None)

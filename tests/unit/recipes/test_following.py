@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -17,9 +17,25 @@ from tests.support.replies import OTHER, SESSION, entry, ok, pairs, refusal, ses
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Response
+    from consul_coord.recipes.hold.grant import Grant
 
 OWN_TTL, ITS_TTL = 15.0, 60.0
 LEADER = LeaderInfo(b"", OTHER, "node1", 7, 7)
+
+
+@dataclass
+class Own:
+    """A leadership of the candidate's own."""
+
+    granted_at: float
+    session: str = SESSION
+    fence: int = 20
+    value: bytes = b""
+    last_index: int = 20
+    over: bool = False
+
+    def is_held(self, _: float) -> bool:
+        return not self.over
 
 
 class Seen:
@@ -29,10 +45,11 @@ class Seen:
         self.io = FakeIO()
         self.told: list[tuple[float, LeaderInfo | None]] = []
         self.stopping, self.changes = Signal(), Changes()
+        self.own: Own | None = None
         self.following = Following(
             ClientState(self.io, spec=SessionSpec(ttl=OWN_TTL), timeout=10.0),
             "k",
-            own=lambda: None,
+            own=lambda: cast("Grant | None", self.own),
             changes=self.changes,
             stopping=self.stopping,
             tell=lambda leader: self.told.append((self.io.time, leader)),
@@ -119,6 +136,45 @@ def test_a_leader_that_is_seen_later_is_told_to_be_unknown_after_its_own_time(
 
     seen.io.run(watch())
     assert seen.told[1:] == [(at, other), (at + its_ttl, None)]
+
+
+def test_its_own_leadership_is_told_once_though_its_node_is_known_later() -> None:
+    seen = Seen()
+    seen.own = Own(granted_at=seen.io.time)
+    seen.following._tell_change(seen.io)
+    seen.following._saw(LeaderInfo(b"", SESSION, "node1", 20, 20))
+    seen.following._tell_change(seen.io)
+    assert [told and told.session for _, told in seen.told] == [SESSION]
+    assert seen.leader() == LeaderInfo(b"", SESSION, "node1", 20, 20)
+
+
+@pytest.mark.parametrize("answered_late", [False, True])
+def test_a_leader_before_ones_own_leadership_is_not_the_leader_after_it(*, answered_late: bool) -> None:
+    seen = Seen()
+    asked_at = seen.io.time
+    seen.io.time += 1.0
+    seen.own = Own(granted_at=seen.io.time)
+    seen.following._tell_change(seen.io)
+    if answered_late:
+        seen.io.time += 1.0
+        seen.following._saw(LEADER, ITS_TTL, asked_at)
+    seen.own.over = True
+    assert seen.leader() is None
+    seen.following._tell_change(seen.io)
+    assert [told and told.session for _, told in seen.told] == [SESSION, None]
+
+
+@pytest.mark.parametrize(("term", "asked_after"), [(30, False), (3, True)], ids=["next", "rebuilt"])
+def test_a_leader_after_ones_own_leadership_is_shown(term: int, *, asked_after: bool) -> None:
+    """Also one that was asked for before, and one whose term is low because the cluster was rebuilt."""
+    seen = Seen()
+    asked_at = seen.io.time
+    seen.io.time += 1.0
+    seen.own = Own(granted_at=seen.io.time, over=True)
+    seen.io.time += 1.0
+    after = replace(LEADER, term=term)
+    seen.following._saw(after, ITS_TTL, seen.io.time if asked_after else asked_at)
+    assert seen.leader() == after
 
 
 @pytest.mark.parametrize("failure", [refusal(500, "No cluster leader"), refusal(403, "Permission denied")])
