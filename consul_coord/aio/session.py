@@ -48,6 +48,7 @@ class AsyncKeptSession:
 
         From now on neither ``close`` nor the client's end destroys it or releases what it holds: both last
         until somebody resumes it, or its TTL is over. One session id must be used by one client at a time.
+        Raises SessionNotFound when the session has ended.
         """
         return session_ops.export(self._kept)
 

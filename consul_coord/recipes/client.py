@@ -351,5 +351,6 @@ async def _hand_over(io: IO, client: ClientState, kept: KeptSession) -> None:
         async with io.shield(BUDGET) as deadline:
             await client.reaper.let_go(io, kept.id, deadline=deadline)
     finally:
+        client.sessions.handed_over.add(kept.id)
         client.sessions.end(kept, LossReason.CLIENT_CLOSED)
         client.reaper.drop(kept.id)  # what has come up meanwhile

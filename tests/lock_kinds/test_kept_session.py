@@ -17,6 +17,7 @@ from consul_coord import (
     Client,
     HoldState,
     InvalidArgument,
+    LeaderElection,
     Lock,
     LockLost,
     LossReason,
@@ -24,7 +25,7 @@ from consul_coord import (
     SessionNotFound,
     SessionSpec,
 )
-from consul_coord.events import HandedOver, Lost, Released, TimedOut
+from consul_coord.events import HandedOver, Lost, Released, TimedOut, Waiting
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from tests.lock import programs
 from tests.lock.conftest import spec
@@ -132,6 +133,11 @@ def test_its_loss_is_told_once_and_is_final(site: Site, client: Client) -> None:
 # -- handing over
 
 
+def lock_of(client: Client, keys: list[str], session: str) -> Lock | MultiLock:
+    given = session or None
+    return MultiLock(client, keys, session=given) if len(keys) > 1 else Lock(client, keys[0], session=given)
+
+
 def test_an_exported_session_outlives_its_client(site: Site, make_client: MakeClient) -> None:
     client = make_client()
     session = client.keep_session(kept(site))
@@ -166,6 +172,55 @@ def test_a_hold_that_was_dropped_after_the_export_is_told_as_handed_over(
     assert eventually(lambda: notes.of(HandedOver) == [HandedOver(site.key, session.id, fence)])
     client.close()
     assert site.operator.holder(site.key) == session.id
+
+
+def test_a_candidate_does_not_lead_on_with_a_session_that_was_handed_over(
+    site: Site, client: Client, make_client: MakeClient
+) -> None:
+    session = client.keep_session(kept(site))
+    with LeaderElection(client, site.key, session=session.id, retry_wait=(0.0, 0.1)) as election:
+        term = election.wait_for_leadership(timeout=5).term
+        text = session.export()
+        session.close()
+        assert eventually(lambda: isinstance(election.problem, SessionNotFound))
+        after = make_client()
+        with (
+            after.keep_session(kept(site), resume=text) as resumed,
+            LeaderElection(after, site.key, session=resumed.id) as successor,
+        ):
+            assert successor.wait_for_leadership(timeout=5).term == term
+            assert not election.is_leader
+            assert isinstance(election.problem, SessionNotFound)
+    assert site.left_behind() == []
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["one key", "two keys"])
+def test_who_waits_with_a_session_that_is_handed_over_gets_nothing_with_it(
+    site: Site, make_client: MakeClient, others: int
+) -> None:
+    seen = Notes()
+    client = make_client(observer=seen)
+    keys = [site.key, *(f"{site.key}/{number}" for number in range(others))]
+    before = make_client()
+    other = lock_of(before, keys, "").acquire(timeout=5)
+    session = client.keep_session(kept(site))
+    lock = lock_of(client, keys, session.id)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(lock.acquire, timeout=20)
+        assert eventually(lambda: seen.of(Waiting))
+        text = session.export()
+        session.close()
+        other.release()
+        with pytest.raises(SessionNotFound, match="keep_session") as told:
+            waiting.result()
+    assert told.value.session == session.id
+    with pytest.raises(SessionNotFound):
+        lock.acquire(timeout=1)
+    assert {site.operator.holder(key) for key in keys} == {None}
+    with client.keep_session(kept(site), resume=text):
+        lock.acquire(timeout=5).release()
+    before.close()
+    assert site.left_behind() == []
 
 
 @pytest.mark.parametrize("lost", ["granted", "withdrawn"])
@@ -243,12 +298,6 @@ def test_the_client_itself_may_go_on_with_it(site: Site, client: Client) -> None
     assert site.left_behind() == []
 
 
-def lock_of(client: Client, keys: list[str], session: str) -> Lock | MultiLock:
-    if len(keys) == 1:
-        return Lock(client, keys[0], session=session)
-    return MultiLock(client, keys, session=session)
-
-
 @pytest.mark.parametrize("others", [0, 1], ids=["one key", "two keys"])
 def test_who_waits_here_for_a_resumed_session_does_not_keep_it_from_its_keys(
     site: Site, client: Client, make_client: MakeClient, others: int
@@ -323,10 +372,50 @@ def test_a_session_that_has_ended_can_not_be_resumed(site: Site, make_client: Ma
     assert told.value.session == session.id
 
 
+@pytest.mark.parametrize("ended", ["closed", "destroyed"])
+def test_a_session_that_has_ended_can_not_be_exported(site: Site, client: Client, ended: str) -> None:
+    session = client.keep_session(kept(site, ttl=1.0))
+    if ended == "closed":
+        session.close()
+    else:
+        site.operator.destroy(session.id)
+        assert session.lost.wait(5)
+    with pytest.raises(SessionNotFound, match="exported") as told:
+        session.export()
+    assert told.value.session == session.id
+
+
+def test_an_exported_session_that_was_closed_has_the_same_text(site: Site, client: Client) -> None:
+    session = client.keep_session(kept(site))
+    text = session.export()
+    session.close()
+    assert session.export() == text
+    site.operator.destroy(session.id)
+
+
 @pytest.mark.parametrize("text", ["", "nonsense", "consul-coord-session:1:", "consul-coord-session:2:abc"])
 def test_only_an_exports_text_is_resumed(site: Site, client: Client, text: str) -> None:
     with pytest.raises(InvalidArgument):
         client.keep_session(kept(site), resume=text)
+
+
+def test_a_forked_child_can_not_export_its_parents_session(site: Site) -> None:
+    program = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons: of fork, when threads run
+session = client.keep_session(SessionSpec(ttl=10, lock_delay=30, name=NAME))
+read, write = os.pipe()
+if (child := os.fork()) == 0:
+    try:
+        os.write(write, session.export().encode())
+    except SessionNotFound as error:
+        os.write(write, str(error).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+say("parent" in os.read(read, 1000).decode(), session.remaining() > 0)
+session.close()
+"""
+    assert programs.run(program, site) == ["True True"]
 
 
 def test_without_a_successor_the_ttl_ends_it(site: Site, make_client: MakeClient) -> None:

@@ -467,7 +467,7 @@ _TOLD = {
     LossReason.TAKEN_OVER: "another session holds the key now",
     LossReason.SLOT_REMOVED: "the semaphore's record no longer names it",
     LossReason.FORKED: "this is a forked child, and the hold is its parent's",
-    LossReason.CLIENT_CLOSED: "the client was closed",
+    LossReason.CLIENT_CLOSED: "the client was closed, or its session was handed over",
     LossReason.RESIGNED: "it was resigned",
     LossReason.MAX_HOLD: "it had lasted for its max_hold",
     LossReason.STALLED: "its holder showed no progress: no beat, or no health, in the time promised",

@@ -79,7 +79,14 @@ async def _open_new(io: IO, sessions: Sessions, spec: SessionSpec, deadline: flo
 
 
 def export(kept: KeptSession) -> str:
-    """Hand the session over to whoever resumes it from the returned text."""
+    """Hand the session over to whoever resumes it from the returned text.
+
+    Raises SessionNotFound when it has ended without having been exported.
+    """
+    if kept.lease.ended_by is not None and not kept.exported:
+        what = "is the parent's" if kept.lease.ended_by is LossReason.FORKED else "has ended"
+        message = f"session {kept.id} can't be exported: it {what}. Open a new one with client.keep_session"
+        raise SessionNotFound(message, session=kept.id)
     kept.exported = True
     return _FORMAT + kept.id
 

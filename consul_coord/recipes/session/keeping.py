@@ -23,6 +23,8 @@ Rules
   keys first: their lock-delay then covers what the former holder may still have under way.
 - A create that got no answer may have made a session, or will. It is looked for by its name, which no other
   session has, and destroyed.
+- A session that was handed over is not taken up again as an outside one, by a candidate that goes on or by a
+  call that waits: two clients would hold its keys then, with the same fence.
 - An outside session (given by its id) is renewed while in use, and never destroyed. When a renewal is due and
   nobody here has it any more, it is left to its owner: else a lock of a dead owner would never be free.
 
@@ -252,6 +254,8 @@ class Sessions:
         self.shared = SessionSource(self, spec)
         self._members: SessionSource | None = None
         self._kept: dict[str, KeptSession] = {}
+        self.handed_over: set[str] = set()
+        """Those that are whoever's resumes them: nothing is done with them here, unless that is here."""
         self._short_horizons: set[float] = set()
         self.outages = Outages(host.mutex())
         self._confirming: dict[str, Signal] = {}
@@ -289,6 +293,7 @@ class Sessions:
     def adopt(self, kept: KeptSession) -> None:
         """Take a session into care: it is renewed from now on."""
         kept.due = kept.lease.renew_at()
+        self.handed_over.discard(kept.id)
         self._kept[kept.id] = kept
         self.host.count("sessions")
         self.host.spawn(lambda io: keep(io, self, kept), name=f"keep session {kept.id}")
@@ -542,6 +547,12 @@ class SessionSource:
         if known is not None:
             known.users.add(self)
             return known
+        if spec in sessions.handed_over:
+            message = (
+                f"session {spec} was exported and closed: it is left to the client that resumes it. To go on "
+                "with it here, resume it with client.keep_session(spec, resume=text)"
+            )
+            raise SessionNotFound(message, session=spec)
         kept = KeptSession(spec, SessionSpec(), outside=True)
         kept.users.add(self)
         await renew(io, sessions, kept, deadline=io.now() + sessions.timeout)
