@@ -190,7 +190,7 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
         try:
             return await send_once(io, call, deadline=min(deadline, began + attempt))
         except ConsulCoordError as error:
-            if _had_no_time(error, deadline - began):
+            if _had_no_time(error, began, deadline, io.now()):
                 raise last from last.__cause__
             if isinstance(last, NoLeader) and isinstance(error, RequestTimeout):
                 _say_no_leader(error)
@@ -211,9 +211,14 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
     return await retrying(once)
 
 
-def _had_no_time(error: ConsulCoordError, seconds: float) -> bool:
-    """Return whether a try that had so many seconds failed because they were few, and was not applied."""
-    return isinstance(error, RequestTimeout) and not error.outcome_unknown and seconds < TOO_LITTLE
+def _had_no_time(error: ConsulCoordError, began: float, deadline: float, now: float) -> bool:
+    """Return whether a try failed because its time was short, and was not applied.
+
+    With several agents, the time may end while one of them is checked: then no agent serves.
+    """
+    if deadline - began >= TOO_LITTLE or not isinstance(error, TransportError) or error.outcome_unknown:
+        return False
+    return now >= deadline or isinstance(error, RequestTimeout)
 
 
 def _leaves_doubt(request: Request, error: ConsulCoordError) -> bool:
@@ -252,7 +257,7 @@ class Failures:
 
         Raises it when it is a refusal or no time is left, or the failure before it when this one had no time.
         """
-        if self._last is not None and _had_no_time(error, self._deadline - self._resumed_at):
+        if self._last is not None and _had_no_time(error, self._resumed_at, self._deadline, self._io.now()):
             raise self._last
         self._failed += 1
         self.doubt = self.doubt or outcome_unknown(error)

@@ -298,7 +298,7 @@ def test_an_agent_of_another_cluster_is_refused_by_name(
 def test_a_new_client_whose_first_agent_is_away_does_not_guess_between_two_clusters(
     server: ReferenceServer[Any], other_cluster: ReferenceServer[Any], make: MakeClient, nobody: str
 ) -> None:
-    client = make(nobody, other_cluster.address, server.address, timeout=1.0)
+    client = make(nobody, other_cluster.address, server.address, timeout=2.0)
     with pytest.raises(ConnectFailed, match="nothing says which one is meant"):
         client.kv.put("some/key", "1")
     for one in (server, other_cluster):
