@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
-from consul_coord import AcquireTimeout, AsyncClient, AsyncLock, Client, ConnectFailed, Lock
+from consul_coord import (
+    AcquireTimeout,
+    AsyncClient,
+    AsyncLock,
+    Client,
+    ConnectFailed,
+    InvalidRequest,
+    Lock,
+    SessionSpec,
+)
+from consul_coord.server import ReferenceServer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
 MOST_LINES = 15
 NOBODY = "127.0.0.1:1"
+TOO_SHORT = SessionSpec(ttl=1.0, lock_delay=1.0)
+"""Shorter than the servers take."""
+
+
+@pytest.fixture
+def reference_address() -> Iterator[str]:
+    with ReferenceServer() as server:
+        yield server.address
 
 
 def _lines(error: BaseException) -> list[str]:
@@ -49,6 +69,25 @@ def test_blocking(work: Callable[[Client], object]) -> None:
     assert len(told) <= MOST_LINES, "\n".join(told)
     assert "refused" in told[-1]
     assert refused.value.__cause__ is not None or isinstance(refused.value, ConnectFailed)
+
+
+def test_threads_that_fail_for_one_reason_have_an_error_each(reference_address: str) -> None:
+    """They share the session that can't be made, and not the error: each raises, keeps and changes its own."""
+    together = threading.Barrier(8)
+
+    def fail(number: int) -> BaseException:
+        together.wait()
+        with pytest.raises(InvalidRequest) as refused:
+            Lock(client, f"k/{number}").acquire(timeout=5)
+        return refused.value
+
+    with Client(reference_address, session=TOO_SHORT) as client, ThreadPoolExecutor(8) as threads:
+        errors = list(threads.map(fail, range(8)))
+        for error in errors:
+            lines = "".join(traceback.format_exception(error)).splitlines()
+            assert sum("in fail" in line for line in lines) == 1, "\n".join(lines)
+    assert len({id(error) for error in errors}) == len(errors)
+    assert len({str(error) for error in errors}) == 1
 
 
 async def in_an_async_block(client: AsyncClient) -> None:

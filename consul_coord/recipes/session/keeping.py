@@ -33,6 +33,7 @@ Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from contextlib import suppress
@@ -452,6 +453,9 @@ class Creation:
         result = self.result.value
         if isinstance(result, KeptSession):
             return result
+        if isinstance(result, ConsulCoordError):
+            # One for each that waits: several threads that raise the same one mix up their tracebacks.
+            raise copy.copy(result) from result.__cause__
         raise result or ClientClosed()
 
 
