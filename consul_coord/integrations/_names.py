@@ -5,6 +5,8 @@ A name that Consul could not store as it is becomes ``~`` and its bytes in hexad
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 ENCODED = "~"
 
 
@@ -25,5 +27,8 @@ def encoded(data: bytes) -> str:
 
 
 def id_of(name: str) -> bytes:
-    """Return the id that ``name_of`` has written."""
-    return bytes.fromhex(name[1:]) if name.startswith(ENCODED) else name.encode()
+    """Return the id that ``name_of`` has written; another program's name is an id as it is."""
+    with suppress(ValueError):
+        if name.startswith(ENCODED):
+            return bytes.fromhex(name[1:])
+    return name.encode()

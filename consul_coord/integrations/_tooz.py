@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         path: str
         hostname: str | None
         port: int | None
+        username: str | None
+        password: str | None
 
     class ToozError(Exception): ...
 

@@ -1,4 +1,4 @@
-"""A Consul driver for OpenStack's tooz: ``consul://HOST[:PORT][/NAMESPACE][?ttl=...&acl_token=...]``.
+"""A Consul driver for tooz: ``consul://[USER:PASSWORD@]HOST[:PORT][/NAMESPACE][?ttl=...&acl_token=...]``.
 
 It takes the URLs of the driver that tooz had until its version 8, and locks the same keys.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from urllib.parse import unquote
 
 from consul_coord import (
     AcquireTimeout,
@@ -208,6 +209,7 @@ class ConsulDriver(Driver):
         lock_delay = _seconds(found, "lock_delay", min(self._ttl, LONGEST_LOCK_DELAY))
         self._settings: dict[str, Any] = {
             "address": f"{'https' if secure else 'http'}://{_authority(parsed_url)}",
+            "http_auth": _user(parsed_url),
             "token": found.get("acl_token") or None,
             "timeout": _seconds(found, "timeout", 10.0),
         }
@@ -443,7 +445,9 @@ class ConsulDriver(Driver):
 
         def get() -> bytes | None:
             pair = self.client.kv.get(f"{self._namespace}/leaders/{name_of(group_id)}").value
-            return None if pair is None or pair.session is None else id_of(pair.value.decode())
+            return (
+                None if pair is None or pair.session is None else id_of(pair.value.decode(errors="replace"))
+            )
 
         return self._submit(get)
 
@@ -475,6 +479,11 @@ def _authority(url: Url) -> str:
     except ValueError as error:
         raise ToozError(f"the port of the URL must be a number from 1 to 65535: {error}") from None
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _user(url: Url) -> tuple[str, str] | None:
+    """Return the user and the password that are sent along, for a proxy before the agent."""
+    return (unquote(url.username), unquote(url.password or "")) if url.username else None
 
 
 def _seconds(options: Mapping[str, Any], name: str, default: float) -> float:

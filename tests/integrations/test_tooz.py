@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -321,6 +323,43 @@ def test_stopping_without_an_answer_takes_no_longer_for_many_groups(reference_ad
         one.stop()
         assert time.monotonic() - started < 30
         proxy.clear()
+
+
+def test_what_other_programs_wrote_stops_no_listing(coordinator: Coordinators, operator: Client) -> None:
+    one = coordinator(b"one", path="/foreign")
+    namespace = one._namespace
+    one.create_group(b"g").get(timeout=10)
+    one.join_group(b"g").get(timeout=10)
+    operator.kv.put(f"{namespace}/groups/~zz", b"")
+    assert set(one.get_groups().get(timeout=10)) == {b"g", b"~zz"}
+    with Lock(operator, f"{namespace}/leaders/g", value=b"\xff").hold(timeout=10):
+        assert one.get_leader(b"g").get(timeout=10) is not None
+
+
+@pytest.mark.parametrize(("authority", "sent"), [("me:a%40b@", b"me:a@b"), ("me@", b"me:"), ("", None)])
+def test_the_urls_user_and_password_are_sent(authority: str, sent: bytes | None) -> None:
+    """A proxy before the agent may ask for them."""
+    from tooz import coordination
+
+    heads: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                heads.append(connection.recv(10_000))
+
+        listening = threading.Thread(target=answer)
+        listening.start()
+        coordinator: Any = coordination.get_coordinator(
+            f"consul://{authority}127.0.0.1:{port}?timeout=1", b"me"
+        )
+        with pytest.raises(coordination.ToozError):
+            coordinator.start()
+        listening.join()
+    found = re.search(rb"authorization: basic (\S+)", heads[0], re.IGNORECASE)
+    assert (None if found is None else base64.b64decode(found[1])) == sent
 
 
 def test_stopping_leaves_all_groups(coordinator: Coordinators, operator: Client) -> None:
