@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -265,6 +266,26 @@ def test_an_agent_that_has_answered_something_meanwhile_is_not_silent(world: Wor
     world.exchange = beside  # type: ignore[method-assign]
     with pytest.raises(RequestTimeout):
         world.send()
+    assert not world.agent(A).rests(world.time)
+
+
+def test_an_answer_to_a_check_is_a_sign_of_life_for_a_slow_request_beside_it(world: World) -> None:
+    world.time += REFRESH
+    world.agents[A].silent = True
+    exchange = world.exchange
+
+    async def beside(agent: Agent, request: Request, *, timeout: float) -> Response:
+        world.exchange = exchange  # type: ignore[method-assign]
+        world.agents[A].silent, world.deadline = False, math.inf
+        world.time += 0.1
+        await world.rules.look_after(world)
+        world.agents[A].silent = True
+        return await exchange(agent, request, timeout=timeout)
+
+    world.exchange = beside  # type: ignore[method-assign]
+    with pytest.raises(RequestTimeout):
+        world.send()
+    assert world.paths(A)[:2] == CHECK, "it was not checked"
     assert not world.agent(A).rests(world.time)
 
 

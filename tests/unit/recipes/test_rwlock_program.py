@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from consul_coord.errors import AcquireTimeout
 from consul_coord.models import LOCK_FLAGS, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
@@ -36,3 +39,25 @@ def test_a_dead_writer_is_removed_once_its_lock_delay_is_over_with_no_other_paus
     shortest = FIRST_PAUSE / 2
     assert io.time == 1000.0 + shortest + 2 * shortest
     assert not io.steps
+
+
+def test_a_dead_contender_that_was_never_in_is_removed_as_it_is_now_and_was_not_when_it_was_made() -> None:
+    """Its own client has written to it, or the end of its session has."""
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    _, writers = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    first, dead, last = (
+        entry(f"{FOLDER}{digit * 8}-0000-0000-0000-000000000000", value=marked("write", b""), index=30)
+        | {"CreateIndex": 5 + int(digit)}
+        for digit in "345"
+    )
+    live = [each | {"Session": str(each["Key"]).removeprefix(FOLDER)} for each in (first, last)]
+    dead.pop("Session")
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, txn_done(OWN, OWN, live[0], dead, live[1]))
+    io.expect("PUT", TXN, txn_done())  # it takes its own away
+    with pytest.raises(AcquireTimeout):
+        io.run(recipe.acquire(io, client, writers, timeout=0))
+    io.expect("DELETE", f"/v1/kv/{dead['Key']}", ok(value=True))
+    io.run_spawned("reaper")
+    assert ("cas", "30") in io.requests[-1].params
