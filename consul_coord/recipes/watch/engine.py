@@ -91,9 +91,11 @@ class _Wait(ABC, Generic[T]):
 
     __slots__ = ("index", "over", "seen")
 
+    over: Signal
+    """Ends it; another one each time that it begins."""
+
     def __init__(self, index: int) -> None:
         self.index = index
-        self.over = Signal()
         self.seen: Result[T] | None = None
 
     @abstractmethod

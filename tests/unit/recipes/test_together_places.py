@@ -218,7 +218,12 @@ class World:
 
     def run_until(self, time: float) -> None:
         """Go on until then, when all places end."""
-        self.io.at(time, lambda: [place.end() for place in self.places])
+
+        def end() -> None:
+            for place in self.places:
+                place.end()
+
+        self.io.at(time, end)
         self.io.run_spawned("changes of groups")
 
 
@@ -393,13 +398,16 @@ def test_a_folder_that_may_not_be_read_any_more_keeps_no_other_from_hearing() ->
     assert other.reads == 1
 
 
+@pytest.mark.parametrize("refused_first", [False, True])
 @pytest.mark.parametrize("kind", [Followed, Held])
 def test_a_look_that_fails_for_a_while_is_made_good_and_keeps_no_other_folder_waiting(
-    kind: type[Place],
+    kind: type[Place], refused_first: bool
 ) -> None:
     world = World(Tree("g/a/me", "g/b/me"))
-    world.add(kind, "g/a/me" if kind is Held else "g/a")
-    world.add(Followed, "g/b")
+    paths = ["g/a/me" if kind is Held else "g/a", "g/b"]
+    for path in reversed(paths) if refused_first else paths:
+        world.add(kind if path == paths[0] else Followed, path)
+    world.places.sort(key=lambda place: place.path)
     failing = {world.places[0].path}
     world.io.at(1010.0, lambda: world.io.failing.update(failing))
     world.io.at(1020.0, lambda: world.io.write("g/a/me"))
@@ -421,6 +429,46 @@ def test_the_first_look_into_a_folder_raises_what_stands_in_the_way(trouble: str
     getattr(world.io, trouble).add("g/a")
     with pytest.raises(PermissionDenied if trouble == "hidden" else ResponseError):
         world.add(Followed, "g/a")
+
+
+def test_a_place_that_fails_is_asked_for_ever_more_seldom_though_others_have_their_turns() -> None:
+    world = World(Tree("a/me", "b/me", "c/me"))
+    world.add(Followed, "a", "b", "c")
+    world.io.at(1010.0, lambda: world.io.failing.add("a"))
+    world.io.at(1110.0, world.io.failing.clear)
+    world.io.at(1140.0, lambda: world.io.write("a/me"))
+    world.run_until(1150.0)
+    assert len([each for each in world.io.asked if each.path == "a" and 1010.0 < each.at < 1110.0]) < 25
+    assert world.places[0].heard == pytest.approx([1140.0], abs=ROUND + SOON)
+
+
+def test_a_folder_that_has_always_been_empty_hears_of_no_other_folders_changes() -> None:
+    """Consul gives its index as that of all keys."""
+    world = World(Tree("h/me"))
+    world.add(Followed, "g")
+    for at in (1010.0, 1020.0):
+        world.io.at(at, lambda: world.io.write("h/me"))
+    world.io.at(1030.0, lambda: world.io.write("g/me"))
+    world.run_until(1040.0)
+    assert world.places[0].heard == pytest.approx([1030.0], abs=SOON)
+
+
+def test_a_hundred_folders_that_change_at_once_are_looked_at_in_turn() -> None:
+    world = World(Tree(*(f"g/{number}/me" for number in range(300))))
+    world.add(Followed, *(f"g/{number}" for number in range(150)))
+    world.add(Held, *(f"g/{number}/me" for number in range(150, 300)))
+    began = world.io.time
+
+    def change() -> None:
+        for number in range(300):
+            world.io.write(f"g/{number}/me")
+
+    world.io.at(began + 100.0, change)
+    world.run_until(began + 200.0)
+    assert {len(place.heard) for place in world.places} == {1}
+    looks = sorted(each.at for each in world.io.asked if not each.wait and each.at >= began + 100.0)
+    assert len(looks) == 150
+    assert 0.3 < looks[-1] - looks[0] < 5.0, "so many requests at once keep the agent from others"
 
 
 # -- one follower's call

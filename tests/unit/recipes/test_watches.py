@@ -11,6 +11,7 @@ from consul_coord.io import Signal
 from consul_coord.models import SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.watch import engine
+from consul_coord.recipes.watch.follow import wait_of
 from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, entry, lost, ok, pairs, refusal, txn_done, txn_failed
 
@@ -231,3 +232,90 @@ def test_a_wait_that_begins_while_few_are_left_is_not_overlooked(shared: Waits) 
     shared.io.expect("PUT", TXN, txn_done(entry("k", index=9)))
     shared.read_at(1000.2)
     assert shared.change(deadline=1005.0) is not None
+
+
+WAITS: dict[str, tuple[str, bool, int, set[tuple[str, str]]]] = {
+    "a key": ("k", False, 7, {("index", "7")}),
+    "a key, to its end": ("k", True, 7, {("index", "7"), ("recurse", "")}),
+    "a folder": ("k/", False, 7, {("index", "7"), ("recurse", "")}),
+    "an empty folder": ("k/", False, 0, {("index", "1"), ("recurse", "")}),  # 0 would be answered at once
+}
+"""What is waited for, whether to its end, since which index; and what is asked."""
+
+
+def waiting(waits: Waits, name: str, *, deadline: float) -> object:
+    what, to_the_end, index, _ = WAITS[name]
+    begin: Any = waits.waits.change_below if what.endswith("/") else waits.waits.change
+    given = {"to_the_end": True} if to_the_end else {}
+    return waits.io.run(begin(waits.io, what, index, until=None, deadline=deadline, **given))
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_each_wait_asks_for_its_own_thing(name: str) -> None:
+    waits = Waits()
+    what, _, _, asked = WAITS[name]
+    waits.io.expect("GET", f"/v1/kv/{what}", pairs(entry(what.rstrip("/"), index=9), index=9))
+    assert waiting(waits, name, deadline=2000.0) is not None
+    (request,) = waits.io.requests
+    assert {each for each in request.params if each[0] in {"index", "recurse"}} == asked
+    assert request.hold_open == pytest.approx(wait_of(math.inf), abs=1.0)
+
+
+@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize(
+    ("changed", "ends"), [("k", ("k",)), ("k/", ("k/",)), ("k/a", ("k/",)), ("k2", ()), ("", ()), ("a/k", ())]
+)
+def test_an_own_change_ends_the_shared_waits_for_it_at_once(
+    shared: Waits, name: str, changed: str, ends: tuple[str, ...]
+) -> None:
+    shared.io.at(1000.5, lambda: shared.waits.changed_here(changed))
+    assert waiting(shared, name, deadline=1003.0) is None
+    assert shared.io.time == (1000.5 if WAITS[name][0] in ends else 1003.0)
+
+
+def test_who_waits_for_a_folder_keeps_a_query_beside_those_that_share_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MOST", 1)
+    waits = Waits()
+    other = waits.waits.query()
+    assert other is not None
+    found: list[object] = []
+
+    def below() -> None:
+        waits.waits.end_query(other)
+        waits.io.expect("GET", "/v1/kv/k/", pairs(entry("k/a", index=9), index=9))
+        found.append(waiting(waits, "a folder", deadline=2000.0))
+
+    waits.io.at(1000.5, below)
+    assert waits.change(deadline=1001.0) is None
+    assert found != [None]
+    assert waits.io.paths == ["/v1/kv/k/"]
+
+
+@pytest.mark.parametrize("may_end", [False, True])
+@pytest.mark.parametrize("while_", ["a renewal goes first", "its query is under way"])
+def test_a_wait_that_is_told_to_make_room_goes_on(
+    monkeypatch: pytest.MonkeyPatch, while_: str, may_end: bool
+) -> None:
+    monkeypatch.setattr(engine, "MOST", 1)
+    waits, renewed = Waits(), while_ != "a renewal goes first"
+
+    async def longest(io: FakeIO, *, until: Signal | None, deadline: float) -> float:
+        if not renewed:
+            await io.wait(Signal() if until is None else until, deadline=deadline)
+        return 600.0
+
+    def make_room() -> None:
+        nonlocal renewed
+        assert waits.waits.query() is None
+        renewed = True
+
+    waits.waits.longest = longest  # type: ignore[method-assign, assignment]
+    waits.io.at(1000.5, make_room)
+    if renewed:
+        waits.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=9)), takes=50.0)
+    waits.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=9)), takes=1.0)
+    assert waits.change(until=Signal() if may_end else None, deadline=1100.0) is not None
+    assert waits.io.time == pytest.approx(1001.5)
+    assert not waits.io.steps, "a query was begun that was to make room"
