@@ -30,6 +30,7 @@ from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, loc
 from consul_coord.recipes.election.leadership import told_as_leadership
 from consul_coord.recipes.lock import lock
 from consul_coord.testing.simulation.driver import SimCalls
+from consul_coord.testing.simulation.eyes import CandidateEyes
 from consul_coord.testing.simulation.foreign import ForeignLock
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
@@ -72,6 +73,7 @@ class CandidateUser(Holder):
         self._candidacy: Candidacy | None = None
         self._office = Office(self)
         self._sighting: Sighting | None = None
+        self._eyes: CandidateEyes | None = None
         self._resigning: PendingCall | None = None
         self._ill_since = math.inf
         """Since when its health has been bad, the true time."""
@@ -95,6 +97,7 @@ class CandidateUser(Holder):
         )
 
         self._manner = plan.office
+        self._of_run = plan
         if self._plan.priority_delay:
             process.modest.add(key)
 
@@ -119,6 +122,8 @@ class CandidateUser(Holder):
 
     def _changed(self, leader: LeaderInfo | None) -> None:
         self.judge.see("change of leadership seen")
+        if self._eyes is not None:
+            self._eyes.reported(leader)
         if self._sighting is not None:
             self._sighting.told = None if leader is None else self._as_told(leader.session, leader.value)
 
@@ -178,7 +183,9 @@ class CandidateUser(Holder):
         plan = replace(self._plan, on_elected=office.elected, on_lost=office.lost)
         candidacy = Candidacy(core, plan, self._lock, SimCalls(self.process.host), keeps=self)
         self._candidacy = candidacy
-        promises = self.judge.promises
+        promises, eyes = self.judge.promises, CandidateEyes(self.process, candidacy, self._of_run)
+        self._eyes = eyes
+        close_eyes = self.judge.eyes.open(eyes.look)
         if plan.on_change is not None:
             self._sighting = promises.follows(self.process, f"report of {self.key}'s leader", self._leader)
             self._sighting.fades(
@@ -202,6 +209,7 @@ class CandidateUser(Holder):
                 led = await lead(io, candidacy, hold)
                 office.look_at(hold.fence, since=began)
         finally:
+            close_eyes()
             if self._sighting is not None:
                 promises.follows_no_more(self._sighting)
             if not self.process.crashed:

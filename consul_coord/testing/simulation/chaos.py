@@ -19,6 +19,7 @@ from consul_coord.testing.simulation.network import FADED
 from consul_coord.testing.simulation.promises import RELEASED_WITHIN, UNANSWERED
 from consul_coord.testing.simulation.slot_rules import GARBAGE
 from consul_coord.testing.simulation.trace import short
+from consul_coord.testing.simulation.way_rules import LEFT_WITHIN
 from consul_coord.testing.simulation.ways import SimAgent
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Chaos:
             "agent death": lambda: self._lose_agent(SimAgent.die),
             "agent silence": lambda: self._lose_agent(SimAgent.fall_silent),
             "crowd": self._crowd,
+            "remove member": self._remove_member,
         }
         self._agents_rest_until = 0.0
         self._keys = tuple(world.judge.keys)
@@ -228,7 +230,8 @@ class Chaos:
         harm(agent)
         seconds = self._later(0.5, 20.0, agent.come_back)
         self._note(f"{agent.address} fails", seconds=seconds)
-        self._trouble(lasts=seconds + UNANSWERED)
+        world.judge.ways.fails(agent, seconds)
+        self._trouble(lasts=LEFT_WITHIN)
         self._agents_rest_until = now + seconds + 2 * (world.plan.spec.ttl or 0.0)
 
     def _crowd(self) -> None:
@@ -376,6 +379,17 @@ class Chaos:
         if rules is not None:
             rules.forced(entry.session)
         return entry
+
+    def _remove_member(self) -> None:
+        """Delete a member's key, or release it: its session goes on."""
+        cluster, sharing = self._world.cluster, self._world.plan.sharing
+        if sharing is None or not cluster.state.leader:
+            return
+        members = [one for one in cluster.under(f"{sharing.group.directory}/") if one.session]
+        if members:
+            key, act = self._rng.choice(members).key, self._rng.choice(("deletes", "releases"))
+            self._note(f"operator {act} {key}")
+            (cluster.delete if act == "deletes" else cluster.release)(key)
 
     def _idle(self) -> None:
         cluster, elections = self._world.cluster, self._world.plan.elections

@@ -78,6 +78,10 @@ class SimHost(BaseHost):
 
         self._process.soon(call)
 
+    def call_later(self, seconds: float, function: Callable[[], object]) -> None:
+        """Call a function when so much time has passed for the process."""
+        self._process.alarm(self.now() + seconds, function)
+
     def emit(self, event: Event) -> None:
         """Count an event and pass it to the run's own eyes."""
         self.count(type(event).__name__)
@@ -89,10 +93,14 @@ class SimHost(BaseHost):
 
 
 class SimCalls:
-    """How users' functions are called: each in an event of its own, in order where that matters."""
+    """How users' functions are called: each in an event of its own, in order where that matters.
+
+    A function that returns a number takes so many seconds: those after it wait for that.
+    """
 
     def __init__(self, host: SimHost) -> None:
         self._host = host
+        self._is_busy = False
         self._waiting: deque[tuple[Callable[[], object], Callable[[BaseException], object]]] = deque()
 
     def in_order(
@@ -107,11 +115,22 @@ class SimCalls:
         self._host.call_back(self._call_next)
 
     def _call_next(self) -> None:
+        if self._is_busy or not self._waiting:
+            return
         function, failed = self._waiting.popleft()
         try:
-            function()
+            lasts = function()
         except Exception as error:  # noqa: BLE001 - a user's, for its owner to report
             failed(error)
+        else:
+            if isinstance(lasts, float):
+                self._is_busy = True
+                self._host.call_later(lasts, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_busy = False
+        for _ in self._waiting:
+            self._host.call_back(self._call_next)
 
     def ask(
         self,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import (
@@ -26,7 +27,9 @@ from consul_coord.errors import (
     SessionCheckFailed,
 )
 from consul_coord.http.failures import retryable
+from consul_coord.models import LossReason
 from consul_coord.recipes.contend.recipe import Waiting
+from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Ask, Record, key_of
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from consul_coord.io import IO
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.driver import SimIO
@@ -129,6 +133,8 @@ class JobUser(Holder):
     def __init__(self, process: Process, key: str, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, f"job {key}", healed=healed)
         self.key = key
+        self._at_most: float | None = None
+        """For how long the present run may have the lock."""
         self._off = self.rng.randrange(2 * MOST_OFF + 1) - MOST_OFF
         self._rules = self.judge.jobs[key]
         self._once = recipe.OnceObject(key, value=process.name.encode(), session=None)
@@ -172,11 +178,14 @@ class JobUser(Holder):
         # A try takes no longer than one request may.
         limit, began = process.core.timeout if timeout == 0 else timeout, io.now()
         before, is_late = io.task.sent, slot < self._rules.slot
+        max_hold = self._longest()
         call = self.judge.promises.called(process, f"begins {self.key}", limit)
         try:
             turn = await process.call(
                 io.task,
-                lambda io: recipe.begin(io, process.core, self._once, ask, timeout=timeout),
+                lambda io: recipe.begin(
+                    io, process.core, self._once, ask, timeout=timeout, max_hold=max_hold
+                ),
                 interrupt=Waiting(self._once),
             )
             if isinstance(turn, Record) and is_late:
@@ -197,10 +206,17 @@ class JobUser(Holder):
             if not retryable(error):
                 raise
         else:
+            self._at_most = max_hold
             return turn
         finally:
             self.judge.promises.ended(call)
         return None
+
+    def _longest(self) -> float | None:
+        """Return for how long a run may have the lock, if that is limited."""
+        if self.healed() or not self.chance.chance(self.process.stuck):
+            return None
+        return self.chance.uniform(0.01, 3.0)
 
     async def _try(self, io: SimIO, slot: int, *, timeout: float | None) -> None:
         process, calm = self.process, self.healed()
@@ -213,19 +229,27 @@ class JobUser(Holder):
             return
         hold = turn.handle.grant
         claim = self.judge.granted(process, hold, of=self.key, actor=self.actor)
+        if self._at_most is not None:
+            claim.limits[LossReason.MAX_HOLD] = hold.granted_at + self._at_most
         self._rules.check_turn(claim, slot, again=ask.retry_failed)
-        process.core.holds.on_lost(hold, lambda _: self.judge.told(claim))
+        process.core.holds.on_lost(hold, partial(self._told, claim, hold))
         try:
             if calm:
                 await io.wait(hold.lost, deadline=io.now() + self.rng.uniform(0, CALM_HOLD))
             else:
                 await self.work(io, hold, claim)
+                await self.be_stuck(io, hold, claim)
             if calm or self.rng.chance(0.85):
                 await self._finish(io, turn, failed=not calm and self.rng.chance(0.2))
             else:
                 self.judge.see("job without a record")
         finally:
             await self.give_back(io, hold, claim)
+
+    def _told(self, claim: Claim, hold: Grant, reason: LossReason) -> None:
+        self.judge.told(claim)
+        if reason in OVERDUE:
+            self.judge.stuck(claim, lock_delay=hold.kept.lock_delay)
 
     async def _finish(self, io: SimIO, turn: recipe.Turn, *, failed: bool) -> None:
         async def finish(io: IO) -> None:

@@ -17,6 +17,7 @@ from consul_coord.models import LossReason
 from consul_coord.testing.simulation.answers import Answers
 from consul_coord.testing.simulation.claims import Claim
 from consul_coord.testing.simulation.counts import Counts
+from consul_coord.testing.simulation.eyes import Eyes
 from consul_coord.testing.simulation.jobs import JobRules
 from consul_coord.testing.simulation.key_rules import KeyRules
 from consul_coord.testing.simulation.news import News
@@ -28,11 +29,13 @@ from consul_coord.testing.simulation.shapes import GUARDED, LOCKING
 from consul_coord.testing.simulation.sharing import SharingRules
 from consul_coord.testing.simulation.slot_rules import SlotRules
 from consul_coord.testing.simulation.trace import Trace, short
+from consul_coord.testing.simulation.way_rules import WayRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from consul_coord.events import Event
+    from consul_coord.http.messages import Request
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.server.wire import Reply
     from consul_coord.testing.simulation.cluster import Cluster
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.rules import Rules
     from consul_coord.testing.simulation.scheduler import Scheduler
     from consul_coord.testing.simulation.shapes import Shape
+    from consul_coord.testing.simulation.ways import SimAgent
 
 Rule = Literal[
     "exclusion",
@@ -127,6 +131,10 @@ class Judge:
         self.answers = Answers(self, plan)
         self.news = News(self, plan)
         self.sessions = SessionRules(self, plan)
+        self.eyes = Eyes()
+        self.ways = WayRules(self)
+        if plan.agents > 1:
+            self.eyes.open(self.ways.look)
         self.quiet_at = float("inf")
         """From when on nothing that went wrong before can still be felt."""
         self.ttl = plan.spec.ttl or 0.0
@@ -242,6 +250,12 @@ class Judge:
         self.note(who, shape, "  ~ ", fate)
         self.record(who, "fault", detail=f"{fate}: {shape}")
         self.promises.failed(who, silent=fate in _SILENT, slow=fate in _SLOW)
+
+    def sent(self, process: Process, agent: SimAgent | None, request: Request, shape: Shape) -> None:
+        """Judge that a process sends something, to one of several agents or to the only one."""
+        self.promises.sent(process, request, shape)
+        if agent is not None:
+            self.ways.sent(process, agent, request)
 
     def before(self, shape: Shape) -> list[tuple[Rules, Any]]:
         """Return the state that a request finds, for each thing that it may change."""
@@ -492,6 +506,7 @@ class Judge:
         if self.sharing is not None:
             self.sharing.look(written=written)
         self.promises.look()
+        self.eyes.look(self.now)
         if self.room is not None:
             self.room.look()
 

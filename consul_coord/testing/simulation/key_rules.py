@@ -84,6 +84,8 @@ class KeyRules(Rules):
         """When each client has waited in the queue, or passed it, that has not found it empty since."""
         self._latest_join = 0
         """The index of the last contender that was made."""
+        self._shown: set[tuple[str, bytes]] = set()
+        """The sessions that had the key, each with the values that it had then."""
         self._named_since = self._first_since = 0.0
         """Since when that is so, and since when the first of the queue has been first."""
 
@@ -215,6 +217,10 @@ class KeyRules(Rules):
         term = self._given[-1][0] if self.judge.shows_terms else 0
         return entry.session, term, entry.value, entry.modify_index
 
+    def showed(self, session: str, value: bytes) -> bool:
+        """Return whether the key ever had this value while the session had it."""
+        return (session, value) in self._shown
+
     def stands(self, claim: Claim) -> bool:
         """Return whether the session has the key."""
         return self.cluster.holder(self.name) == claim.session
@@ -245,7 +251,10 @@ class KeyRules(Rules):
     def check_queue(self) -> None:
         """See who queues, after something was written."""
         now, held = self.judge.now, bool(self.cluster.holder(self.name))
-        if self.cluster.entry(self.name) is None:
+        entry = self.cluster.entry(self.name)
+        if entry is not None and entry.session:
+            self._shown.add((entry.session, entry.value))
+        if entry is None:
             self._made_at = math.inf
         elif math.isinf(self._made_at):
             self._made_at = now

@@ -248,7 +248,7 @@ class Exchange:
         process = network.judge.process(self.link.who)
         self._sent_at = 0.0 if process is None else process.clock.now()
         if process is not None:
-            network.judge.promises.sent(process, self._request, self._shape)
+            network.judge.sent(process, agent, self._request, self._shape)
         if self._fate != "served":
             network.judge.fate(self.link.who, self._shape, self._fate)
         if course.answer == "refusal":
@@ -347,8 +347,12 @@ class Exchange:
     def _hear(self, response: Response) -> Response:
         judge = self._network.judge
         process = judge.process(self.link.who)
+        if process is not None and self._agent is not None:
+            judge.ways.heard(process, self._agent)
         if process is not None:
-            judge.promises.heard(process, self._shape, self._sent_at, response)
+            judge.promises.heard(
+                process, self._shape, self._sent_at, response, waited=bool(self._request.hold_open)
+            )
         return response
 
     def _response(self, reply: wire.Reply) -> Response:

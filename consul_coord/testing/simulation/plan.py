@@ -70,6 +70,8 @@ AGENT_CHAOS = {
     "agent silence": "one of several agents takes requests and answers nothing, and goes on after a while",
 }
 """The further faults where there are several agents."""
+MEMBER_CHAOS = {"remove member": "an operator deletes a member's key, or releases it from its session"}
+"""The further faults where processes are members of a group."""
 CROWD_CHAOS = {"crowd": "other programs of the host take all of the agent's connections for a while"}
 """The further faults where an agent has a limit on connections."""
 LATEST = 40.0

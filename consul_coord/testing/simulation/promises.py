@@ -16,6 +16,7 @@ Rules
   blocking query under way, and no place in a queue. It sends renewals alone. It has no more tasks
   than its sessions and its clean-up need. Locks, elections and jobs share one session, besides those that
   have their own.
+- A client counts what it sends, what fails, and what it is woken by.
 
 Nothing here knows how the recipes do it: no name of theirs, and no order of their requests.
 """
@@ -29,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from consul_coord.http.messages import Request, Response
     from consul_coord.testing.simulation.claims import Claim
@@ -83,6 +84,10 @@ NOTHING = object()
 _KEEPING = frozenset({"renew", "destroy"})
 _OK = 200
 _TOO_MANY = 429
+_NOT_SERVED = b"cluster leader", b"rpc error", b"rate limit"
+"""Parts of the texts by which servers do not serve; other texts refuse."""
+_OF_THE_AGENT = "/v1/status/"
+"""What an agent answers by itself, which says nothing of the servers."""
 _FAILS = 500
 
 
@@ -185,6 +190,8 @@ class Promises:
         self._sent: dict[tuple[str, str], deque[float]] = {}
         """The times of each process's latest requests, of all and of those alike."""
         self._asked: Counter[str] = Counter()
+        self._counted: Counter[tuple[str, str]] = Counter()
+        """What each process has sent, and got, by the names that its client's counters have."""
         self._agents = plan.agents
         """Each may be asked as often."""
         self._queries: dict[tuple[str, str], tuple[int, deque[float]]] = {}
@@ -195,6 +202,8 @@ class Promises:
         self._is_quiet = plan.agents == 1 and not plan.connections
         self._sightings: dict[Sighting, None] = {}
         self._calls: dict[PendingCall, None] = {}
+        self._heard_at: dict[str, float] = {}
+        """When each process was served by the servers last, by its clock."""
         self._forgiven = 0
         """Up to which index holds were granted before time went back."""
 
@@ -203,6 +212,7 @@ class Promises:
     def sent(self, process: Process, request: Request, shape: Shape) -> None:
         """Judge that a process sends something."""
         self._asked[process.name] += shape.name not in _KEEPING
+        self._counted[process.name, "requests"] += 1
         for alike, most in () if process.foreign else self._most_sent(str(shape)):
             self._count(process, alike, most, shape)
         if shape.name == "watch" and self._judge.calm and not process.foreign:
@@ -243,12 +253,18 @@ class Promises:
             text = f"{process.name} sends {len(times)} requests in {PACE:g} s, the last of them {shape}"
             self._judge.convict("pace", text)
 
-    def heard(self, process: Process, shape: Shape, sent_at: float, response: Response) -> None:
+    def heard(
+        self, process: Process, shape: Shape, sent_at: float, response: Response, *, waited: bool
+    ) -> None:
         """Take note of a reply that reaches its sender."""
         if response.status >= _FAILS or response.status == _TOO_MANY:
             self._judge.sessions.failed(process, shape)
+            self._counted[process.name, "failures"] += any(text in response.body for text in _NOT_SERVED)
         else:
             self._judge.sessions.succeeded(process, shape)
+            self._counted[process.name, "wakeups"] += waited
+            if not shape.about.startswith(_OF_THE_AGENT):
+                self._heard_at[process.name] = process.clock.now()
         for sighting in self._sightings:
             if sighting.process is process:
                 sighting.hear(shape, self._judge.now)
@@ -265,6 +281,10 @@ class Promises:
         longest = (1 - DRIFT) * horizon
         if before is None or process.clock.now() < before + longest - READ_WITHIN:
             self._renewed_in_time[mark] = max(sent_at, before or sent_at)
+
+    def heard_at(self, process: Process) -> float:
+        """Return when a process was served by the servers last, by its clock."""
+        return self._heard_at.get(process.name, -math.inf)
 
     def waited(self, process: Process, shape: Shape, *, since: float) -> None:
         """Judge for how long a client has waited for a reply, whether that came or not."""
@@ -311,6 +331,10 @@ class Promises:
         """Take note that the state is an earlier one: what shows a loss may be older than the hold."""
         self._forgiven = max(self._forgiven, index)
 
+    def is_forgiven(self, fence: int) -> bool:
+        """Return whether a hold was granted before time went back."""
+        return fence <= self._forgiven
+
     # -- claims
 
     def look_at(self, claim: Claim, *, stands: bool, seldom: float) -> None:
@@ -339,7 +363,7 @@ class Promises:
         began = max(claim.gone_since, contact.troubled_until, process.awake_since)
         within = NOTICED_CALMLY if judge.calm else NOTICED_WITHIN
         limit = began + (seldom + within + contact.patience()) * judge.stretch
-        if judge.now > limit and process.able and claim.fence > self._forgiven and claim.believed():
+        if judge.now > limit and process.able and not self.is_forgiven(claim.fence) and claim.believed():
             text = f"{claim} is over for {judge.now - claim.gone_since:.2f} s, and its holder can ask"
             judge.convict("noticed", text)
 
@@ -420,10 +444,18 @@ class Promises:
             (places, f"has {places} places in queues of its own threads"),
             (core.calls, f"counts {len(core.calls)} calls"),
             (core.standing, f"counts {len(core.standing)} candidates"),
+            *self._miscounted(process),
         )
         for broken, how in findings:
             if broken:
                 self._judge.convict("rest", f"{process.name} has nothing to do, and {how}")
+
+    def _miscounted(self, process: Process) -> Iterator[tuple[bool, str]]:
+        """Compare a client's counters with what was seen of it; more may have happened than can be seen."""
+        stats = process.core.stats()
+        for name in ("requests", "failures", "wakeups") if self._is_quiet and not process.foreign else ():
+            seen, said = self._counted[process.name, name], getattr(stats, name)
+            yield said < seen, f"counts {said} {name}, and had {seen}"
 
     def is_gone(self, process: Process) -> None:
         """Judge a process whose client has closed some time ago."""

@@ -40,7 +40,7 @@ MOMENT = 0.1
 """Seconds by which a renewal may come late."""
 IN_STEP = 0.002
 """Parts of a horizon by which renewals differ that have no jitter."""
-SEEN_IN_STEP = 6
+SEEN_IN_STEP = 8
 """So many renewals in a row are no coincidence."""
 NEXT_TRY = 0.34
 """The part of a horizon within which the next try follows."""

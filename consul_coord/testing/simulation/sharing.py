@@ -4,7 +4,8 @@ Rules
 - A partition's lock is judged as any other lock: exclusion, fences, losses.
 - ``on_acquired`` and ``on_released`` take turns for each partition. No callback comes after
   its stop.
-- The callback of an owner that has to hand over comes while it still holds the partition's lock.
+- The callback of an owner that has to hand over comes while it still holds the partition's lock. It keeps
+  that until the callback has returned, or ``handover`` seconds have passed, and not much longer.
 - A member takes a partition only if the members have called for that lately, and hands it over only if they
   have not. It takes a free partition soon.
 - A stop or a leave that returns before its time is complete, and returns soon when nothing goes wrong.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import AcquireTimeout, ConsulCoordError, PermissionDenied, SessionCheckFailed
 from consul_coord.http.failures import retryable
+from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.group.membership import Membership, join, leave, update
 from consul_coord.recipes.group.membership import members as list_members
@@ -29,9 +31,10 @@ from consul_coord.recipes.partition import partitioning as recipe
 from consul_coord.recipes.partition.rendezvous import Rendezvous
 from consul_coord.testing.simulation.candidates import CALLED_WITHIN
 from consul_coord.testing.simulation.driver import SimCalls
+from consul_coord.testing.simulation.eyes import MemberEyes
 from consul_coord.testing.simulation.holding import FAILED, Holder
 from consul_coord.testing.simulation.promises import ENDED_WITHIN
-from consul_coord.testing.simulation.views import View
+from consul_coord.testing.simulation.views import View, queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -60,6 +63,12 @@ OWNED_WITHIN = 2.5
 """Seconds within which a free partition is owned by the member that is to, once that has settled."""
 TELLS_SHARE = 0.02
 """Of so many looks a member changes its value, or asks about the others."""
+FINISHES_SHARE = 0.4
+"""Of so many callbacks before a handover the owner has still to finish something."""
+JOINS_TWICE = 0.2
+"""So often two tasks of a process join at once."""
+TELLS_WITHOUT_SHARE = 0.3
+"""The same while it is no member: the value counts from its next join."""
 ENDED_SOON = 1.0
 """Seconds within which a member has stopped and left, when nothing goes wrong."""
 
@@ -131,8 +140,16 @@ class SharingRules:
                 continue
             began = max(since, self._calls_for[-1][0] + 4 * SETTLE, self._undisturbed_since(owner))
             if now > began + OWNED_WITHIN * self._judge.stretch:
+                if self._has_dead_waiter(partition):
+                    self._free_since[partition] = now  # it delays the others for as long as its session lasts
+                    continue
                 text = f"{partition} is free for {now - since:.2f} s, and {owner.name} is to own it"
                 self._judge.convict("progress", text)
+
+    def _has_dead_waiter(self, partition: str) -> bool:
+        """Return whether a contender queues for a partition whose process has crashed."""
+        directory = waitqueue.directory(self._sharing.key(partition))
+        return any(self._judge.carer(one) is None for one, _ in queued(self._cluster, directory))
 
     def _look_at_members(self) -> None:
         now, sharing = self._judge.now, self._sharing
@@ -206,7 +223,10 @@ class MemberUser(Holder):
         self._member = Membership(
             core, self._sharing.group, name, b"", evictable=self.rng.chance(0.2), keeps=self
         )
+        self._eyes = MemberEyes(self.process, self._member)
         call = self.judge.promises.called(self.process, f"joins {self._sharing.prefix}", timeout)
+        if self.more.chance(JOINS_TWICE):
+            self.process.spawn(partial(self._join_too, timeout), name="another that joins")
         try:
             await self.process.call(io.task, lambda io: join(io, self._member, timeout=timeout))
         except (AcquireTimeout, PermissionDenied, SessionCheckFailed):
@@ -219,6 +239,13 @@ class MemberUser(Holder):
             self.judge.promises.ended(call)
         self.judge.see("joined")
         return True
+
+    async def _join_too(self, timeout: float | None, io: SimIO) -> None:
+        """Join as another task of the process does at the same time."""
+        try:
+            await self.process.call(io.task, partial(join, membership=self._member, timeout=timeout))
+        except ConsulCoordError:
+            self.judge.see("joined at once in vain")
 
     async def _share(self, io: SimIO, *, until: float) -> None:
         """Own partitions for a while; in a calm world, until each is with its owner, too."""
@@ -238,6 +265,8 @@ class MemberUser(Holder):
         )
         await self.process.call(io.task, lambda io: recipe.start(io, partitioning))
         least, rules = until if self.healed() else -math.inf, self.judge.sharing
+        eyes = self.judge.eyes
+        close_eyes = [eyes.open(self._eyes.look), eyes.open(office.check_finishing)]
         if rules is not None:
             rules.begins(self.process)
         try:
@@ -246,30 +275,42 @@ class MemberUser(Holder):
                 office.look(io)
                 if self.rng.chance(TELLS_SHARE):
                     await self._tell(io)
+                elif not self._member.is_joined(io.now()) and self.more.chance(TELLS_WITHOUT_SHARE):
+                    await self._give_value(io)
         finally:
             if rules is not None:
                 rules.ends(self.process)
             if not self.process.crashed:
-                office.stopping = True
-                stop = partial(recipe.stop, partitioning=partitioning)
-                if await self._end("stops sharing", stop, io):
-                    office.check_stopped(io)
-                if partitioning.task is None or partitioning.task.done.is_set():
-                    office.stopped = io.now()
-                has_left = await self._end("leaves the group", partial(leave, membership=self._member), io)
-                if has_left and self._member.is_joined(io.now()):
-                    self.judge.convict("sharing", f"{self.process.name} has left, and is a member")
+                await self._stop(io, office, partitioning)
+            for close in close_eyes:
+                close()
+
+    async def _stop(self, io: SimIO, office: Office, partitioning: recipe.Partitioning) -> None:
+        """Own nothing any more, and leave."""
+        office.stopping = True
+        if await self._end("stops sharing", partial(recipe.stop, partitioning=partitioning), io):
+            office.check_stopped(io)
+        if partitioning.task is None or partitioning.task.done.is_set():
+            office.stopped = io.now()
+        has_left = await self._end("leaves the group", partial(leave, membership=self._member), io)
+        if has_left and self._member.is_joined(io.now()):
+            self.judge.convict("sharing", f"{self.process.name} has left, and is a member")
 
     async def _tell(self, io: SimIO) -> None:
         """Change the member's value, or ask about the others."""
         if self.rng.chance(0.5):
             await self._look_round(io, self._sharing.prefix)
             return
+        await self._give_value(io)
+
+    async def _give_value(self, io: SimIO) -> None:
         core, value = self.process.core, self.rng.randbytes(2).hex().encode()
         change = partial(update, membership=self._member, key=self._member.key, value=value)
         hold = self._member.hold
+        self._eyes.gives(value)
         if await self.call(io, change, what="changes its value", within=core.timeout) is FAILED:
             return
+        self._eyes.has_given()
         entry = self.judge.cluster.entry(self._member.key)
         if entry is not None and hold is not None and entry.session == hold.session and entry.value != value:
             text = f"{self.process.name}'s value is said to be {value!r}, and is {entry.value!r}"
@@ -294,7 +335,9 @@ class MemberUser(Holder):
         finally:
             self.judge.promises.ended(call)
         took = io.now() - began
-        if took > ENDED_SOON and not self.judge.answers.excused(self.process, since=since):
+        if took > ENDED_SOON + HANDOVER * ("sharing" in what) and not self.judge.answers.excused(
+            self.process, since=since
+        ):
             self.judge.convict("in time", f"{self.process.name} {what}: {took:.2f} s, and all is well")
         return took < timeout - ENDED_WITHIN
 
@@ -317,6 +360,8 @@ class Office:
     def __init__(self, user: MemberUser) -> None:
         self._user = user
         self._owned: dict[str, tuple[Grant, Claim]] = {}
+        self._finishing: dict[str, tuple[Grant, float, float]] = {}
+        """What is to be handed over while its owner finishes, since when, and until when it may."""
         self.stopping = False
         self.stopped = math.inf
         """When its stop returned, by the process's clock."""
@@ -342,13 +387,13 @@ class Office:
         process.core.holds.on_lost(hold, lambda _: judge.told(claim))
         self._owned[partition] = hold, claim
 
-    def released(self, partition: str, hold: Grant) -> None:
-        """Judge a call of ``on_released``."""
+    def released(self, partition: str, hold: Grant) -> float | None:
+        """Judge a call of ``on_released``; returns the seconds that the owner takes to finish, if any."""
         process, judge = self._user.process, self._user.judge
         owned, claim = self._owned.pop(partition, (None, None))
         if owned is not hold or claim is None:
             judge.convict("sharing", f"{process.name} heard that it owns {partition} no more, and never did")
-            return
+            return None
         judge.see("partition lost" if hold.ended else "partition handed over")
         if hold.released and not process.awake_since:
             judge.convict("sharing", f"{process.name} gave {partition} away, and told its owner afterwards")
@@ -358,6 +403,29 @@ class Office:
             if judge.sharing is not None and not (self.stopping or process.core.closing.is_set()):
                 judge.sharing.moved(process, partition, comes=False)
         claim.left = True
+        more = self._user.more
+        if hold.ended or self._user.healed() or not more.chance(FINISHES_SHARE):
+            return None
+        lasts, now = more.uniform(0.0, 1.5 * HANDOVER), process.clock.now()
+        self._finishing[partition] = hold, now, now + min(lasts, HANDOVER)
+        return lasts
+
+    def check_finishing(self) -> None:
+        """Judge whether what is handed over is kept for as long as its owner may finish, and no longer."""
+        process, judge = self._user.process, self._user.judge
+        now = process.clock.now()
+        for partition, (hold, since, until) in list(self._finishing.items()):
+            if hold.reason is not None or process.core.closing.is_set() or not process.able:
+                del self._finishing[partition]
+            elif hold.released:
+                del self._finishing[partition]
+                judge.see("owner finished")
+                if now < until - LOOK:
+                    text = f"{process.name} gave {partition} away {until - now:.2f} s before its owner"
+                    judge.convict("sharing", f"{text} had finished")
+            elif now > until + ENDED_SOON and not judge.answers.excused(process, since=judge.now - HANDOVER):
+                text = f"{process.name} keeps {partition} {now - since:.2f} s after it was to hand it over"
+                judge.convict("in time", text)
 
     def look(self, io: SimIO) -> None:
         """Work on what is owned."""

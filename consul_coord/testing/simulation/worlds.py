@@ -188,12 +188,14 @@ def _mixed(seed: int, rng: Dice) -> Plan:
 
 def draw_with_agents(seed: int) -> Plan:
     """Return a run with several agents, which fail one at a time, and where nothing else goes wrong."""
-    rng = Dice(seed, "agents")
+    rng, slow = Dice(seed, "agents"), Dice(seed, "slow readings").chance(0.4)
     return replace(
         _mixed(seed, Dice(seed, "plan")),
         agents=rng.choice((2, 3)),
-        fates={},
-        hot=frozenset(),
+        # Some readings are slow, which is no reason to leave an agent.
+        fates={"slow": 0.0} if slow else {},
+        hot=frozenset({"list", "look", "read", "glance"} if slow else ()),
+        hot_probability=0.1,
         chaos={name: rng.uniform(4.0, 10.0) for name in AGENT_CHAOS},
         chaos_seconds=rng.uniform(15.0, 22.0),
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
@@ -251,7 +253,10 @@ def draw_with_members(seed: int) -> Plan:
         foreign=0,
         processes=rng.choice((2, 3, 3, 4)),
         chaos_seconds=rng.uniform(8.0, 16.0),
-        chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
+        chaos={
+            **{name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
+            **({"remove member": 5.0} if Dice(seed, "removed").chance(0.5) else {}),
+        },
     )
 
 
