@@ -21,6 +21,7 @@ from consul_coord import (
     LossReason,
     Member,
     Partitioner,
+    SessionSpec,
     TxnOp,
 )
 from consul_coord.recipes.partition.rendezvous import Rendezvous
@@ -305,7 +306,7 @@ def test_whatever_a_weight_function_raises_is_reported_and_ends_nothing(
         raise error("made up")
 
     told = Told()
-    with Client(address=address, session=SPEC, observer=told) as client:
+    with Client(address=address, session=SessionSpec(ttl=15.0, lock_delay=15.0), observer=told) as client:
         hold = Lock(client, f"{prefix}/beside").acquire(timeout=30)
         one = member("one", client=client, weight=weight)
         until(lambda: len(one.owned) == 8, "it counts as 1")

@@ -569,7 +569,7 @@ MUTATIONS = (
         "on_change reports the first leader alone",
         Following,
         "_tell_change",
-        "self._told != [leader]",
+        "not self._told or not _same(leader, self._told[0])",
         "not self._told",
         breaks="sight",
     ),

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def is_answered(sock: socket.socket) -> bool:
-    """Return whether the agent answers on this connection."""
+    """Return whether the agent serves this connection. Newer versions of Consul refuse one by a 429."""
     try:
         sock.sendall(b"GET /v1/status/leader HTTP/1.1\r\nHost: x\r\n\r\n")
-        return sock.recv(1024) != b""
+        return sock.recv(1024).startswith(b"HTTP/1.1 200 ")
     except OSError:
         return False
 

@@ -114,6 +114,11 @@ def test_a_sample_has_all_operators_and_is_the_same_each_time() -> None:
     assert chosen == catalogue.sample(found, 40, seed=3) != catalogue.sample(found, 40, seed=4)
 
 
+def a_few() -> list[Mutant]:
+    """Return the mutants of one file: those of all files take seconds to make."""
+    return catalogue.mutants([catalogue.ROOT / run.RECIPES / "contend" / "tickets.py"])
+
+
 def result_of(mutant: Mutant, who: run.Who, verdict: run.Verdict) -> Result:
     text = run.digest((catalogue.ROOT / mutant.file).read_text())
     return Result(mutant.name, str(mutant), mutant.place.operator, text, who, verdict, "", 1, 1.0)
@@ -131,7 +136,7 @@ class FakeBench:
 
 
 def test_a_run_that_ended_is_taken_up_where_it_was(tmp_path: Path) -> None:
-    some = catalogue.sample(catalogue.mutants(), 4, seed=0)
+    some = catalogue.sample(a_few(), 4, seed=0)
     results = tmp_path / "results.jsonl"
 
     def judge(mutants: Sequence[Mutant], *, again: bool = False) -> list[tuple[str, run.Who]]:
@@ -146,7 +151,7 @@ def test_a_run_that_ended_is_taken_up_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_mutant_is_shown_what_reaches_its_line() -> None:
-    mutant = catalogue.mutants()[0]
+    mutant = a_few()[0]
     line = str(mutant.place.first)
     tests = ["a::slow", "a::other", "a::quick", "b::slowest", "a::agent"]
     seconds = [2.0, 0.1, 1.0, 3.0, 0.1]
@@ -308,7 +313,7 @@ class Shown:
 
 
 def test_tests_of_the_recipes_that_fail_for_no_mutant_are_named(tmp_path: Path) -> None:
-    first, second = [each for each in catalogue.mutants() if each.file.startswith(run.RECIPES)][::900][:2]
+    first, second = a_few()[::20][:2]
     fails = {first.name: ["a"], second.name: ["a", "b"]}
     bench = Shown([first, second], fails)
     noted = tmp_path / "failed.txt"
@@ -319,7 +324,7 @@ def test_tests_of_the_recipes_that_fail_for_no_mutant_are_named(tmp_path: Path) 
 
 
 def test_a_report_tells_shares_and_survivors() -> None:
-    some = catalogue.sample(catalogue.mutants(), 3, seed=0)
+    some = catalogue.sample(a_few(), 3, seed=0)
     results = [
         result_of(some[0], "functional", "caught"),
         result_of(some[0], "simulator", "caught"),
@@ -338,6 +343,7 @@ def test_a_report_tells_shares_and_survivors() -> None:
     assert str(some[1]) in simulator
 
 
+@pytest.mark.slow
 def test_what_is_judged_harmless_is_still_there() -> None:
     names = {mutant.name for mutant in catalogue.mutants()}
     assert set(judgements()) <= names

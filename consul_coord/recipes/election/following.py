@@ -3,7 +3,7 @@
 Rules
 - A candidate's own leadership is read off its hold, which knows of it sooner than the key shows it, and
   knows of its end no later than anybody else.
-- What was seen before one's own leadership says nothing after it.
+- A reading from before an own leadership says nothing after it.
 - Once a query follows the leader, the looks at the queue count no more: they may be older.
 - ``tell`` gets each leader once, in order, and None when nobody is known to lead: also because what was seen
   is too old.

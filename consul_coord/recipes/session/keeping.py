@@ -23,8 +23,8 @@ Rules
   keys first: their lock-delay then covers what the former holder may still have under way.
 - A create that got no answer may have made a session, or will. It is looked for by its name, which no other
   session has, and destroyed.
-- A session that was handed over is not taken up again as an outside one, by a candidate that goes on or by a
-  call that waits: two clients would hold its keys then, with the same fence.
+- A session that was handed over is not taken up again as an outside one: neither by a candidate that goes on
+  nor by a call that waits. Two clients would hold its keys then, with the same fence.
 - An outside session (given by its id) is renewed while in use, and never destroyed. When a renewal is due and
   nobody here has it any more, it is left to its owner: else a lock of a dead owner would never be free.
 
