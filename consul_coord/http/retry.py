@@ -6,7 +6,8 @@ Rules
 - A failure to serve is repeated (5xx, 429, a broken or missing reply), and a refusal never (403, 400, a
   failed CAS).
 - The error that comes out never claims less doubt than any try has left: when an earlier one may have been
-  applied, a last one that could not even connect says so too.
+  applied, a last one that could not even connect says so too. An error that can't say so, such as a 429, is
+  replaced by the one that left the doubt.
 - If the last try had too little time for an answer, the error of the try before it is raised, unless the last
   one may have been applied.
 - A request may wait in vain because the servers have no leader: newer versions of Consul refuse it only after
@@ -179,7 +180,7 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
     # failure only.
     from tenacity import AsyncRetrying, retry_if_exception
 
-    doubt = _leaves_doubt(call.request, last)
+    doubt = last if _leaves_doubt(call.request, last) else None
 
     async def once() -> T:
         nonlocal last, doubt
@@ -195,9 +196,10 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
             if isinstance(last, NoLeader) and isinstance(error, RequestTimeout):
                 _say_no_leader(error)
             last = error
-            doubt = doubt or _leaves_doubt(call.request, error)
+            if doubt is None and _leaves_doubt(call.request, error):
+                doubt = error
             if isinstance(error, TransportError):
-                error.outcome_unknown = doubt
+                error.outcome_unknown = doubt is not None
             raise
 
     retrying = AsyncRetrying(
@@ -208,7 +210,25 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
         before_sleep=lambda _: _report(io, call.request, last),
         reraise=True,
     )
-    return await retrying(once)
+    try:
+        return await retrying(once)
+    except ConsulCoordError as error:
+        if (final := _with_doubt(error, doubt)) is error:
+            raise
+        raise final from None
+
+
+def _with_doubt(error: ConsulCoordError, doubt: ConsulCoordError | None) -> ConsulCoordError:
+    """Return what says how a call has failed that ends with ``error``, where ``doubt`` left its outcome open.
+
+    A clear refusal stays what it is.
+    """
+    if doubt is not None and isinstance(error, TransportError):
+        error.outcome_unknown = True
+    if doubt is None or outcome_unknown(error) or not retryable(error):
+        return error
+    doubt.add_note(f"It was tried again, and ended with {type(error).__name__}: {error}")
+    return doubt
 
 
 def _had_no_time(error: ConsulCoordError, began: float, deadline: float, now: float) -> bool:
@@ -239,18 +259,22 @@ class Failures:
         self._last: ConsulCoordError | None = None
         self._resumed_at = -math.inf
         """When the pause after it was over."""
-        self.doubt = False
+        self._doubt: ConsulCoordError | None = None
+        """The first error of a try that may have been applied, or may be later."""
+
+    @property
+    def doubt(self) -> bool:
         """Whether a try that failed may have been applied, or may be later."""
+        return self._doubt is not None
 
     @property
     def any(self) -> bool:
         """Whether there was a failure."""
         return self._failed > 0
 
-    def add_doubt(self, error: ConsulCoordError) -> None:
-        """Have an error say so, if a try before it may have been applied."""
-        if isinstance(error, TransportError):
-            error.outcome_unknown = error.outcome_unknown or self.doubt
+    def with_doubt(self, error: ConsulCoordError) -> ConsulCoordError:
+        """Return what to raise for an error: one that says so, if a try before it may have been applied."""
+        return _with_doubt(error, self._doubt)
 
     async def pause(self, error: ConsulCoordError) -> None:
         """Wait after a failure, longer each time.
@@ -258,13 +282,13 @@ class Failures:
         Raises it when it is a refusal or no time is left, or the failure before it when this one had no time.
         """
         if self._last is not None and _had_no_time(error, self._resumed_at, self._deadline, self._io.now()):
-            raise self._last
+            raise self.with_doubt(self._last)
         self._failed += 1
-        self.doubt = self.doubt or outcome_unknown(error)
-        self.add_doubt(error)
+        if self._doubt is None and outcome_unknown(error):
+            self._doubt = error
         pause = delay(self._failed, self._io.random())
         if not retryable(error) or self._io.now() + pause >= self._deadline:
-            raise error
+            raise self.with_doubt(error)
         self._last = error
         await self._io.sleep(pause)
         self._resumed_at = self._io.now()

@@ -72,7 +72,7 @@ def test_blocking(work: Callable[[Client], object]) -> None:
 
 
 def test_threads_that_fail_for_one_reason_have_an_error_each(reference_address: str) -> None:
-    """They share the session that can't be made, and not the error: each raises, keeps and changes its own."""
+    """They share the session that can't be made, and not the error: each raises and keeps its own."""
     together = threading.Barrier(8)
 
     def fail(number: int) -> BaseException:

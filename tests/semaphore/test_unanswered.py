@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consul_coord import AcquireCancelled, AcquireTimeout, HoldState, ReleaseOutcome, Semaphore
+from consul_coord.errors import ConsulCoordError
+from consul_coord.http.failures import outcome_unknown
 from consul_coord.recipes.hold import holds as release_recipe
 from tests.support.proxy import Fault, FaultProxy, Lose
 from tests.support.sites import eventually
@@ -261,3 +264,33 @@ class TestTheQueue:
                 done = eventually(lambda: [call for call in calls if call.done()])[0]
                 calls.remove(done)
                 done.result().release()
+
+
+class Begins(threading.Event):
+    """The hit of one fault, with which another one begins."""
+
+    def __init__(self, other: Fault) -> None:
+        super().__init__()
+        self._other = other
+
+    def set(self) -> None:
+        self._other.times = 1_000
+        super().set()
+
+
+@pytest.mark.parametrize("refused", [500, 429])
+def test_a_resize_that_may_have_been_made_says_so_though_it_can_not_be_read(
+    make_client: MakeClient, place: Place, proxy: FaultProxy, refused: int
+) -> None:
+    semaphore = Semaphore(make_client(address=proxy.address, timeout=SHORT), place.prefix, 3)
+    semaphore.run(lambda _: None)
+    unread = Fault(lose=Lose.AGENT, method="GET", status=refused, body=b"", times=0)
+    unanswered = Fault(lose=Lose.REQUEST, method="PUT", path="/v1/kv/")
+    unanswered.hit = Begins(unread)
+    for fault in (unread, unanswered):
+        proxy.add(fault)
+    with pytest.raises(ConsulCoordError) as raised:
+        semaphore.resize(2)
+    proxy.clear()
+    assert unread.hits
+    assert outcome_unknown(raised.value)

@@ -128,8 +128,7 @@ async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPai
             try:
                 pair = (await perform(io, call, deadline=deadline)).value
             except ConsulCoordError as error:
-                failures.add_doubt(error)
-                raise
+                raise failures.with_doubt(error) from error.__cause__
             if pair is None or pair.session != hold.session:
                 await make_sure(io, sessions, hold, deadline=deadline)
                 check(hold, io.now())

@@ -167,7 +167,10 @@ async def resize(io: IO, client: Shared, semaphore: SemaphoreObject, new_limit: 
     deadline = io.now() + client.timeout
     failures = Failures(io, deadline)
     while True:
-        record = (await read(io, semaphore, deadline=deadline)).record
+        try:
+            record = (await read(io, semaphore, deadline=deadline)).record
+        except ConsulCoordError as error:
+            raise failures.with_doubt(error) from error.__cause__
         if record.index and record.limit == limit:
             semaphore.limit = limit
             return

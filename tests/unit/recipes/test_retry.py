@@ -16,8 +16,10 @@ from consul_coord.errors import (
     InvalidRequest,
     NoLeader,
     PermissionDenied,
+    RateLimited,
     RequestTimeout,
     ServerError,
+    TransportError,
     TxnFailed,
 )
 from consul_coord.events import Retried
@@ -382,6 +384,55 @@ def test_the_failure_before_one_that_had_no_time_has_the_doubt_of_all(io: FakeIO
     with pytest.raises(ConnectFailed) as caught:
         io.run(failures.pause(RequestTimeout("", method="PUT", path="/", outcome_unknown=False)))
     assert caught.value.outcome_unknown
+
+
+def refused_for_now() -> RateLimited:
+    return RateLimited("", method="PUT", path="/", status=429)
+
+
+def test_a_last_error_that_can_not_say_so_is_replaced_by_the_one_that_left_the_doubt(io: FakeIO) -> None:
+    failures = Failures(io, io.time + delay(1, 0.0) + 0.001)
+    io.run(failures.pause(lost()))
+    with pytest.raises(TransportError) as caught:
+        io.run(failures.pause(refused_for_now()))
+    assert caught.value.outcome_unknown
+    assert "RateLimited" in "".join(caught.value.__notes__)
+
+
+def test_a_last_error_without_an_earlier_doubt_is_raised_itself(io: FakeIO) -> None:
+    failures = Failures(io, io.time + delay(1, 0.0) + 0.001)
+    io.run(failures.pause(unreachable()))
+    with pytest.raises(RateLimited):
+        io.run(failures.pause(refused_for_now()))
+
+
+@pytest.mark.parametrize("error", [PermissionDenied("no"), NoLeader("", method="", path="", status=500)])
+def test_a_refusal_and_an_error_that_leaves_doubt_itself_are_raised(
+    io: FakeIO, error: ConsulCoordError
+) -> None:
+    failures = Failures(io, io.time + delay(1, 0.0) + 0.001)
+    io.run(failures.pause(lost()))
+    with pytest.raises(type(error)):
+        io.run(failures.pause(error))
+
+
+def test_a_call_that_ends_with_a_refusal_to_serve_says_what_an_earlier_try_has_left(io: FakeIO) -> None:
+    call = kv.put("k", b"v")
+    io.expect("PUT", "/v1/kv/k", lost())
+    for _ in range(50):
+        io.expect("PUT", "/v1/kv/k", refused_for_now())
+    with pytest.raises(TransportError) as caught:
+        io.run(perform(io, call, deadline=io.time + 2.0))
+    assert caught.value.outcome_unknown
+    assert len(io.requests) > 2
+
+
+def test_a_reading_that_ends_with_a_refusal_to_serve_has_no_doubt(io: FakeIO) -> None:
+    io.expect("GET", "/v1/kv/k", lost())
+    for _ in range(50):
+        io.expect("GET", "/v1/kv/k", refused_for_now())
+    with pytest.raises(RateLimited):
+        io.run(perform(io, kv.get("k"), deadline=io.time + 2.0))
 
 
 def test_failures_and_moves_are_paced_each_by_its_own_number(io: FakeIO) -> None:
