@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,7 @@ from consul_coord import (
     KeyConflict,
     LockLost,
     NotHeld,
+    PermissionDenied,
     ReleaseOutcome,
     TxnOp,
     ValueTooLarge,
@@ -27,6 +28,7 @@ from consul_coord.events import Joined, Lost, Waiting
 from consul_coord.recipes.group.members import GroupPlan
 from tests.election.waiting import Told, until
 from tests.group.seeing import Seen
+from tests.support.proxy import Fault, Lose
 from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
@@ -178,6 +180,8 @@ def test_only_a_member_has_a_value_to_change(client: Client, prefix: str) -> Non
         group.update("new")
 
 
+MANY = 6
+"""Failures after which its next try is some seconds away."""
 LOSSES = {
     "its session is destroyed": lambda client, key, session: client.session.destroy(session),
     "its key is deleted": lambda client, key, session: client.kv.delete(key),
@@ -249,6 +253,27 @@ def test_a_value_given_while_lost_counts_from_the_next_join(make_client: MakeCli
         operator.kv.delete(key)
         until(lambda: group.joined, "it has joined again")
         until(lambda: [member.text for member in group.members()] == ["new"], "the new value counts")
+
+
+def test_an_update_that_succeeds_ends_the_problem_of_an_earlier_one(
+    make_client: MakeClient, prefix: str, proxy: FaultProxy
+) -> None:
+    operator = make_client()
+    with Group(make_client(address=proxy.address), prefix, id="one", value="old") as group:
+        joins = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"lock"'))
+        operator.kv.delete(GroupPlan(prefix).key("one"))
+        until(joins.hit.is_set, "it joins again")
+        with suppress(LockLost):
+            group.update("given meanwhile")
+        refused = Fault(lose=Lose.AGENT, path="/v1/txn", containing=b'"lock"', status=403, times=1_000)
+        proxy.add(refused)
+        joins.let_go()
+        until(lambda: group.joined and refused.hits > MANY, "its value can't be written")
+        assert isinstance(group.problem, PermissionDenied)
+        proxy.clear()
+        group.update("new")
+        until(lambda: group.problem is None, "it has no problem any more")
+        assert group.members()[0].text == "new"
 
 
 def test_a_key_that_is_used_for_something_else_is_a_conflict(client: Client, prefix: str) -> None:

@@ -321,6 +321,7 @@ async def update(io: IO, membership: Membership | None, key: str, value: bytes) 
         raise NotHeld(message, key=key)
     membership.value = value
     await hold_ops.put(io, membership.client.sessions, hold, value)
+    membership.problem = None
 
 
 async def members(io: IO, client: Shared, plan: GroupPlan) -> tuple[Member, ...]:
