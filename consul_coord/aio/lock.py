@@ -136,7 +136,7 @@ class AsyncLock(AsyncHoldable[AsyncHold]):
         return await self._runner.call(recipe.destroy, self._runner.core, self._lock)
 
     def __repr__(self) -> str:
-        return f"<AsyncLock on {self.key!r} of {self._runner!r}>"
+        return f"<{type(self).__name__} on {self.key!r} of {self._runner!r}>"
 
 
 class AsyncReentrantLock(AsyncLock):

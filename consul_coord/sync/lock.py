@@ -133,7 +133,7 @@ class Lock(Holdable[Hold]):
         return self._runner.call(recipe.destroy, self._runner.core, self._lock)
 
     def __repr__(self) -> str:
-        return f"<Lock on {self.key!r} of {self._runner!r}>"
+        return f"<{type(self).__name__} on {self.key!r} of {self._runner!r}>"
 
 
 class ReentrantLock(Lock):

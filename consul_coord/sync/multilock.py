@@ -56,3 +56,6 @@ class MultiLock(Lock):
     def keys(self) -> tuple[str, ...]:
         """The keys, in the order in which they are locked."""
         return self._keys
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {', '.join(map(repr, self._keys))} of {self._runner!r}>"

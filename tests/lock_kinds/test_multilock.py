@@ -23,6 +23,7 @@ from consul_coord import (
     LossReason,
     MultiLock,
     NotHeld,
+    ReentrantLock,
     ReleaseOutcome,
     TxnFailed,
     TxnOp,
@@ -389,3 +390,12 @@ async def test_the_loss_of_a_member_cancels_the_body(site: Site) -> None:
             await work(client)
         assert told.value.reason is LossReason.KEY_DELETED
         await eventually_so(lambda: holders(site) == NOBODY)
+
+
+def test_it_shows_what_it_is_and_all_its_keys() -> None:
+    with Client("127.0.0.1:1") as client:
+        assert (
+            repr(MultiLock(client, ["b", "a"])) == "<MultiLock on 'a', 'b' of <Client of http://127.0.0.1:1>>"
+        )
+        assert repr(ReentrantLock(client, "a")).startswith("<ReentrantLock on 'a' of")
+        assert repr(Lock(client, "a")).startswith("<Lock on 'a' of")
