@@ -48,12 +48,17 @@ class AsyncGroup:
         value: bytes | str = b"",
         evictable: bool = False,
     ) -> None:
-        """Describe the group and the member; no I/O.
+        """Describe the group and the member, without I/O.
 
-        The members are keys below ``PREFIX/members/``. ``id``: the member's name, without ``/``; None for
-        one that nobody else has, of host, process and a random part. ``value``: what the member tells about
-        itself, such as its address; see ``update``. ``evictable``: whoever deletes the member's key ends its
-        membership; otherwise it joins again. Raises InvalidKey and InvalidArgument.
+        - ``client``: the client to use.
+        - ``prefix``: the prefix of the group. The members are keys below ``PREFIX/members/``.
+        - ``id``: the member's name, without ``/``. None makes one of host, process and a random part, which
+          no other member has.
+        - ``value``: text about the member for others to see, such as its address; see ``update``.
+        - ``evictable``: a client that deletes the member's key ends its membership. Otherwise the member
+          joins again.
+
+        Raises InvalidKey and InvalidArgument.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._plan = GroupPlan(prefix)
@@ -102,13 +107,15 @@ class AsyncGroup:
         return membership if membership is not None and membership.client is self._runner.core else None
 
     async def join(self, *, timeout: float | None = None) -> None:
-        """Become a member; harmless when this is one.
+        """Become a member; do nothing if this is one.
 
-        Waits up to ``timeout`` seconds while somebody else has the id, None for ever: a process that was
-        killed and started again has it back when its old session has ended. Raises AcquireTimeout, whose
-        ``blocker`` names the session in the way, AcquireCancelled when ``leave`` is called meanwhile,
-        KeyConflict when the key is used for something else, ClientClosed, and what the server refuses. Joins
-        again by itself after a loss, until ``leave``.
+        ``timeout``: the longest wait in seconds while another member has the id; None waits for ever. A
+        process that was killed and started again gets its id back when its old session has ended. After a
+        loss, the member joins again by itself, until ``leave``.
+
+        Raises AcquireTimeout, whose ``blocker`` names the session in the way, and AcquireCancelled if
+        ``leave`` is called meanwhile. Raises KeyConflict if another program uses the key, ValueTooLarge,
+        ClientClosed, and the refusals of the server.
         """
         core = self._runner.core
         with core.mutex:
@@ -132,17 +139,17 @@ class AsyncGroup:
         return await self._runner.finish(recipe.leave, membership, timeout=timeout)
 
     async def update(self, value: bytes | str) -> None:
-        """Change what the member tells about itself, in place: nobody sees it leave or join.
+        """Change the member's value in place: watchers do not see it leave or join.
 
-        Raises NotHeld when this is no member, LockLost when it has just lost that, and what the write raises;
-        after a loss, it joins again with the new value.
+        Raises NotHeld if this is no member, LockLost if it has just lost that, ValueTooLarge, and the errors
+        of the write. After a loss, it joins again with the new value.
         """
         data = as_bytes(value)
         self._value = data
         await self._runner.call(recipe.update, self._current(), self._plan.key(self.id), data)
 
     async def members(self) -> tuple[Member, ...]:
-        """Return who is in the group, the longest member first; a consistent read."""
+        """Return the members, the longest member first, as the servers' leader has them."""
         return await self._runner.call(recipe.members, self._runner.core, self._plan)
 
     def watch(self) -> AsyncWatch[Members]:

@@ -48,9 +48,9 @@ class AsyncOnceRun(AsyncHold):
         return self._turn.slot
 
     async def record(self, *, failed: bool = False) -> OnceResult[Any]:
-        """Record that the run has succeeded, or ``failed``, and return that; the lock is still held.
+        """Record that the run has succeeded, or ``failed``, and return the record; the lock is still held.
 
-        Repeats the write until it is answered or the hold is over. Raises LockLost when the hold is over:
+        It repeats the write until Consul answers or the hold is over. Raises LockLost if the hold is over:
         another caller may have run the slot since. Raises NotHeld after the release.
         """
         at = self._runner.wall()
@@ -84,11 +84,16 @@ class AsyncOnce:
         retry_failed: bool = True,
         session: SessionSpec | str | None = None,
     ) -> None:
-        """Describe the job; no I/O.
+        """Describe the job, without I/O.
 
-        ``value``: who runs it, for others to see; None for the client's name, which is host and process id.
-        ``retry_failed``: whether the next caller runs a slot again whose run raised. ``session``: as for
-        ``AsyncLock``. Raises InvalidKey, and InvalidArgument for a client of the other kind.
+        - ``client``: the client to use.
+        - ``key``: the key of the job's lock.
+        - ``value``: text for others to see while the job runs, and in its record. None stands for the
+          client's name, ``host:pid`` by default.
+        - ``retry_failed``: whether the next caller runs a slot again whose run raised.
+        - ``session``: as for ``AsyncLock``.
+
+        Raises InvalidKey, ValueTooLarge, and InvalidArgument for a client of the other kind.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._once = recipe.OnceObject(key, value=bytes_or_none(value), session=session)
@@ -112,13 +117,17 @@ class AsyncOnce:
     ) -> OnceResult[T]:
         """Await ``fn(run)`` if no run of this slot, or of a later one, has succeeded yet.
 
-        Give a ``slot`` or a ``period``. A slot names what is to be done once: a date, a version. Slots rise:
-        numbers in their names compare by value, the rest by its characters. ``period``: whole seconds, or a
-        timedelta; the slot is then the present period, counted from 1970 in UTC, so that an hour begins with
-        the clock's hour. With ``align=False`` a period begins with the last recorded run. ``timeout``:
-        seconds, at most, until the run begins, including the wait for another process that runs the job. None
-        waits without a limit, 0 tries once. The run itself and its record take their own time. ``max_hold``
-        and ``interrupt``: what becomes of a run that is stuck, as for ``AsyncLock.hold``.
+        Give a ``slot`` or a ``period``.
+
+        - ``slot``: the name of what is to be done once: a date, a version. Slots rise: numbers in their names
+          compare by value, the rest by its characters.
+        - ``period``: whole seconds, or a timedelta. The slot is then the present period, counted from 1970 in
+          UTC, so an hour begins with the clock's hour.
+        - ``align``: with False, a period begins with the last recorded run.
+        - ``timeout``: the seconds until the run begins, at most, including the wait for another process that
+          runs the job. None waits for ever, 0 tries once. The run itself and its record take their own time.
+        - ``max_hold``: the seconds that the run may take, as for ``AsyncLock.hold``.
+        - ``interrupt``: what a loss does to the run, as for ``AsyncLock.hold``.
 
         Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. An exception
         of ``fn`` is recorded as a failure, and passes. A KeyboardInterrupt, SystemExit or cancellation counts
@@ -160,11 +169,12 @@ class AsyncOnce:
         timeout: float | None = None,
         max_hold: float | None = None,
     ) -> AsyncOnceRun | OnceResult[Any]:
-        """Return the right to run now or, if the slot has had its turn, what is recorded of that.
+        """Return the right to run now or, if the slot has had its turn, the record of that.
 
-        For work that does not fit into a function; see ``run`` for the parameters. Call ``record()`` of what
-        is returned when the work is done, and ``release()`` in any case: the lock is held until then. Raises
-        what ``run`` raises before it calls the function.
+        This is for work that does not fit into a function. The parameters are those of ``run``. Call
+        ``record()`` of the returned run when the work is done, and ``release()`` in any case: the lock is
+        held until then. Raises KeyConflict and DecodeError if ``KEY/.once`` is not a record, and the errors
+        of ``AsyncLock.acquire``.
         """
         ask = asked(
             slot=slot, period=period, align=align, now=self._runner.wall(), retry_failed=self._retry_failed
@@ -178,19 +188,23 @@ class AsyncOnce:
         return AsyncOnceRun(self._runner, core, self._once, turn)
 
     async def last(self) -> OnceResult[Any] | None:
-        """Return what is recorded of the last run, or None before the first; a consistent read."""
+        """Return the record of the last run as the servers' leader has it, or None before the first."""
         record = await self._runner.call(recipe.last, self._runner.core, self._once)
         return None if record is None else record.result()
 
     async def forget(self) -> bool:
-        """Delete the record, so that every slot may run again; returns whether there was one.
+        """Delete the record, so that every slot may run again; return whether there was one.
 
-        For operators, after a clock far ahead has run a slot of the future. Does not stop a run that goes on.
+        Use it after a host whose clock is far ahead has run a slot of the future. It does not stop a run that
+        goes on.
         """
         return await self._runner.call(recipe.forget, self._runner.core, self._once)
 
     def cancel(self) -> None:
-        """End all calls of this object that wait, in any thread or task, with AcquireCancelled in 100 ms."""
+        """End all waiting calls of this object with AcquireCancelled, within 100 ms.
+
+        You may call it from any thread, and from a signal handler.
+        """
         self._once.cancel(self._runner.core)
 
     def __repr__(self) -> str:

@@ -50,22 +50,28 @@ class AsyncPartitioner:
         settle: float = 0.3,
         handover: float = 10.0,
     ) -> None:
-        """Describe what is shared; no I/O.
+        """Describe the partitions and their callbacks, without I/O.
 
-        ``partitions``: how many, named ``"0"``, ``"1"`` and so on, or their names. ``on_acquired(partition,
-        hold)`` and ``on_released(partition, hold)`` are called on the client's callback thread, or in its
-        event loop, where they may be coroutine functions; for each partition in order, ``on_released`` once
-        after each ``on_acquired``. When a partition goes to another member, ``on_released`` is called while
-        ``hold.is_held``, and the other has to wait until it returns, ``handover`` seconds at most; after a
-        loss ``hold.reason`` says why. An ``on_acquired`` that is still awaited then is cancelled. One that
-        raises is reported as ``Failed``; the partition is given up, and taken again after a pause.
+        - ``group``: the group whose members share the partitions.
+        - ``partitions``: their number, for the names ``"0"``, ``"1"`` and so on; or their names.
+        - ``on_acquired``: called with the partition and its hold when this process owns it. If it raises, the
+          client reports that as ``Failed``, gives the partition up, and takes it again after a pause.
+        - ``on_released``: called in the same way, once after each ``on_acquired``. When a partition goes to
+          another member, ``hold.is_held`` is still true, and the other member waits until the function
+          returns. After a loss ``hold.reason`` says why. An ``on_acquired`` that still awaits something is
+          cancelled first.
+        - ``weight``: called with a member; returns how large its share should be, from 1e-100 to 1e100, or 0
+          for none. None stands for 1 each. All processes must compute the same weights. If it raises, the
+          client reports that as ``Failed``, and the weight is 1.
+        - ``bound``: no member owns more than this many times its fair share, rounded up. With it some more
+          partitions move.
+        - ``settle``: the seconds for which the group has to be quiet before partitions move. If changes go
+          on, they move after four times as long.
+        - ``handover``: the seconds that ``on_released`` may take before the hold ends.
 
-        ``weight(member)``: how large a share a member should have, by its value, from 1e-100 to 1e100; 1 each
-        if None, and 0 for one that should own nothing. All processes must come to the same weights. It is
-        called where ``on_acquired`` is; if it raises, that is reported as ``Failed``, and the weight is 1.
-        ``bound``: no member owns more than so many times its fair share, rounded up; some more partitions
-        move then. ``settle``: seconds for which the group has to be quiet before partitions move; changes
-        that go on are waited out for four times as long. Raises InvalidArgument and InvalidKey.
+        The functions run on the client's callback thread, or in its event loop, where the first two may be
+        coroutine functions. Those for one partition are called in order. Raises InvalidArgument and
+        InvalidKey.
         """
         self._group = group
         self._runner, plan = parts_of(group, type(self).__name__)
@@ -120,7 +126,7 @@ class AsyncPartitioner:
         return partitioning if ours else None
 
     async def start(self) -> None:
-        """Begin to own partitions, in the background; harmless when that was done. Raises ClientClosed."""
+        """Begin to own partitions, in the background; do nothing if it runs already. Raises ClientClosed."""
         core = self._runner.core
         with core.mutex:
             partitioning = self._current()
@@ -132,18 +138,19 @@ class AsyncPartitioner:
             await self._runner.call(recipe.start, partitioning)
 
     async def stop(self, *, timeout: float = 15.0) -> None:
-        """Hand all partitions over, and own none any more; harmless when it does not run.
+        """Hand all partitions over, and own none any more; do nothing if it does not run.
 
-        Waits up to ``timeout`` seconds; the rest is done in the background. May be started again.
+        It waits up to ``timeout`` seconds, and the client does the rest in the background. You may start it
+        again.
         """
         partitioning = self._current()
         if partitioning is not None:
             await self._runner.finish(recipe.stop, partitioning, timeout=timeout)
 
     async def owners(self) -> dict[str, Holder | None]:
-        """Return who owns each partition, None where nobody does; a consistent read.
+        """Return the owner of each partition or None, as the servers' leader has them.
 
-        The ``value`` of each is the owner's id.
+        The ``value`` of each is the owner's id. Raises the errors of the requests.
         """
         return await self._runner.call(recipe.holders, self._runner.core, self._plan)
 
