@@ -101,7 +101,7 @@ class AsyncLeaderElection:
 
         Callbacks run on the client's callback thread, or in its event loop, where they may be coroutine
         functions. Keep them short; let ``run`` do the leader's work. The client logs a callback that raises,
-        and reports it as ``Failed``. Raises InvalidKey and InvalidArgument.
+        and reports it as ``Failed``. Raises InvalidKey, ValueTooLarge and InvalidArgument.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._lock = lock_of(
@@ -147,8 +147,8 @@ class AsyncLeaderElection:
     async def stop(self, *, timeout: float = 5.0) -> None:
         """Resign if it leads, and stand no longer; do nothing if it does not stand.
 
-        It waits up to ``timeout`` seconds, and the client does the rest in the background. You may start it
-        again.
+        It waits up to ``timeout`` seconds, and the client does the rest in the background. You may start the
+        candidacy again.
         """
         candidacy = self._current()
         if candidacy is not None:
@@ -266,12 +266,14 @@ class AsyncLeaderElection:
     ) -> None:
         """Call ``fn(leadership)`` at each election, in this thread or task, until the candidacy stops.
 
+        - ``fn``: the leader's work. A loss cancels a coroutine. A blocking ``fn`` should wait on
+          ``leadership.lost`` or call ``leadership.check()``, and may let LeadershipLost pass.
+        - ``until``: called after each ``fn``; ``run`` returns when it returns True.
+        - ``interrupt``: in the main thread, a loss raises LeadershipLost into ``fn``, as ``Lock.hold`` says.
+
         It resigns when ``fn`` returns or raises. It logs an Exception, and reports it as ``Failed``; any
-        other exception passes. A loss cancels a coroutine. A blocking ``fn`` should wait on
-        ``leadership.lost`` or call ``leadership.check()``, and may let LeadershipLost pass. With
-        ``interrupt``, in the main thread, a loss raises LeadershipLost into it, as ``Lock.hold`` says. It
-        returns when ``until()``, called after each ``fn``, returns True, or when the candidacy is stopped.
-        It starts the candidacy if necessary, and then stops it at the end.
+        other exception passes. It returns when the candidacy is stopped, too. It starts the candidacy if
+        necessary, and then stops it at the end. Raises InvalidArgument and ClientClosed.
         """
         check_work("fn", fn)
         plain(until=until)
@@ -315,7 +317,7 @@ class AsyncLeaderElection:
     def leading(
         self, fn: Callable[[AsyncLeadership], Awaitable[object]]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Decorate a function, so that calling it means ``run`` with it."""
+        """Decorate a function, so that calling it means ``run`` with it. Raises InvalidArgument."""
         check_work("fn", fn)
 
         @functools.wraps(fn)
@@ -357,9 +359,9 @@ class AsyncLeaderElection:
         await self._runner.call(recipe.transfer, candidacy, hold, session)
 
     async def candidates(self) -> tuple[Contender, ...]:
-        """Return who waits for the leadership, the next one first; a consistent read.
+        """Return the waiters for the leadership, the next one first, as the servers' leader has them.
 
-        Candidates that know nothing of the queue are not among them, nor those that stand aside.
+        Candidates of clients that do not know the queue are not among them, nor those that stand aside.
         """
         return await self._runner.call(lock_recipe.contenders, self._runner.core, self._lock)
 
@@ -373,18 +375,18 @@ async def _given(leadership: AsyncLeadership) -> AsyncLeadership:
 
 
 async def async_leader(client: AsyncClient, key: str) -> LeaderInfo | None:
-    """Return who leads, as the servers' leader has it, or None; a consistent read.
+    """Return who leads the election on ``key``, as the servers' leader has it, or None.
 
-    Raises InvalidKey, and what the requests raise.
+    Raises InvalidKey, and the errors of the requests.
     """
     runner = require(client, AsyncClient, "async_leader")
     return await runner.call(read_leader, runner.core, key)
 
 
 def async_observe(client: AsyncClient, key: str) -> AsyncWatch[LeaderInfo | None]:
-    """Return an iterator over leaderships: the present state first, None for nobody; then each change once.
+    """Return an iterator over the leaders of ``key``: the present one or None first, then each change once.
 
-    A change is another leader, another term of the same one, or another value. States between two looks may
-    be skipped, the latest never is. It retries while the agent is away. Raises InvalidKey.
+    A change is another leader, another term of the same one, or another value. It may skip states between two
+    looks, but never the latest. It retries while the agent is away. Raises InvalidKey.
     """
     return AsyncWatch(require(client, AsyncClient, "async_observe"), LeaderFollower(key))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AsyncLossEvent:
-    """Tells of the loss of one hold or session; never set by its release."""
+    """An event that the loss of one hold or session sets, and its release never does."""
 
     def __init__(self, runner: AsyncRunner, subject: Losable) -> None:
         self._runner = runner
@@ -34,7 +34,7 @@ class AsyncLossEvent:
         return self._subject.is_lost(self._runner.now())
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is lost, at most ``timeout`` seconds.
+        """Wait until it is lost, at most ``timeout`` seconds; None waits for ever.
 
         Returns whether it is lost; False also as soon as it was released.
         """
@@ -68,23 +68,25 @@ class AsyncHold(HoldView):
     async def ensure(self, seconds: float) -> None:
         """Make sure that at least ``seconds`` of the lease are left, and renew it if necessary.
 
-        Passing trouble is sat out, for the client's ``timeout`` at most.
+        It retries through passing trouble, for the client's ``timeout`` at most.
 
-        Raises LockLost, InvalidArgument if the lease is never that long, and the errors of the renewal.
+        Raises LockLost, NotHeld after a release, InvalidArgument if the lease is never that long, and the
+        errors of the renewal.
         """
         await self._runner.call(hold_ops.ensure, self._core.sessions, self._hold, seconds=seconds)
 
     async def verify(self) -> bool:
         """Ask the servers' leader whether the key is locked for this hold, and return the answer.
 
-        Raises the errors of the read.
+        Returns False after a release. Raises the errors of the read.
         """
         return await self._runner.call(hold_ops.verify, self._core.sessions, self._hold)
 
     async def put(self, value: bytes | str) -> None:
         """Write the key's value while holding it; the fence stays.
 
-        Raises LockLost if the hold is lost, and the errors of the write.
+        Raises LockLost if the hold is lost, NotHeld after a release, ValueTooLarge, and the errors of the
+        write.
         """
         data = as_bytes(value)
         await self._runner.call(hold_ops.put, self._core.sessions, self._hold, data)

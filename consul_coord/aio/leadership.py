@@ -42,17 +42,18 @@ class AsyncLeadership(LeadershipView, AsyncHold):
     async def ensure(self, seconds: float) -> None:
         """Make sure that at least ``seconds`` of the lease are left, and renew it if necessary.
 
-        Passing trouble is sat out, for the client's ``timeout`` at most.
+        It retries through passing trouble, for the client's ``timeout`` at most.
 
-        Raises LeadershipLost, InvalidArgument when the lease is never that long, and what the renewal raises.
+        Raises LeadershipLost, also after a resignation, InvalidArgument if the lease is never that long, and
+        the errors of the renewal.
         """
         with told_as_leadership(self._hold):
             await super().ensure(seconds)
 
     async def put(self, value: bytes | str) -> None:
-        """Change what the leader advertises; the term stays.
+        """Change the value that followers see; the term stays.
 
-        Raises LeadershipLost when it does not lead any more, and what the write raises.
+        Raises LeadershipLost, also after a resignation, ValueTooLarge, and the errors of the write.
         """
         data = as_bytes(value)
         await self._runner.call(recipe.proclaim, self._candidacy, self._hold, data)

@@ -166,8 +166,9 @@ class Holdable(Generic[H]):
     def try_acquire(self, *, max_hold: float | None = None) -> H | None:
         """Acquire it if it is free; return None if not, or while a lock-delay is in force.
 
-        A semaphore's slot is not free while others wait for one. ``max_hold`` as for ``acquire``. Raises the
-        errors of ``acquire`` except AcquireTimeout, and TransportError if the agent does not answer.
+        A semaphore's slot is not free while others wait for one. ``max_hold`` as for ``acquire``, in seconds.
+        Raises AlreadyHeld, KeyConflict, ClientClosed and the errors of the requests: TransportError if the
+        agent does not answer.
         """
         return self._try_acquire(self._recipe, max_hold=max_hold)
 
@@ -244,7 +245,8 @@ class Holdable(Generic[H]):
     ) -> T:
         """Call ``fn(hold)`` between acquire and release, and return what it returns.
 
-        Takes what ``hold`` takes, and raises what ``hold`` raises.
+        The other parameters are those of ``hold``. Raises the errors of ``fn``, and of entering and leaving
+        ``hold``.
         """
         check_work("fn", fn)
         with self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel) as hold:
@@ -260,7 +262,7 @@ class Holdable(Generic[H]):
     ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Return a decorator that makes a function run between acquire and release; its signature is kept.
 
-        Takes what ``hold`` takes.
+        The parameters are those of ``hold``.
         """
         return wrapping(
             lambda: self.hold(timeout=timeout, max_hold=max_hold, interrupt=interrupt, cancel=cancel)

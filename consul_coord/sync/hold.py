@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LossEvent:
-    """Tells of the loss of one hold or session; never set by its release."""
+    """An event that the loss of one hold or session sets, and its release never does."""
 
     def __init__(self, runner: Runner, subject: Losable) -> None:
         self._runner = runner
@@ -35,7 +35,7 @@ class LossEvent:
         return self._subject.is_lost(self._runner.now())
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is lost, at most ``timeout`` seconds.
+        """Wait until it is lost, at most ``timeout`` seconds; None waits for ever.
 
         Returns whether it is lost; False also as soon as it was released.
         """
@@ -69,23 +69,25 @@ class Hold(HoldView):
     def ensure(self, seconds: float) -> None:
         """Make sure that at least ``seconds`` of the lease are left, and renew it if necessary.
 
-        Passing trouble is sat out, for the client's ``timeout`` at most.
+        It retries through passing trouble, for the client's ``timeout`` at most.
 
-        Raises LockLost, InvalidArgument if the lease is never that long, and the errors of the renewal.
+        Raises LockLost, NotHeld after a release, InvalidArgument if the lease is never that long, and the
+        errors of the renewal.
         """
         self._runner.call(hold_ops.ensure, self._core.sessions, self._hold, seconds=seconds)
 
     def verify(self) -> bool:
         """Ask the servers' leader whether the key is locked for this hold, and return the answer.
 
-        Raises the errors of the read.
+        Returns False after a release. Raises the errors of the read.
         """
         return self._runner.call(hold_ops.verify, self._core.sessions, self._hold)
 
     def put(self, value: bytes | str) -> None:
         """Write the key's value while holding it; the fence stays.
 
-        Raises LockLost if the hold is lost, and the errors of the write.
+        Raises LockLost if the hold is lost, NotHeld after a release, ValueTooLarge, and the errors of the
+        write.
         """
         data = as_bytes(value)
         self._runner.call(hold_ops.put, self._core.sessions, self._hold, data)

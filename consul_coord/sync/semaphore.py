@@ -146,8 +146,8 @@ class Semaphore(Holdable[Permit]):
 
         Raises InvalidArgument for ``permits`` that can't be had, AcquireTimeout, which names a holder,
         AcquireCancelled, and KeyConflict if another program uses the prefix. Raises SemaphoreLimitConflict if
-        the record has another limit, or a limit that was lowered below ``permits`` during the wait. Raises
-        DecodeError if the record can't be parsed, ClientClosed, and the errors of the requests.
+        the record has another limit, or one that was lowered to 0 or below ``permits`` during the wait.
+        Raises DecodeError if the record can't be parsed, ClientClosed, and the errors of the requests.
         """
         what = self._semaphore.of(permits)
         # As ``acquire`` of a lock: one frame less in each traceback.
@@ -160,8 +160,9 @@ class Semaphore(Holdable[Permit]):
     def try_acquire(self, *, permits: int = 1, max_hold: float | None = None) -> Permit | None:
         """Acquire ``permits`` slots if so many are free; return None if not, or while others wait for slots.
 
-        Returns None, too, while a lock-delay keeps a slot closed. ``max_hold`` as for ``acquire``. Raises the
-        errors of ``acquire`` except AcquireTimeout, and TransportError if the agent does not answer.
+        Returns None, too, while a lock-delay keeps a slot closed. ``max_hold`` as for ``acquire``, in
+        seconds. Raises InvalidArgument, KeyConflict, SemaphoreLimitConflict, DecodeError, ClientClosed and
+        the errors of the requests: TransportError if the agent does not answer.
         """
         return self._try_acquire(self._semaphore.of(permits), max_hold=max_hold)
 
@@ -201,7 +202,8 @@ class Semaphore(Holdable[Permit]):
     ) -> T:
         """Call ``fn(permit)`` between acquire and release, and return what it returns.
 
-        Takes what ``hold`` takes, and raises what ``hold`` raises.
+        The other parameters are those of ``hold``. Raises the errors of ``fn``, and of entering and leaving
+        ``hold``.
         """
         check_work("fn", fn)
         with self.hold(
@@ -220,7 +222,7 @@ class Semaphore(Holdable[Permit]):
     ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Return a decorator that makes a function run between acquire and release; its signature is kept.
 
-        Takes what ``hold`` takes.
+        The parameters are those of ``hold``.
         """
         return wrapping(
             lambda: self.hold(
