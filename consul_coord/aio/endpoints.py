@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 class AsyncKV:
     """The key-value store.
 
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
     Keys that Consul would clean, redirect or refuse raise InvalidKey; values over 512 KiB raise
     ValueTooLarge.
     """
@@ -122,7 +123,7 @@ class AsyncKV:
         *,
         timeout: float = 10.0,
     ) -> KVPair | None:
-        """Write what ``fn`` returns for the present value, unless somebody else wrote in between.
+        """Write what ``fn`` returns for the present value, unless another client wrote in between.
 
         ``fn`` gets None for an absent key, and is called again with the new value each time another client
         was faster. When it returns None, nothing is written. Flags are kept. ``timeout``: seconds for the
@@ -170,8 +171,9 @@ class AsyncKV:
     ) -> bool:
         """Write a key and have the session hold it; return whether it does.
 
-        False when another session holds it, and while the lock-delay runs. SessionNotFound when there is no
-        such session. This is the bare operation; ``Lock`` knows how to wait, to renew and to notice a loss.
+        Returns False if another session holds it, or the lock-delay runs. Raises SessionNotFound if there is
+        no such session. This is the bare operation; ``Lock`` knows how to wait, to renew and to notice a
+        loss.
         """
         return await self._runner.perform(
             kv.acquire(key, session, value=value, flags=flags, options=options), timeout=timeout
@@ -189,8 +191,8 @@ class AsyncKV:
     ) -> bool:
         """Overwrite a key's value and flags and end the session's hold on it; return whether that happened.
 
-        False when the session does not hold the key. After a lost reply the request is repeated, so that
-        false may also mean that the first one did it.
+        Returns False if the session does not hold the key. After a lost reply the client repeats the request,
+        so False may also mean that the first one did it.
         """
         return await self._runner.perform(
             kv.release(key, session, value=value, flags=flags, options=options), timeout=timeout
@@ -216,7 +218,10 @@ class AsyncKV:
 
 
 class AsyncSessions:
-    """Sessions, which hold keys for as long as they last."""
+    """Sessions, which hold keys for as long as they last.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: AsyncRunner) -> None:
         self._runner = runner
@@ -228,10 +233,11 @@ class AsyncSessions:
         options: WriteOptions | None = None,
         timeout: float | None = None,
     ) -> str:
-        """Make a session and return its id; nobody renews it but the caller.
+        """Make a session and return its id; the caller has to renew it.
 
-        SessionCheckFailed when a health check that it names is missing or critical. After an error whose
-        outcome is unknown a session may be left over, until twice its TTL has passed.
+        Raises SessionCheckFailed if a health check that it names is missing or critical, and
+        NodeNotRegistered if its node is not in the catalog. After an error whose outcome is unknown a session
+        may be left over, until twice its TTL has passed.
         """
         return await self._runner.perform(session.create(spec, options=options), timeout=timeout)
 
@@ -278,19 +284,21 @@ class AsyncSessions:
         )
 
     async def named(self, name: str, *, timeout: float | None = None) -> tuple[Session, ...]:
-        """Return the sessions of a name: what ``SessionSpec.name`` says, or ``consul-coord`` without one.
+        """Return the sessions with this name, as the servers' leader has them.
 
-        ``*`` and ``?`` stand for other characters; the mark that a client puts to each name need not be
-        given. A consistent read. Empty, too, when the token may not read sessions.
+        ``name``: that of their ``SessionSpec``, or ``consul-coord`` for those without one. Leave out the mark
+        that a client adds to each name. ``*`` and ``?`` are wildcards. Returns nothing if the token may not
+        read sessions.
         """
         return await self._runner.call(handling.named, name, timeout=self._runner.seconds_for(timeout))
 
     async def destroy_named(self, name: str, *, timeout: float | None = None) -> tuple[Session, ...]:
-        """Destroy the sessions of a name, left by processes that are gone, and return them.
+        """Destroy the sessions with this name, left by processes that are gone, and return them.
 
-        Keeps the sessions of this client. Consul can't say whether the others are still in use. So give each
-        process its own name, for example with the host's. Keys of the destroyed sessions stay locked for
-        their lock-delay. Raises InvalidArgument for an empty name, and the errors of the requests.
+        ``name`` as for ``named``. The sessions of this client stay. Consul can't say whether the others are
+        still in use. So give each process its own name, for example with the host's. Keys of the destroyed
+        sessions stay locked for their lock-delay. Raises InvalidArgument for an empty name, and the errors of
+        the requests.
         """
         return await self._runner.call(
             handling.destroy_named,
@@ -303,6 +311,7 @@ class AsyncSessions:
 class AsyncAgent:
     """The agent that answers, and the health checks that it keeps.
 
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
     It answers from its own state: results have index 0, and options that choose a consistency or wait do
     nothing.
     """
@@ -313,7 +322,7 @@ class AsyncAgent:
     async def info(
         self, *, options: ReadOptions | None = None, timeout: float | None = None
     ) -> Result[AgentInfo]:
-        """Read who answers."""
+        """Read the agent's node, datacenter, version and settings."""
         return await self._runner.perform(agent.info(options=options), timeout=timeout)
 
     async def checks(
@@ -392,7 +401,10 @@ class AsyncAgent:
 
 
 class AsyncCatalog:
-    """Nodes and what is registered on them."""
+    """Nodes and what is registered on them.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: AsyncRunner) -> None:
         self._runner = runner
@@ -418,7 +430,10 @@ class AsyncCatalog:
     async def register(
         self, registration: Registration, *, options: WriteOptions | None = None, timeout: float | None = None
     ) -> bool:
-        """Enter a node, with a service and checks if given, or overwrite what is there."""
+        """Enter a node, with a service and checks if given, or overwrite what is there.
+
+        It acts in the client's datacenter, unless ``options`` name another one. Returns True.
+        """
         return await self._runner.perform(
             catalog.register(registration, options=self._runner.placed(options)), timeout=timeout
         )
@@ -445,7 +460,10 @@ class AsyncCatalog:
 
 
 class AsyncHealth:
-    """Health checks of all nodes, as the servers know them."""
+    """Health checks of all nodes, as the servers know them.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: AsyncRunner) -> None:
         self._runner = runner
@@ -482,7 +500,10 @@ class AsyncHealth:
 
 
 class AsyncQuery:
-    """Prepared queries, which may be bound to a session and are then deleted with it."""
+    """Prepared queries, which may be bound to a session and are then deleted with it.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: AsyncRunner) -> None:
         self._runner = runner
@@ -490,13 +511,13 @@ class AsyncQuery:
     async def create(
         self, query: PreparedQuery, *, options: WriteOptions | None = None, timeout: float | None = None
     ) -> str:
-        """Store a query and return its id; SessionNotFound when it names a session that does not exist."""
+        """Store a query and return its id. Raises SessionNotFound if its session does not exist."""
         return await self._runner.perform(_query.create(query, options=options), timeout=timeout)
 
     async def get(
         self, id: str, *, options: ReadOptions | None = None, timeout: float | None = None
     ) -> Result[PreparedQuery | None]:
-        """Read one query; None when there is none."""
+        """Read one query; None if there is none. Raises InvalidRequest for a text that is no id."""
         return await self._runner.perform(_query.get(id, options=options), timeout=timeout)
 
     async def list(
@@ -525,12 +546,15 @@ class AsyncQuery:
     async def delete(
         self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None
     ) -> None:
-        """Delete a query."""
+        """Delete a query. Raises NotFound if there is none."""
         return await self._runner.perform(_query.delete(id, options=options), timeout=timeout)
 
 
 class AsyncStatus:
-    """The servers' Raft state; needs no permission."""
+    """The servers' Raft state; needs no permission.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: AsyncRunner) -> None:
         self._runner = runner
@@ -574,27 +598,33 @@ class AsyncEndpoints(BaseClient[AsyncRunner]):
     ) -> TxnResult:
         """Apply up to 64 operations as one, or none of them.
 
-        Returns the pairs that each operation gave, by its place. Raises TxnFailed with each refusal,
-        ValueTooLarge, and what a request raises. A transaction that writes is not repeated when its outcome
-        is unknown.
+        ``timeout``: the seconds that the call may take, with its repeats; None for the client's. Returns the
+        pairs that each operation gave, by its place. Raises TxnFailed with each refusal, ValueTooLarge, and
+        the errors of the request. The client does not repeat a transaction that writes if its outcome is
+        unknown.
         """
         return await self._runner.perform(kv.txn(*ops, options=options), timeout=timeout)
 
     async def keep_session(self, spec: SessionSpec, *, resume: str | None = None) -> AsyncKeptSession:
-        """Open a session of the user's own and keep it renewed; a context manager.
+        """Open a session of your own, and keep it renewed until you close it; a context manager.
 
-        ``resume``: what ``export`` of an earlier one returned; its settings are then the server's. Raises
-        SessionNotFound when that has ended, SessionCheckFailed, and what a request raises.
+        - ``spec``: its settings.
+        - ``resume``: the text that ``export`` of an earlier session returned. That session goes on, with the
+          settings that the server has.
+
+        Raises SessionNotFound if the earlier session has ended, InvalidArgument if the text is no export,
+        UnsafeSession, SessionCheckFailed, and the errors of the requests.
         """
         core = self._runner.core
         kept = await self._runner.call(handling.open_session, core.sessions, spec, resume=resume)
         return AsyncKeptSession(self._runner, core, kept)
 
     async def close(self, *, timeout: float = CLOSE_TIMEOUT) -> None:
-        """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
+        """End waiting calls with ClientClosed, release holds, destroy sessions, and stop.
 
-        The sessions' TTL ends the rest, which ``pending_cleanup`` counts. Callbacks
-        have as long to end. Harmless when done before. A call that failed may be repeated, and goes on.
+        ``timeout``: the seconds that this may take. Callbacks have as long to end. ``pending_cleanup`` counts
+        the releases that got no answer; the sessions' TTL ends them. Does nothing if the client is closed.
+        You may repeat a call that failed, and it goes on.
         """
         await self._runner.close(timeout)
 

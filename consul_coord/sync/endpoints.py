@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 class KV:
     """The key-value store.
 
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
     Keys that Consul would clean, redirect or refuse raise InvalidKey; values over 512 KiB raise
     ValueTooLarge.
     """
@@ -121,7 +122,7 @@ class KV:
         *,
         timeout: float = 10.0,
     ) -> KVPair | None:
-        """Write what ``fn`` returns for the present value, unless somebody else wrote in between.
+        """Write what ``fn`` returns for the present value, unless another client wrote in between.
 
         ``fn`` gets None for an absent key, and is called again with the new value each time another client
         was faster. When it returns None, nothing is written. Flags are kept. ``timeout``: seconds for the
@@ -169,8 +170,9 @@ class KV:
     ) -> bool:
         """Write a key and have the session hold it; return whether it does.
 
-        False when another session holds it, and while the lock-delay runs. SessionNotFound when there is no
-        such session. This is the bare operation; ``Lock`` knows how to wait, to renew and to notice a loss.
+        Returns False if another session holds it, or the lock-delay runs. Raises SessionNotFound if there is
+        no such session. This is the bare operation; ``Lock`` knows how to wait, to renew and to notice a
+        loss.
         """
         return self._runner.perform(
             kv.acquire(key, session, value=value, flags=flags, options=options), timeout=timeout
@@ -188,8 +190,8 @@ class KV:
     ) -> bool:
         """Overwrite a key's value and flags and end the session's hold on it; return whether that happened.
 
-        False when the session does not hold the key. After a lost reply the request is repeated, so that
-        false may also mean that the first one did it.
+        Returns False if the session does not hold the key. After a lost reply the client repeats the request,
+        so False may also mean that the first one did it.
         """
         return self._runner.perform(
             kv.release(key, session, value=value, flags=flags, options=options), timeout=timeout
@@ -213,7 +215,10 @@ class KV:
 
 
 class Sessions:
-    """Sessions, which hold keys for as long as they last."""
+    """Sessions, which hold keys for as long as they last.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -225,10 +230,11 @@ class Sessions:
         options: WriteOptions | None = None,
         timeout: float | None = None,
     ) -> str:
-        """Make a session and return its id; nobody renews it but the caller.
+        """Make a session and return its id; the caller has to renew it.
 
-        SessionCheckFailed when a health check that it names is missing or critical. After an error whose
-        outcome is unknown a session may be left over, until twice its TTL has passed.
+        Raises SessionCheckFailed if a health check that it names is missing or critical, and
+        NodeNotRegistered if its node is not in the catalog. After an error whose outcome is unknown a session
+        may be left over, until twice its TTL has passed.
         """
         return self._runner.perform(session.create(spec, options=options), timeout=timeout)
 
@@ -269,19 +275,21 @@ class Sessions:
         return Watch(self._runner, Follower(partial(session.watch, id), wait=wait, min_interval=min_interval))
 
     def named(self, name: str, *, timeout: float | None = None) -> tuple[Session, ...]:
-        """Return the sessions of a name: what ``SessionSpec.name`` says, or ``consul-coord`` without one.
+        """Return the sessions with this name, as the servers' leader has them.
 
-        ``*`` and ``?`` stand for other characters; the mark that a client puts to each name need not be
-        given. A consistent read. Empty, too, when the token may not read sessions.
+        ``name``: that of their ``SessionSpec``, or ``consul-coord`` for those without one. Leave out the mark
+        that a client adds to each name. ``*`` and ``?`` are wildcards. Returns nothing if the token may not
+        read sessions.
         """
         return self._runner.call(handling.named, name, timeout=self._runner.seconds_for(timeout))
 
     def destroy_named(self, name: str, *, timeout: float | None = None) -> tuple[Session, ...]:
-        """Destroy the sessions of a name, left by processes that are gone, and return them.
+        """Destroy the sessions with this name, left by processes that are gone, and return them.
 
-        Keeps the sessions of this client. Consul can't say whether the others are still in use. So give each
-        process its own name, for example with the host's. Keys of the destroyed sessions stay locked for
-        their lock-delay. Raises InvalidArgument for an empty name, and the errors of the requests.
+        ``name`` as for ``named``. The sessions of this client stay. Consul can't say whether the others are
+        still in use. So give each process its own name, for example with the host's. Keys of the destroyed
+        sessions stay locked for their lock-delay. Raises InvalidArgument for an empty name, and the errors of
+        the requests.
         """
         return self._runner.call(
             handling.destroy_named,
@@ -294,6 +302,7 @@ class Sessions:
 class Agent:
     """The agent that answers, and the health checks that it keeps.
 
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
     It answers from its own state: results have index 0, and options that choose a consistency or wait do
     nothing.
     """
@@ -302,7 +311,7 @@ class Agent:
         self._runner = runner
 
     def info(self, *, options: ReadOptions | None = None, timeout: float | None = None) -> Result[AgentInfo]:
-        """Read who answers."""
+        """Read the agent's node, datacenter, version and settings."""
         return self._runner.perform(agent.info(options=options), timeout=timeout)
 
     def checks(
@@ -381,7 +390,10 @@ class Agent:
 
 
 class Catalog:
-    """Nodes and what is registered on them."""
+    """Nodes and what is registered on them.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -407,7 +419,10 @@ class Catalog:
     def register(
         self, registration: Registration, *, options: WriteOptions | None = None, timeout: float | None = None
     ) -> bool:
-        """Enter a node, with a service and checks if given, or overwrite what is there."""
+        """Enter a node, with a service and checks if given, or overwrite what is there.
+
+        It acts in the client's datacenter, unless ``options`` name another one. Returns True.
+        """
         return self._runner.perform(
             catalog.register(registration, options=self._runner.placed(options)), timeout=timeout
         )
@@ -434,7 +449,10 @@ class Catalog:
 
 
 class Health:
-    """Health checks of all nodes, as the servers know them."""
+    """Health checks of all nodes, as the servers know them.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -471,7 +489,10 @@ class Health:
 
 
 class Query:
-    """Prepared queries, which may be bound to a session and are then deleted with it."""
+    """Prepared queries, which may be bound to a session and are then deleted with it.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -479,13 +500,13 @@ class Query:
     def create(
         self, query: PreparedQuery, *, options: WriteOptions | None = None, timeout: float | None = None
     ) -> str:
-        """Store a query and return its id; SessionNotFound when it names a session that does not exist."""
+        """Store a query and return its id. Raises SessionNotFound if its session does not exist."""
         return self._runner.perform(_query.create(query, options=options), timeout=timeout)
 
     def get(
         self, id: str, *, options: ReadOptions | None = None, timeout: float | None = None
     ) -> Result[PreparedQuery | None]:
-        """Read one query; None when there is none."""
+        """Read one query; None if there is none. Raises InvalidRequest for a text that is no id."""
         return self._runner.perform(_query.get(id, options=options), timeout=timeout)
 
     def list(
@@ -510,12 +531,15 @@ class Query:
         return self._runner.perform(_query.execute(id_or_name, limit=limit, options=options), timeout=timeout)
 
     def delete(self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None) -> None:
-        """Delete a query."""
+        """Delete a query. Raises NotFound if there is none."""
         return self._runner.perform(_query.delete(id, options=options), timeout=timeout)
 
 
 class Status:
-    """The servers' Raft state; needs no permission."""
+    """The servers' Raft state; needs no permission.
+
+    ``timeout``: the seconds that a call may take, with its repeats; None for those of the client.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -557,27 +581,33 @@ class Endpoints(BaseClient[Runner]):
     ) -> TxnResult:
         """Apply up to 64 operations as one, or none of them.
 
-        Returns the pairs that each operation gave, by its place. Raises TxnFailed with each refusal,
-        ValueTooLarge, and what a request raises. A transaction that writes is not repeated when its outcome
-        is unknown.
+        ``timeout``: the seconds that the call may take, with its repeats; None for the client's. Returns the
+        pairs that each operation gave, by its place. Raises TxnFailed with each refusal, ValueTooLarge, and
+        the errors of the request. The client does not repeat a transaction that writes if its outcome is
+        unknown.
         """
         return self._runner.perform(kv.txn(*ops, options=options), timeout=timeout)
 
     def keep_session(self, spec: SessionSpec, *, resume: str | None = None) -> KeptSession:
-        """Open a session of the user's own and keep it renewed; a context manager.
+        """Open a session of your own, and keep it renewed until you close it; a context manager.
 
-        ``resume``: what ``export`` of an earlier one returned; its settings are then the server's. Raises
-        SessionNotFound when that has ended, SessionCheckFailed, and what a request raises.
+        - ``spec``: its settings.
+        - ``resume``: the text that ``export`` of an earlier session returned. That session goes on, with the
+          settings that the server has.
+
+        Raises SessionNotFound if the earlier session has ended, InvalidArgument if the text is no export,
+        UnsafeSession, SessionCheckFailed, and the errors of the requests.
         """
         core = self._runner.core
         kept = self._runner.call(handling.open_session, core.sessions, spec, resume=resume)
         return KeptSession(self._runner, core, kept)
 
     def close(self, *, timeout: float = CLOSE_TIMEOUT) -> None:
-        """End waiting calls with ClientClosed, release holds, destroy sessions, stop; in ``timeout`` seconds.
+        """End waiting calls with ClientClosed, release holds, destroy sessions, and stop.
 
-        The sessions' TTL ends the rest, which ``pending_cleanup`` counts. Callbacks
-        have as long to end. Harmless when done before. A call that failed may be repeated, and goes on.
+        ``timeout``: the seconds that this may take. Callbacks have as long to end. ``pending_cleanup`` counts
+        the releases that got no answer; the sessions' TTL ends them. Does nothing if the client is closed.
+        You may repeat a call that failed, and it goes on.
         """
         self._runner.close(timeout)
 
