@@ -50,7 +50,7 @@ class AsyncReadWriteLock:
         - ``session``: the settings of its sessions; None for the client's.
         - ``flags``: the flags to write.
 
-        Raises InvalidKey and InvalidArgument.
+        Raises InvalidKey, ValueTooLarge and InvalidArgument.
         """
         self._runner = require(client, AsyncClient, type(self).__name__)
         self._key = key
@@ -75,11 +75,11 @@ class AsyncReadWriteLock:
         return self._write
 
     async def holders(self) -> tuple[Holder, ...]:
-        """Return who is in: one writer, or readers; a consistent read."""
+        """Return the holders, one writer or all readers, as the servers' leader has them."""
         return await self._runner.call(recipe.holders, self._runner.core, self._side)
 
     async def contenders(self) -> tuple[Contender, ...]:
-        """Return who waits, the next one first; a consistent read."""
+        """Return the waiters, the next one first, as the servers' leader has them."""
         return await self._runner.call(recipe.contenders, self._runner.core, self._side)
 
     def __repr__(self) -> str:
@@ -101,29 +101,36 @@ class AsyncRwSide(AsyncLock):
         return self._key
 
     async def holder(self) -> Holder | None:
-        """Return who is in, on either side, or the first of several readers; a consistent read."""
+        """Return the holder of either side, the first of several readers, or None.
+
+        It is as the servers' leader has it.
+        """
         holders = await self._runner.call(recipe.holders, self._runner.core, self._side)
         return holders[0] if holders else None
 
     async def locked(self) -> bool:
-        """Return whether anybody is in, on either side; a consistent read, and old at once."""
+        """Return whether any client holds either side, as the servers' leader has it.
+
+        The answer may be old when you read it.
+        """
         return await self.holder() is not None
 
     async def contenders(self) -> tuple[Contender, ...]:
-        """Return who waits, for either side, the next one first; a consistent read."""
+        """Return the waiters for either side, the next one first, as the servers' leader has them."""
         return await self._runner.call(recipe.contenders, self._runner.core, self._side)
 
     async def break_lock(
         self, expected_session: str, *, how: Literal["release", "destroy"] = "release"
     ) -> bool:
-        """Put out the session that is in.
+        """Take its side from a session; return False if ``expected_session`` holds neither side.
 
-        Returns False when ``expected_session`` is not. See ``AsyncLock.break_lock``. Raises InvalidArgument.
+        ``how`` as for ``AsyncLock.break_lock``. Raises InvalidArgument for what is no session or no such
+        ``how``.
         """
         return await self._runner.call(
             recipe.break_in, self._runner.core, self._side, expected_session, how=how
         )
 
     async def destroy(self) -> bool:
-        """Return whether nobody is in or waits; nothing is left on the server then."""
+        """Return whether no client holds either side or waits. In that case no key is left on the server."""
         return await self._runner.call(recipe.is_unused, self._runner.core, self._side)

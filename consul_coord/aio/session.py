@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class AsyncKeptSession:
     """A session that is renewed until it is closed or lost; ``client.keep_session`` makes it.
 
-    Give its ``id`` as the ``session`` of locks and elections that shall share it. A loss is final: a new
-    session has to be opened. Leaving it as a context manager closes it.
+    Give its ``id`` as the ``session`` of the locks and elections that share it. A loss is final: open a new
+    session then. Leaving it as a context manager closes it.
     """
 
     def __init__(self, runner: AsyncRunner, core: ClientState, kept: sessions.KeptSession) -> None:
@@ -40,22 +40,23 @@ class AsyncKeptSession:
         return AsyncLossEvent(self._runner, self._kept)
 
     def remaining(self) -> float:
-        """Return the seconds for which it is surely alive unless renewed; no I/O."""
+        """Return how many seconds it surely lives on without a renewal; no I/O."""
         return self._kept.lease.remaining(self._runner.now())
 
     def export(self) -> str:
-        """Return a text from which ``client.keep_session(spec, resume=text)`` goes on, anywhere.
+        """Return a text with which ``client.keep_session(spec, resume=text)`` goes on, in any process.
 
-        From now on neither ``close`` nor the client's end destroys it or releases what it holds: both last
-        until somebody resumes it, or its TTL is over. One session id must be used by one client at a time.
+        From now on neither ``close`` nor the client's end destroys the session or releases what it holds.
+        Both last until a client resumes the session, or its TTL is over. Let only one client at a time use
+        it: close this one first.
         Raises SessionNotFound when the session has ended.
         """
         return session_ops.export(self._kept)
 
     async def close(self) -> None:
-        """Release what it holds and destroy it, or only stop renewing it when it was exported.
+        """Release what it holds and destroy it, or only stop renewing it if it was exported.
 
-        Harmless when it has ended.
+        Does nothing if it has ended.
         """
         await self._runner.finish(close_session, self._core, self._kept)
 

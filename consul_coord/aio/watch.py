@@ -42,7 +42,7 @@ class AsyncWatch(Generic[T]):
         return result
 
     async def close(self) -> None:
-        """End the iteration, from any thread or task, within 100 ms; harmless when it has ended."""
+        """End the iteration within 100 ms, from any thread or task; do nothing if it has ended."""
         self._closed.set()
 
     async def __aenter__(self) -> Self:

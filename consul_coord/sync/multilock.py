@@ -37,9 +37,13 @@ class MultiLock(Lock):
         accept_flags: Collection[int] = (),
         remove: bool = False,
     ) -> None:
-        """Describe the locks, 1 to 32 different keys.
+        """Describe the lock, without I/O.
 
-        No I/O. See ``Lock``. Raises InvalidArgument and InvalidKey.
+        - ``client``: the client to use.
+        - ``keys``: the keys to lock, 1 to 32 different ones, in any order.
+        - ``value``, ``session``, ``flags``, ``accept_flags``, ``remove``: as for ``Lock``, for each key.
+
+        Raises InvalidArgument, InvalidKey and ValueTooLarge.
         """
         self._keys = checked_keys(keys)
         super().__init__(

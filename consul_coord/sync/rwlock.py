@@ -51,7 +51,7 @@ class ReadWriteLock:
         - ``session``: the settings of its sessions; None for the client's.
         - ``flags``: the flags to write.
 
-        Raises InvalidKey and InvalidArgument.
+        Raises InvalidKey, ValueTooLarge and InvalidArgument.
         """
         self._runner = require(client, Client, type(self).__name__)
         self._key = key
@@ -76,11 +76,11 @@ class ReadWriteLock:
         return self._write
 
     def holders(self) -> tuple[Holder, ...]:
-        """Return who is in: one writer, or readers; a consistent read."""
+        """Return the holders, one writer or all readers, as the servers' leader has them."""
         return self._runner.call(recipe.holders, self._runner.core, self._side)
 
     def contenders(self) -> tuple[Contender, ...]:
-        """Return who waits, the next one first; a consistent read."""
+        """Return the waiters, the next one first, as the servers' leader has them."""
         return self._runner.call(recipe.contenders, self._runner.core, self._side)
 
     def __repr__(self) -> str:
@@ -102,25 +102,32 @@ class RwSide(Lock):
         return self._key
 
     def holder(self) -> Holder | None:
-        """Return who is in, on either side, or the first of several readers; a consistent read."""
+        """Return the holder of either side, the first of several readers, or None.
+
+        It is as the servers' leader has it.
+        """
         holders = self._runner.call(recipe.holders, self._runner.core, self._side)
         return holders[0] if holders else None
 
     def locked(self) -> bool:
-        """Return whether anybody is in, on either side; a consistent read, and old at once."""
+        """Return whether any client holds either side, as the servers' leader has it.
+
+        The answer may be old when you read it.
+        """
         return self.holder() is not None
 
     def contenders(self) -> tuple[Contender, ...]:
-        """Return who waits, for either side, the next one first; a consistent read."""
+        """Return the waiters for either side, the next one first, as the servers' leader has them."""
         return self._runner.call(recipe.contenders, self._runner.core, self._side)
 
     def break_lock(self, expected_session: str, *, how: Literal["release", "destroy"] = "release") -> bool:
-        """Put out the session that is in.
+        """Take its side from a session; return False if ``expected_session`` holds neither side.
 
-        Returns False when ``expected_session`` is not. See ``Lock.break_lock``. Raises InvalidArgument.
+        ``how`` as for ``Lock.break_lock``. Raises InvalidArgument for what is no session or no such
+        ``how``.
         """
         return self._runner.call(recipe.break_in, self._runner.core, self._side, expected_session, how=how)
 
     def destroy(self) -> bool:
-        """Return whether nobody is in or waits; nothing is left on the server then."""
+        """Return whether no client holds either side or waits. In that case no key is left on the server."""
         return self._runner.call(recipe.is_unused, self._runner.core, self._side)

@@ -43,7 +43,7 @@ class Watch(Generic[T]):
         return result
 
     def close(self) -> None:
-        """End the iteration, from any thread or task, within 100 ms; harmless when it has ended."""
+        """End the iteration within 100 ms, from any thread or task; do nothing if it has ended."""
         self._closed.set()
 
     def __enter__(self) -> Self:
