@@ -393,6 +393,7 @@ class Engine(ABC):
         finally:
             attempt.data, attempt.sent = data, sent
         if reader.reusable:
+            link.is_proven = True
             return link
         link.close()  # it carries one exchange only, as those of some proxies do
         return await self._open_link(attempt)
@@ -411,7 +412,7 @@ class Engine(ABC):
                 raise
             raise errors.unreachable(attempt, error) from error
         attempt.connect_by = attempt.deadline
-        link.home = home
+        link.home, link.is_proven = home, not self.pool.limit.is_near(self.pool.now())
         home.add(link)
         self.pool.stay(link, self.pool.now())
         return link
@@ -437,6 +438,7 @@ class Engine(ABC):
             keep = KEEP if request.keep is None or self._is_waited_for() else request.keep
             link.kept_until = max(link.kept_until, now + keep)
             link.in_use = False
+            link.is_proven = link.is_proven or not _is_refusal(reader.response)
             # Near the limit, a second connection is not kept: its place is free for another client at once.
             # The first one may have gone meanwhile.
             attempt.is_spare = near and self.pool.has_another()

@@ -72,6 +72,7 @@ class Link:
         "home",
         "in_use",
         "is_cut",
+        "is_proven",
         "is_query",
         "kept_until",
         "reader",
@@ -85,6 +86,8 @@ class Link:
         """When it is closed unless it was used again."""
         self.stays_until = math.inf
         """When it may be given up for others."""
+        self.is_proven = False
+        """Whether there is room for it: the agent has answered on it, or the limit was not near."""
         self.in_use = False
         """Whether there is an exchange under way that somebody waits for."""
         self.back_by = 0.0
@@ -234,8 +237,12 @@ class Pool:
         return any(link.in_use or link.reader is not None for link in self.open.all())
 
     def has_another(self) -> bool:
-        """Return whether there is a connection beside one that has just been used."""
-        return bool(self.idle) or self.has_in_use()
+        """Return whether there is a connection beside one that has just been used.
+
+        Near the limit a new one is none before it was answered: the agent may have no room for it.
+        """
+        taken = (link for link in self.open.all() if link.in_use or link.reader is not None)
+        return bool(self.idle) or any(link.is_proven for link in taken)
 
     def has_query(self) -> bool:
         """Return whether a blocking query is under way: its connection becomes free."""

@@ -187,7 +187,8 @@ class Answers:
         if self._calm and had_it is not None and "" not in had_it and not had_it.issuperset(named or {""}):
             text = f"{error.key} is held by {', '.join(map(short, sorted(had_it)))}"
             judge.convict("answers", f"{text}, and {process.name} names {len(named)} others")
-        for holder in blocker.holders if self._calm and had_it is not None else ():
+        judges = self._calm and had_it is not None and not self.excused(process, since=since)
+        for holder in blocker.holders if judges else ():
             if holder.node is None and judge.cluster.lives(holder.session):
                 judge.convict("answers", f"{process.name} does not say where the holder of {error.key} is")
 

@@ -60,6 +60,16 @@ def pool() -> Pool:
     return Pool(now=lambda: 0.0)
 
 
+@pytest.mark.parametrize("is_proven", [False, True])
+def test_a_new_connection_is_no_other_one_before_it_was_answered(
+    pool: Pool, pair: Pair, *, is_proven: bool
+) -> None:
+    """The agent may have no room for it: the one that has just been used is not closed for it."""
+    pool.open.add(pair.link)
+    pair.link.in_use, pair.link.is_proven = True, is_proven
+    assert pool.has_another() is is_proven
+
+
 def parked(pool: Pool, pair: Pair) -> None:
     pool.park(pair.link, ReplyReader("GET", DEFAULT_LIMITS), 0.0)
 
