@@ -67,7 +67,9 @@ FINISHES_SHARE = 0.4
 """Of so many callbacks before a handover the owner has still to finish something."""
 JOINS_TWICE = 0.2
 """So often two tasks of a process join at once."""
-TELLS_WITHOUT_SHARE = 0.3
+GIVES_SHARE = 0.02
+"""Of so many looks a member is given another value."""
+GIVES_WITHOUT_SHARE = 0.3
 """The same while it is no member: the value counts from its next join."""
 ENDED_SOON = 1.0
 """Seconds within which a member has stopped and left, when nothing goes wrong."""
@@ -275,7 +277,9 @@ class MemberUser(Holder):
                 office.look(io)
                 if self.rng.chance(TELLS_SHARE):
                     await self._tell(io)
-                elif not self._member.is_joined(io.now()) and self.more.chance(TELLS_WITHOUT_SHARE):
+                elif self.more.chance(
+                    GIVES_SHARE if self._member.is_joined(io.now()) else GIVES_WITHOUT_SHARE
+                ):
                     await self._give_value(io)
         finally:
             if rules is not None:
