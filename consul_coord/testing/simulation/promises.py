@@ -83,6 +83,8 @@ NOTHING = object()
 """The news before the first one."""
 _KEEPING = frozenset({"renew", "destroy"})
 _OK = 200
+_ANSWERS = {_OK, 404}
+"""The statuses of what is there and of what is not; others refuse."""
 _TOO_MANY = 429
 _NOT_SERVED = b"cluster leader", b"rpc error", b"rate limit"
 """Parts of the texts by which servers do not serve; other texts refuse."""
@@ -262,7 +264,7 @@ class Promises:
             self._counted[process.name, "failures"] += any(text in response.body for text in _NOT_SERVED)
         else:
             self._judge.sessions.succeeded(process, shape)
-            self._counted[process.name, "wakeups"] += waited
+            self._counted[process.name, "wakeups"] += waited and response.status in _ANSWERS
             if not shape.about.startswith(_OF_THE_AGENT):
                 self._heard_at[process.name] = process.clock.now()
         for sighting in self._sightings:
