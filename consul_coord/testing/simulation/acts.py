@@ -7,6 +7,8 @@ Rules
 - Of two that release a hold at once, both learn what came of it.
 - A wait for the loss of a hold says that it is lost only if it is, and gives up only when its time is over or
   the hold was released.
+- A callback that is given after the loss is called at once.
+- ``healthy`` says whether the lease of each hold lasts for so many seconds.
 - A sequencer names the hold as the server has it.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import AcquireCancelled, AlreadyHeld, LockLost
-from consul_coord.models import ReleaseOutcome
+from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.recipes.contend.recipe import Waiting, acquire
 from consul_coord.recipes.hold import asking, holds
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
 
+HEARD_WITHIN = 0.02
+"""Seconds after which a callback was called that is called at once."""
 JUST = 1e-3
 """Seconds by which sums of times may be wrong."""
 
@@ -98,3 +102,33 @@ def name_to_others(process: Process, hold: Grant) -> None:
         return
     if (sequencer.lock_index, sequencer.session) != (entry.lock_index, entry.session):
         process.judge.convict("answers", f"{process.name} names its hold {sequencer}, which is {entry}")
+
+
+async def hear_late(process: Process, io: SimIO, hold: Grant) -> None:
+    """Give a hold that is lost a callback, which is called at once then."""
+    heard, began = list[LossReason](), process.judge.now
+    process.core.holds.on_lost(hold, heard.append)
+    await io.sleep(HEARD_WITHIN)
+    able = process.awake_since < began and not process.core.closing.is_set()
+    if able and heard != [hold.reason]:
+        text = f"{process.name} asks to be told of the loss of {hold.key}, {hold.reason}, and hears {heard}"
+        process.judge.convict("told", text)
+
+
+def look_at_health(process: Process, *, slack: float) -> None:
+    """Ask whether each hold of a client has so many seconds of its lease left."""
+    healthy, mine = process.core.healthy(slack), process.core.holds
+    now, claims = (
+        process.clock.now(),
+        [
+            claim
+            for rules in process.judge.rules.values()
+            for claim in rules.claims
+            if claim.process is process and claim.believed()
+        ],
+    )
+    left = min((claim.lease.remaining(now) for claim in claims), default=slack)
+    known = {claim.reference() for claim in claims}
+    if healthy is not (left >= slack) and known.issuperset(mine.all()):
+        text = f"{process.name} is healthy for {slack:.3f} s: {healthy}, and a lease lasts {left:.3f}"
+        process.judge.convict("answers", text)

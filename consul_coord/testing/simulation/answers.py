@@ -79,6 +79,7 @@ class Answers:
         self._overwritten = bool({"overwrite", "rewrite record", "overwrite contender"} & plan.chaos.keys())
         self._one_failure = plan.strike is not None and plan.strike[1] in FATES
         """Whether nothing goes wrong but one request."""
+        self._twice = "twice" in plan.fates
         self._late = any("late" in fate for fate in plan.fates)
 
     def excused(self, process: Process, *, since: float) -> bool:
@@ -163,7 +164,9 @@ class Answers:
             judge.convict("answers", f"{process.name} could not reach the servers, it says: {error}")
         rules = [judge.rules[name] for name in names]
         # One in its own process may not have noticed its loss yet.
-        asked = since - NOTICED_WITHIN - judge.promises.contact(process.name).patience()
+        patience = judge.promises.contact(process.name).patience()
+        asked = since if self.excused(process, since=since) else max(since, judge.now - STABLE)
+        asked -= NOTICED_WITHIN + patience
         for holder in blocker.holders:
             if holder.session and not any(one.held_since(holder.session, asked) for one in rules):
                 text = f"{short(holder.session)} has {error.key}, says {process.name}, and had not"
@@ -172,6 +175,8 @@ class Answers:
         if timeout and blocker.session is not None and blocker.position is not None and len(rules) == 1:
             asked = -math.inf if queued_before else since - BEFORE
             self._check_place(process, rules[0], error, since=since, asked=asked)
+            if took >= AT_ONCE:
+                self._check_nodes(process, rules[0], error, since=since)
 
     def _check_place(
         self, process: Process, rules: Rules, error: AcquireTimeout, *, since: float, asked: float
@@ -179,7 +184,9 @@ class Answers:
         """Judge the place in the queue, and the holder, that a call names which has waited there."""
         judge, blocker = self._judge, error.blocker
         place = blocker.position or 0
-        if not self.excused(process, since=since) and not rules.had_place(error.session, place, since=asked):
+        if self.excused(process, since=since):
+            return
+        if not rules.had_place(error.session, place, since=asked):
             text = f"{short(error.session)} was at place {place} for {error.key}, says {process.name}"
             judge.convict("answers", f"{text}, and never was")
         had_it = rules.holders_since(judge.now - STABLE)
@@ -187,8 +194,14 @@ class Answers:
         if self._calm and had_it is not None and "" not in had_it and not had_it.issuperset(named or {""}):
             text = f"{error.key} is held by {', '.join(map(short, sorted(had_it)))}"
             judge.convict("answers", f"{text}, and {process.name} names {len(named)} others")
-        judges = self._calm and had_it is not None and not self.excused(process, since=since)
-        for holder in blocker.holders if judges else ():
+
+    def _check_nodes(self, process: Process, rules: Rules, error: AcquireTimeout, *, since: float) -> None:
+        """Judge whether a call says where the holder is that it names: it has time to read that."""
+        judge = self._judge
+        known = self._calm and rules.holders_since(judge.now - STABLE) is not None
+        if not known or self.excused(process, since=since):
+            return
+        for holder in error.blocker.holders:
             if holder.node is None and judge.cluster.lives(holder.session):
                 judge.convict("answers", f"{process.name} does not say where the holder of {error.key} is")
 
@@ -248,9 +261,16 @@ class Answers:
         if outcome is ReleaseOutcome.UNKNOWN and not self.excused(claim.process, since=since):
             self._judge.convict("answers", f"{claim} may be released, says its release, and all went well")
         hold = claim.reference()
-        lost = hold is None or hold.reason is not None or not all(map(self._stood, claim.whole))
+        lost = hold is None or hold.reason is not None or any(map(self._was_ended, claim.whole))
         if outcome is ReleaseOutcome.ALREADY_LOST and not lost and not claim.limits:
             self._judge.convict("answers", f"{claim} was lost before its release, it says, and was not")
+
+    def _was_ended(self, claim: Claim) -> bool:
+        """Return whether something else than its release has ended a claim."""
+        judge, rules = self._judge, self._judge.rules[claim.of]
+        if self._twice and not rules.surely_stands(claim):
+            return True  # of a release that a proxy has made twice, only the second reply arrives
+        return claim.was_gone or not judge.cluster.lives(claim.session) or not rules.counts(claim)
 
     def ensured(self, claim: Claim, seconds: float, *, since: float) -> None:
         """Judge a call that says that so many seconds of the lease are left."""

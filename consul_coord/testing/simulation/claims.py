@@ -7,6 +7,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ class Claim:
         "of",
         "others",
         "process",
+        "promised_until",
         "reference",
         "resumes",
         "said_lost",
@@ -78,6 +80,8 @@ class Claim:
         """When the server was first seen not to have it any more."""
         self.was_gone = False
         """Whether the server was ever seen not to have it."""
+        self.promised_until = -math.inf
+        """The latest end of its lease that its user could read, by its process's clock."""
         self.limits: dict[LossReason, float] = {}
         """Until when it may last, by its process's clock, as its user has said."""
         self.found_lost: float | None = None

@@ -60,6 +60,8 @@ class Cluster:
         self._waiting: dict[int, Receiver] = {}
         self._timer: Event | None = None
         self._snapshot: bytes | None = None
+        self.refuses = False
+        """Whether there were ever rules of permission."""
 
     # -- requests
 
@@ -214,6 +216,7 @@ class Cluster:
 
     def permit(self, rules: tuple[Rule, ...]) -> None:
         """Have these rules of permission, and let everything else be allowed."""
+        self.refuses = self.refuses or bool(rules)
         self.state.permit(AclConfig(anonymous=Token(rules), default_policy="allow") if rules else None)
 
     def _write(self, verb: str, entry: Entry) -> None:

@@ -35,7 +35,13 @@ from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.recipes.hold.holds import release
-from consul_coord.testing.simulation.acts import name_to_others, release_twice, wait_for_end
+from consul_coord.testing.simulation.acts import (
+    hear_late,
+    look_at_health,
+    name_to_others,
+    release_twice,
+    wait_for_end,
+)
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.promises import RELEASED_WITHIN
@@ -85,6 +91,10 @@ class Holder:
         self.chance = Dice(process.seed, f"{process.name} {actor} is stuck")
         self.more = Dice(process.seed, f"{process.name} {actor} does more")
         self.lingering = process.lingering
+        self.max_hold: float | None = None
+        """For how many seconds the present hold may last, as its acquire was told."""
+        self._beats = False
+        """Whether the present hold ends unless a beat comes in time."""
         self._writes = 0
         """The fence of the hold whose value it was writing last, if that was cut short."""
 
@@ -109,21 +119,22 @@ class Holder:
         else:
             await io.wait(hold.over, deadline=until)
 
+    def plan_end(self) -> None:
+        """Give the next hold an end in advance, perhaps: by ``max_hold``, or by a promise of beats."""
+        limited = not self.healed() and self.chance.chance(self.process.stuck)
+        at_most = limited and self.chance.chance(0.5)
+        self._beats = limited and (not at_most or (self.judge.calm and self.chance.chance(0.5)))
+        self.max_hold = self.chance.uniform(0.01, 3.0) if at_most else None
+
     def limit(self, hold: Grant, claim: Claim) -> None:
-        """Give a hold an end in advance, perhaps, as ``acquire`` does, or by a promise."""
-        holds, part = self.process.core.holds, self.process.stuck
-        if self.healed() or not self.chance.chance(part):
-            return
-        now, both = self.process.host.now(), self.judge.calm and self.chance.chance(0.5)
-        at_most = self.chance.chance(0.5)
-        if at_most or both:
-            seconds = self.chance.uniform(0.01, 3.0)
-            claim.limits[LossReason.MAX_HOLD] = now + seconds
-            holds.limit(hold, seconds)
-        if (not at_most or both) and hold.is_held(now):
+        """Take note of the end of a hold as its acquire was told, and promise the first beat if it is due."""
+        now = self.process.host.now()
+        if self.max_hold is not None:
+            claim.limits[LossReason.MAX_HOLD] = now + self.max_hold
+        if self._beats and hold.is_held(now):
             seconds = self.chance.uniform(0.5, 3.0)
             claim.limits[LossReason.STALLED] = now + seconds
-            holds.beat(hold, seconds)
+            self.process.core.holds.beat(hold, seconds)
             self.process.alarm(self.process.clock.now() + 0.3, partial(self._beat_again, hold, claim))
 
     def _beat_again(self, hold: Grant, claim: Claim) -> None:
@@ -182,6 +193,7 @@ class Holder:
         self.judge.asked(claim, held=hold.is_held(io.now()))
         self.judge.write(claim)
         name_to_others(self.process, hold)
+        look_at_health(self.process, slack=self.more.uniform(0.0, hold.lease.longest))
         match self.rng.randrange(6):
             case 0:
                 await self._guarded(io, hold, claim)
@@ -213,7 +225,7 @@ class Holder:
                 ):
                     self.judge.verified(claim, since=began)
             case 3:
-                seconds = self.rng.uniform(0.0, hold.lease.longest)
+                seconds = hold.lease.longest * self.rng.random() ** 0.3  # mostly more than is left
                 if seconds < hold.limited_until - io.now():
                     began, what = self.judge.now, f"ensures {hold.key}"
                     ensure = partial(self.ensure, hold=hold, seconds=seconds)
@@ -241,7 +253,9 @@ class Holder:
                 io, view.ask, what=view.what, within=self.process.core.timeout, most=view.requests
             )
             self.judge.see("looked round")
-            if found is not FAILED and index == cluster.state.store.raft_index and found != truth:
+            if found is FAILED or not self.judge.permits:
+                continue  # without permission, what is there reads as absent
+            if index == cluster.state.store.raft_index and found != truth:
                 text = f"{self.process.name} {view.what}: {found} is the answer, and it is {truth}"
                 self.judge.convict("answers", text)
 
@@ -366,9 +380,14 @@ class User(Holder, ABC):
                 dropped = weakref.ref(handle) if forgetful else None
                 try:
                     await self.work(io, hold, claim)
+                    if self.process.curious and hold.reason is not None:
+                        await hear_late(self.process, io, hold)
                     await self.be_stuck(io, hold, claim)
                 finally:
-                    if not forgetful:
+                    if forgetful:
+                        lasts = hold.kept.lock_delay
+                        self.judge.belongings.dropped(self.process, self.claimed(of), lasts=lasts)
+                    else:
                         await self.give_back(io, hold, claim)
                     for one in claim.whole:
                         one.left = True
@@ -416,11 +435,13 @@ class User(Holder, ABC):
         for key in self.claimed(of):
             self.judge.record(name, "waiting", actor=self.actor, key=key)
         handle: Handle | None = None
+        self.plan_end()
         await self.prepare(io, what)
         # A try takes no longer than one request may.
         limit_of_call = process.core.timeout if timeout == 0 else timeout
         call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
         began, before, index = io.now(), io.task.sent, self.judge.cluster.state.store.raft_index
+        self.judge.belongings.wants(process, self.claimed(of))
         if self.says_once:
             self.judge.news.waits(io.task)
         try:
@@ -430,6 +451,7 @@ class User(Holder, ABC):
                 )
             finally:
                 self.judge.promises.ended(call)
+                self.judge.belongings.wants_no_more(process, self.claimed(of))
                 self.judge.news.waits_no_more(io.task)
             what.owners.keep(io.owner(), handle)
             self.judge.news.acquired(process, handle.grant, took=io.now() - began)

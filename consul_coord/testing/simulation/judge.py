@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from consul_coord import events
 from consul_coord.models import LossReason
 from consul_coord.testing.simulation.answers import Answers
+from consul_coord.testing.simulation.belongings import Belongings
 from consul_coord.testing.simulation.claims import Claim
 from consul_coord.testing.simulation.counts import Counts
 from consul_coord.testing.simulation.eyes import Eyes
@@ -135,6 +136,7 @@ class Judge:
         self.ways = WayRules(self)
         if plan.agents > 1:
             self.eyes.open(self.ways.look)
+        self.belongings = Belongings(self, plan)
         self.quiet_at = float("inf")
         """From when on nothing that went wrong before can still be felt."""
         self.ttl = plan.spec.ttl or 0.0
@@ -142,9 +144,9 @@ class Judge:
         self.room: RoomRules | None = None
         """The rules of connections, where the agent has a limit."""
         self.gentle = plan.gentle
-        self.shows_terms = "permission revoked" not in plan.chaos
-        """Whether who reads a leader can tell its term: not without permission for the note of it."""
         """Whether who could be served must be, also while things go wrong."""
+        self.permits = "permission revoked" not in plan.chaos
+        """Whether nobody is ever refused anything for want of permission."""
         self.calm = plan.calm
         """Whether nothing goes wrong but what operators do."""
         self.skew = plan.skew
@@ -282,6 +284,12 @@ class Judge:
                 self._joined(who, shape)
             if shape.name == "guarded":
                 self._check_guarded(shape)
+            if (
+                shape.name == "put"
+                and fate == "served"
+                and (entry := self.cluster.entry(shape.about)) is not None
+            ):
+                self.news.wrote(who, shape.about, entry.modify_index)
         for rules, found in before:
             rules.answered(who, shape, found, applied=reply.status == _OK, heard=fate not in _UNHEARD)
         if reply.status != _OK or fate != "served" or shape.name in {"adopt", "join"}:
@@ -507,6 +515,7 @@ class Judge:
             self.sharing.look(written=written)
         self.promises.look()
         self.eyes.look(self.now)
+        self.belongings.look()
         if self.room is not None:
             self.room.look()
 

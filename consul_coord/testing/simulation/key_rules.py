@@ -124,6 +124,8 @@ class KeyRules(Rules):
         process = self.judge.process(who)
         barges = shape.name == "barge"
         queues = process is None or not process.goes_without_queue(self.name)
+        if not queues and not self.cluster.refuses:
+            self.judge.convict("order", f"{who} goes without the queue of {self.name}, which it may use")
         if holder in before.live and before.live[0] != holder and (queues or not barges):
             if holder == before.heir:
                 self.judge.see("heir elected")
@@ -214,7 +216,7 @@ class KeyRules(Rules):
         entry = self.cluster.entry(self.name)
         if entry is None or not entry.session:
             return None
-        term = self._given[-1][0] if self.judge.shows_terms else 0
+        term = self._given[-1][0] if self.judge.permits else 0
         return entry.session, term, entry.value, entry.modify_index
 
     def showed(self, session: str, value: bytes) -> bool:

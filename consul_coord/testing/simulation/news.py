@@ -3,8 +3,9 @@
 Rules
 - Each loss, grant, release, resignation and timeout that a user learns of was an event before. A loss, a
   grant, a release, an election, a resignation and the write of somebody else are reported once.
+- What a client has written itself under its hold is not reported as the write of somebody else.
 - A waiting call reports what is in its way when that changes, and its place counted from 1.
-- An outage is reported only if something went wrong.
+- An outage is reported only if something went wrong, and nothing else that this world has no cause for.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
   waited.
 """
@@ -50,8 +51,20 @@ class News:
         self._judge = judge
         # Over connections a client may hang up before it has read what was sent.
         self._unread = math.inf if plan.connections or plan.agents > 1 else UNREAD
+        causes = {
+            events.FencesRestarted: "restore" in plan.chaos,
+            events.SessionDiffers: False,
+            events.ShortHorizon: False,
+            events.ConnectionsRefused: bool(plan.connections),
+            events.FailedOver: plan.agents > 1,
+            events.AgentRefused: plan.agents > 1,
+        }
+        self._causeless = {kind for kind, may_be in causes.items() if not may_be}
+        """The events for which this world has no cause."""
         self._seen: set[tuple[Hashable, ...]] = set()
         """The process of each event, its kind, its key, and what it says."""
+        self._own_writes: set[tuple[str, str, int]] = set()
+        """By process, key and index: the writes under holds that were applied."""
         self._in_the_way: dict[object, tuple[Hashable, ...]] = {}
         """By the task that waits: what stands in the way of its call, as it has said last."""
         self._waited: dict[tuple[str, str, int], float] = {}
@@ -59,6 +72,8 @@ class News:
 
     def reported(self, process: Process, event: Event) -> None:
         """Judge an event, and keep it in mind."""
+        if type(event) in self._causeless:
+            self._judge.convict("told", f"{process.name} reports without a cause: {event.describe()}")
         if (kind := ONCE.get(type(event))) is not None:
             name, number = kind
             self._note_once(process, name, getattr(event, "key", ""), getattr(event, number))
@@ -67,6 +82,13 @@ class News:
                 self._waited[process.name, key, fence] = event.waited
             case events.Released(key=key, fence=fence, outcome=outcome):
                 self._note_once(process, "released", key, fence, outcome)
+            case events.Overwritten(key=key, modify_index=index):
+                is_own = (process.name, key, index) in self._own_writes
+                if is_own and not self._judge.answers.excused(process, since=self._judge.now):
+                    text = (
+                        f"{process.name} says that {key} was overwritten, by its own write at index {index}"
+                    )
+                    self._judge.convict("told", text)
             case events.TimedOut(key=key, waited=waited):
                 self._note(process, "timed out", key, waited)
             case events.Waiting():
@@ -90,6 +112,10 @@ class News:
                 self._check_lease(process, event, session, remaining)
             case _:
                 pass
+
+    def wrote(self, who: str, key: str, index: int) -> None:
+        """Take note that a write under a hold was applied, and that its client hears so."""
+        self._own_writes.add((who, key, index))
 
     def expect(self, process: Process, kind: str, key: str, *what: Hashable) -> None:
         """Judge that something is reported that should have been an event before."""

@@ -3,6 +3,7 @@
 Rules
 - Nobody believes longer than the TTL or the lock-delay, less the drift, counted from when the last answered
   create or renewal was *sent*, by the clock of the process that sent it.
+- A deadline never moves back while its hold is relied on.
 - A holder knows soon that its hold is over on the server, as long as it can ask. Each failed request lets it
   pause for longer, and after one that was never answered it may not hear for as long as a query lasts.
 - A call that has a time limit, or was cancelled, ends a moment later at most. No client waits for a reply for
@@ -99,11 +100,17 @@ class Contact:
 
     troubled_until: float = 0.0
     failures: list[float] = field(default_factory=list[float])
+    answered_from: float = 0.0
+    """From when on a request, but for a blocking query, is answered or has failed."""
 
-    def fail(self, now: float, *, lasts: float) -> None:
-        """Take note of something that went wrong, and can be felt for so many seconds."""
+    def fail(self, now: float, *, lasts: float, fails_within: float) -> None:
+        """Take note of something that went wrong, and can be felt for so many seconds.
+
+        ``fails_within`` so many, a request has failed that gets no answer.
+        """
         self.failures = [*(one for one in self.failures if one > now - MEMORY), now]
         self.troubled_until = max(self.troubled_until, now + lasts)
+        self.answered_from = max(self.answered_from, now + fails_within)
 
     def patience(self) -> float:
         """Return the seconds for which a loss may go unnoticed, besides those that it takes to notice."""
@@ -181,6 +188,8 @@ class Promises:
     def __init__(self, judge: Judge, plan: Plan) -> None:
         self._judge = judge
         self._ttl = plan.spec.ttl or 0.0
+        self._timeout = max(plan.timeout, RELEASED_WITHIN)
+        """Seconds within which a request is given up that gets no answer."""
         own = len(plan.keys) + plan.several + len(plan.elections) + len(plan.jobs)
         self._most_sessions = math.inf if plan.pools or plan.rwlocks or plan.sharing else 1 + own
         self._confirmed: dict[tuple[str, str], float] = {}
@@ -320,14 +329,15 @@ class Promises:
     def failed(self, who: str, *, silent: bool, slow: bool) -> None:
         """Take note that a request went wrong; nothing tells its sender so if it is ``silent``."""
         lasts = UNANSWERED if silent else 7.0 if slow else 0.0
-        self.contact(who).fail(self._judge.now, lasts=lasts)
+        fails_within = self._timeout if silent else lasts
+        self.contact(who).fail(self._judge.now, lasts=lasts, fails_within=fails_within)
 
     def trouble(self, who: str | None, *, lasts: float) -> None:
         """Take note of trouble of one process or, without a name, of all, which goes on for some seconds."""
         if who is None:
             self._all_troubled_until = max(self._all_troubled_until, self._judge.now + lasts)
         for name in [who] if who is not None else self._judge.names():
-            self.contact(name).fail(self._judge.now, lasts=lasts)
+            self.contact(name).fail(self._judge.now, lasts=lasts, fails_within=lasts)
 
     def went_back(self, index: int) -> None:
         """Take note that the state is an earlier one: what shows a loss may be older than the hold."""
@@ -350,6 +360,7 @@ class Promises:
         if claim.believed() and (confirmed is None or claim.lease.valid_until > confirmed + lease + 1e-6):
             seconds = math.inf if confirmed is None else claim.lease.valid_until - confirmed
             judge.convict("lease", f"{claim} is relied on for {seconds:.3f} s after the sending")
+        self._check_deadline(claim)
         ends = min(claim.limits.values(), default=math.inf)
         if claim.believed() and process.clock.now() > ends + 1e-6:
             judge.convict("told", f"{claim} is relied on beyond its time, which its user has limited")
@@ -368,6 +379,13 @@ class Promises:
         if judge.now > limit and process.able and not self.is_forgiven(claim.fence) and claim.believed():
             text = f"{claim} is over for {judge.now - claim.gone_since:.2f} s, and its holder can ask"
             judge.convict("noticed", text)
+
+    def _check_deadline(self, claim: Claim) -> None:
+        """Judge that what a user may have read of a lease still counts: no deadline moves back."""
+        until, before = claim.lease.valid_until, claim.promised_until
+        claim.promised_until = max(until, before)
+        if claim.believed() and until < before - 1e-6:
+            self._judge.convict("lease", f"{claim} ends {before - until:.3f} s before its deadline")
 
     # -- what is followed
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.shapes import Shape
 
 TOLD_WITHIN = 0.01
@@ -231,6 +232,10 @@ class Rules(ABC):
             # By the fastest of clocks, and a moment for the news.
             self._stuck[claim] = since + lock_delay / (1 + self.judge.skew) - TOLD_WITHIN
             self.judge.see("stuck")
+
+    def is_stuck(self, process: Process) -> bool:
+        """Return whether a user of a process is at work, and its hold has lasted too long."""
+        return any(claim.process is process and not claim.left for claim in self._stuck)
 
     def _check_stuck(self) -> None:
         for claim, until in list(self._stuck.items()):

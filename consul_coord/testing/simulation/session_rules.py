@@ -38,10 +38,10 @@ DUE_AT_LAST = 0.43
 """The parts of a horizon after which a renewal is due, without and with all of its jitter."""
 MOMENT = 0.1
 """Seconds by which a renewal may come late."""
-IN_STEP = 0.002
-"""Parts of a horizon by which renewals differ that have no jitter."""
-SEEN_IN_STEP = 8
-"""So many renewals in a row are no coincidence."""
+IN_STEP = 0.0025
+"""Seconds by which renewals differ that have no jitter: timers go off a little late."""
+COINCIDENCE = 1e-9
+"""Renewals that look alike prove something if chance alone brings them in fewer than so many cases."""
 NEXT_TRY = 0.34
 """The part of a horizon within which the next try follows."""
 TRIED = 10.0
@@ -63,8 +63,20 @@ class Kept:
     """When the last answer came."""
     untold: bool = False
     """Whether the last renewal was no event so far."""
-    parts: deque[float] = field(default_factory=lambda: deque[float](maxlen=SEEN_IN_STEP))
+    parts: deque[float] = field(default_factory=deque[float])
     """The parts of the horizon after which the latest renewals came, where nothing hastened them."""
+
+    def is_in_step(self, part: float) -> bool:
+        """Note the part of the horizon after which a renewal came; return whether the latest have no jitter.
+
+        Of a short lease more must be alike: late timers are a larger part of its jitter.
+        """
+        alike = IN_STEP / (self.horizon * (DUE_AT_LAST - DUE))
+        self.parts.append(part)
+        while max(self.parts) - min(self.parts) > IN_STEP / self.horizon:
+            self.parts.popleft()
+        seen = len(self.parts)
+        return seen * alike ** (seen - 1) < COINCIDENCE
 
 
 class SessionRules:
@@ -79,6 +91,8 @@ class SessionRules:
         """Since when each process has no contact, by its clock, as it reports."""
         self._failed: dict[tuple[str, str], deque[float]] = {}
         """When each process has tried one thing, since that was answered last."""
+        self.at_rest = False
+        """Whether nobody wants anything for a while, so that nothing hastens a renewal."""
         self._direct = plan.agents == 1 and not plan.connections
         """Whether a request is sent when its client wants it to be."""
 
@@ -109,11 +123,12 @@ class SessionRules:
             text = f"{process.name} renews {short(session)} {now - due:.3f} s late, of {kept.horizon:g} s"
             self._judge.convict("renewals", text)
         part = (now - kept.confirmed) / kept.horizon
-        if kept.tried == kept.confirmed and part >= DUE:
-            kept.parts.append(part)
-            if len(kept.parts) == SEEN_IN_STEP and max(kept.parts) - min(kept.parts) < IN_STEP:
-                text = f"{process.name} renews {short(session)} without jitter, each time at {part:.2%}"
-                self._judge.convict("renewals", text)
+        if part < DUE - IN_STEP / kept.horizon and self.at_rest:
+            text = f"{process.name} has nothing to do, and renews {short(session)} early, at {part:.2%}"
+            self._judge.convict("renewals", text)
+        if kept.tried == kept.confirmed and part >= DUE and kept.is_in_step(part):
+            text = f"{process.name} renews {short(session)} without jitter, each time at {part:.2%}"
+            self._judge.convict("renewals", text)
 
     def _is_held_up(self, process: Process, *, since: float) -> bool:
         return process.awake_since >= since - MOMENT or not process.able or process.core.closing.is_set()

@@ -9,7 +9,8 @@ Rules
 - While a client relies on a slot, its contender is there and the record names it, or its session has ended.
 - The record stays one: it can be read, keeps its flags and the fields that this package does not know, and
   its limit changes by those who mean it alone.
-- Among the waiters, free slots go to the first as many. A client that takes without queueing is not fair.
+- Among the waiters, free slots go to the first as many. A client that takes without queueing is not fair,
+  and passes nobody who waited when it gave a slot back last.
 - A waiter that wants several slots gets all of them by one request, and only if there is enough besides for
   all waiters before it.
 - At the end the prefix is empty, except the record.
@@ -117,6 +118,8 @@ class SlotRules(Rules):
         self._refused: Counter[str] = Counter()
         self._unheard: set[int] = set()
         self._used: set[str] = set()
+        self._left_behind: dict[str, frozenset[str]] = {}
+        """By process: who waited when it gave a slot back last."""
         self._standing = Standing(None, None, {})
 
     @property
@@ -169,6 +172,8 @@ class SlotRules(Rules):
     def after(self, who: str, shape: Shape, before: Standing) -> None:
         """Judge what a request has made of the record."""
         now = self.standing()
+        if shape.name == "slot-leave":
+            self._left_behind[who] = frozenset(before.queue)
         if now.record is None or now.fields is None or now.record == before.record:
             return
         self._check_record(who, before, now)
@@ -209,8 +214,16 @@ class SlotRules(Rules):
             if process is not None and process.fair and before.queue:
                 text = f"{who}'s semaphore is fair, and went past {short(before.queue[0])} to {self.name}"
                 self.judge.convict("fairness", text)
+            self._check_passed(who, before)
         elif session in before.queue:
             self._check_order(who, session, before, now, free=free)
+
+    def _check_passed(self, who: str, before: Standing) -> None:
+        """Judge a client that takes without queueing: nobody still waits who did when it was there last."""
+        passed = [one for one in before.queue if one in self._left_behind.get(who, ())]
+        if passed:
+            text = f"{who} goes past {short(passed[0])} to {self.name}, which waited when it left"
+            self.judge.convict("fairness", text)
 
     def _check_order(self, who: str, session: str, before: Standing, now: Standing, *, free: int) -> None:
         """Judge a take of one who has queued."""

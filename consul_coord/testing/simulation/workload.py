@@ -140,7 +140,7 @@ class LockUser(User):
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - a LockObject
         """Acquire a lock."""
         self._taken = what
-        return await acquire(io, self.process.core, what, timeout=timeout)
+        return await acquire(io, self.process.core, what, timeout=timeout, max_hold=self.max_hold)
 
     def views(self, of: str) -> Sequence[View]:
         """Ask who queues for a key."""
@@ -186,7 +186,7 @@ class RwUser(User):
 
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - an RwSide
         """Acquire a side of a lock."""
-        return await acquire(io, self.process.core, what, timeout=timeout)
+        return await acquire(io, self.process.core, what, timeout=timeout, max_hold=self.max_hold)
 
     def views(self, of: str) -> Sequence[View]:
         """Ask who is in, and who waits to get in."""
@@ -237,7 +237,7 @@ class SlotUser(User):
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - a SemaphoreObject
         """Acquire a slot, or several."""
         permits = 1 if self._permits is None else self._permits.randint(1, what.limit)
-        return await acquire(io, self.process.core, what.of(permits), timeout=timeout)
+        return await acquire(io, self.process.core, what.of(permits), timeout=timeout, max_hold=self.max_hold)
 
     async def prepare(self, io: SimIO, what: Any) -> None:  # noqa: ANN401 - as above
         """Change the limit, once in a while."""

@@ -383,7 +383,9 @@ class World:
             process: math.inf if process.core.reaper.pending else promises.asked(process)
             for process in self._alive()
         }
+        self.judge.sessions.at_rest = True
         self.advance(self.scheduler.now + half)
+        self.judge.sessions.at_rest = False
         for process, before in asked.items():
             promises.rests(process, asked=before)
         self._free_connections()

@@ -336,6 +336,7 @@ def draw_strike(seed: int) -> Plan:
         curious=True,
         calm=fault in _CALM_STRIKES,
         strike=(1 + seed % STRUCK, fault),
+        stuck=STUCK * Dice(seed, "stuck").chance(STUCK_SHARE),
         processes=rng.choice((2, 2, 3)),
         users=rng.choice((1, 2)),
         fates={fault: 0.0} if fault in FATES else {},

@@ -1,0 +1,99 @@
+"""Keys, slots and places in queues that a client has for nobody: they go soon, not only at the end.
+
+Rules
+- A call that ends without a hold, and a hold that ends while its session goes on, leave nothing on the
+  server: at once, or as soon as requests are answered again. What a request brings that comes late goes with
+  the next look of the clean-up.
+- A client has something for somebody as long as one of its calls wants that, a user may rely on it, or it
+  keeps the key of a holder that is stuck, for the lock-delay.
+
+This is judged where little goes wrong, by looks at the server's state; nothing here knows what cleans up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from consul_coord.testing.simulation.trace import short
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.plan import Plan
+    from consul_coord.testing.simulation.process import Process
+
+EVERY = 0.2
+"""Seconds between two looks."""
+GONE_WITHIN = 2.0
+"""Seconds for which something may stay for nobody once requests are answered."""
+FOUND_WITHIN = 11.0
+"""The same of what comes up to 8 s late: clean-up looks 1, 5 and 15 s after a request without an answer."""
+
+
+class Belongings:
+    """The judge of what is there for nobody."""
+
+    def __init__(self, judge: Judge, plan: Plan) -> None:
+        self._judge = judge
+        self._places = {
+            **{key: (key, f"{key}/.wait/") for key in plan.keys},
+            **{pool.prefix: (f"{pool.prefix}/",) for pool in plan.pools},
+            **{name: (f"{name}/.rw/.wait/",) for name in plan.rwlocks},
+        }
+        """By what users want: where on the server clients have something for them."""
+        self._is_judged = plan.calm or plan.once or plan.strike is not None
+        self._within = FOUND_WITHIN if any("late" in fate for fate in plan.fates) else GONE_WITHIN
+        self._since: dict[tuple[str, str, int], float] = {}
+        """By key, session and index: since when it is there for nobody."""
+        self._wanted: Counter[tuple[str, str]] = Counter()
+        """How many calls of each process are to get each thing."""
+        self._kept_until: dict[tuple[str, str], float] = {}
+        """By process and thing: until when a dropped hold may keep it."""
+        self._next_look = 0.0
+
+    def wants(self, process: Process, names: Sequence[str]) -> None:
+        """Take note that a call begins that is to get something."""
+        self._wanted.update((process.name, name) for name in names)
+
+    def wants_no_more(self, process: Process, names: Sequence[str]) -> None:
+        """Take note that this call is over."""
+        self._wanted.subtract((process.name, name) for name in names)
+
+    def dropped(self, process: Process, names: Sequence[str], *, lasts: float) -> None:
+        """Take note that a user has dropped a hold without a release: if it lost that, it may be stuck."""
+        for name in names:
+            self._kept_until[process.name, name] = self._judge.now + lasts * self._judge.stretch
+
+    def look(self) -> None:
+        """See what is there for nobody, now and then."""
+        if not self._is_judged or self._judge.now < self._next_look:
+            return
+        self._next_look = self._judge.now + EVERY
+        before, self._since = self._since, {}
+        for name, places in self._places.items():
+            for entry in (entry for place in places for entry in self._judge.cluster.under(place)):
+                process = self._judge.carer(entry.session) if entry.session else None
+                if process is not None and not self._is_wanted(process, name, entry.session):
+                    mark = entry.key, entry.session, entry.modify_index
+                    self._since[mark] = since = before.get(mark, self._judge.now)
+                    self._check(process, entry.key, entry.session, since)
+
+    def _is_wanted(self, process: Process, name: str, session: str) -> bool:
+        kept, rules = process.core.sessions.get(session), self._judge.rules[name]
+        return bool(
+            self._wanted[process.name, name]
+            or rules.is_stuck(process)
+            or self._judge.now < self._kept_until.get((process.name, name), 0.0)
+            or process.core.closing.is_set()
+            or (kept is not None and kept.exported)
+            or any(claim.process is process for claim in rules.claims)
+        )
+
+    def _check(self, process: Process, key: str, session: str, since: float) -> None:
+        judge = self._judge
+        began = max(since, judge.promises.contact(process.name).answered_from, process.awake_since)
+        if judge.now > began + self._within * judge.stretch:
+            had = f"{process.name} has had {key} by {short(session)}"
+            judge.convict("nothing left", f"{had} for {judge.now - since:.1f} s, for nobody")
