@@ -58,12 +58,14 @@ from consul_coord.recipes.rwlock.attempt import RwAttempt
 from consul_coord.recipes.rwlock.kind import RwKind
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
+from consul_coord.recipes.semaphore.kind import Memory
 from consul_coord.recipes.session import keeping as session
 from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch.engine import Watches
 from consul_coord.recipes.watch.together import Together
+from consul_coord.testing.simulation import workload
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.plan import Pool
 from consul_coord.testing.simulation.promises import Promises
@@ -71,6 +73,7 @@ from consul_coord.testing.simulation.worlds import (
     SCENES,
     draw,
     draw_calm,
+    draw_hiccups,
     draw_keepers,
     draw_mixed,
     draw_strike,
@@ -157,6 +160,27 @@ def _in_short_offices(seed: int) -> Plan:
     """Return a run with leaderships that last for a moment."""
     plan = draw_mixed(seed)
     return replace(plan, **SCENES[4](Dice(seed, "short offices"), plan))
+
+
+def _renewing_slowly(seed: int) -> Plan:
+    """Return a scene in which creates and renewals take seconds."""
+    plan = draw_mixed(seed)
+    return replace(plan, **SCENES[2](Dice(seed, "slow"), plan))
+
+
+def _in_a_calm_semaphore(seed: int) -> Plan:
+    """Return a calm run with a semaphore and nothing else."""
+    plan = draw_calm(seed)
+    return replace(
+        plan,
+        keys=(),
+        several=False,
+        elections=(),
+        jobs=(),
+        rwlocks=(),
+        sharing=None,
+        pools=(Pool("pool/a", 1 + seed % 2),),
+    )
 
 
 def _restarting(seed: int) -> Plan:
@@ -1471,5 +1495,115 @@ MUTATIONS = (
         breaks="ways in",
         within=200,
         drawn=draw_with_agents,
+    ),
+    Mutation(
+        "an unlock forgets that an earlier one got no answer",
+        lock_keys,
+        "unlock",
+        "uncertain or failures.doubt",
+        "uncertain",
+        breaks="answers",
+        within=200,
+        drawn=draw_hiccups,
+    ),
+    Mutation(
+        "a late reply moves a lease back",
+        Lease,
+        "confirm",
+        "max(self.sent_at, sent_at)",
+        "sent_at",
+        breaks="lease",
+        within=100,
+        drawn=_renewing_slowly,
+    ),
+    Mutation(
+        "an acquire forgets its max_hold",
+        workload,
+        "acquire",
+        "program if max_hold is None else",
+        "program if True else",
+        breaks="told",
+        within=100,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "the key of a stuck holder that has left stays locked",
+        Limits,
+        "holder_left",
+        "if hold.left:",
+        "if False:",
+        breaks="nothing left",
+        within=200,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "a semaphore is remembered as if nobody waited",
+        Memory,
+        "left",
+        "[] if listing.wanted() else [listing.record]",
+        "[listing.record]",
+        breaks="fairness",
+        within=200,
+        drawn=_in_a_calm_semaphore,
+    ),
+    Mutation(
+        "one lease that lasts is enough to be healthy",
+        Holds,
+        "healthy",
+        "return all(",
+        "return any(",
+        breaks="answers",
+        within=100,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "a client does without a queue that it may use",
+        LockAttempt,
+        "_join",
+        "look.position(self.session) is None",
+        "True",
+        breaks="order",
+        within=20,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "an own write is taken for a stranger's",
+        evidence,
+        "_note_write",
+        " and not hold.writing",
+        "",
+        breaks="told",
+        within=40,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "renewals come early",
+        Lease,
+        "renew_at",
+        "RENEW_FRACTION + SPREAD",
+        "RENEW_FRACTION - SPREAD",
+        breaks="renewals",
+        within=40,
+        drawn=draw_mixed,
+    ),
+    Mutation(
+        "a callback that comes after the loss is not called",
+        Holds,
+        "on_lost",
+        "if hold.look(self._host.now())[1] is not None:",
+        "if False:",
+        breaks="told",
+        within=100,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "each hold seems to restart the fences",
+        LockAttempt,
+        "_granted",
+        "if pair.modify_index < before",
+        "if pair.create_index < before",
+        breaks="told",
+        within=40,
+        drawn=draw_calm,
     ),
 )
