@@ -44,6 +44,13 @@ def test_the_command_is_told_of_its_hold_and_has_stdin_and_stdout(
         assert client.session.info(acquired["session"]).value is None
 
 
+def test_a_command_under_two_holds_is_told_of_the_inner_one(key: str, address: str) -> None:
+    env = environ(CONSUL_HTTP_ADDR=address, CONSUL_LOCK_KEY="the outer one")
+    with Cli("lock", key, "--", "sh", "-c", "echo $CONSUL_LOCK_KEY", env=env) as command:
+        assert command.end() == 0
+        assert command.stdout.all() == [key]
+
+
 def test_the_key_shows_who_holds_it(start: Start, key: str, client: Client) -> None:
     command = start("lock", key, "--value", "the nightly job", "--json", "--", "cat")
     command.event("started")

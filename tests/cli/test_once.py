@@ -135,6 +135,15 @@ def test_a_lost_lock_is_76_and_nothing_is_recorded(start: Start, key: str, clien
     assert client.kv.get(f"{key}/.once").value is None
 
 
+def test_a_command_that_was_stopped_is_76_and_nothing_is_recorded(
+    start: Start, key: str, client: Client
+) -> None:
+    """It has not ended by itself, and its hold lasts."""
+    running = start("once", key, "--slot", "1", "--max-hold", "1", "--", "sleep", "60")
+    assert running.end() == 76
+    assert client.kv.get(f"{key}/.once").value is None
+
+
 def test_a_signal_while_waiting_is_128_and_its_number(start: Start, key: str, client: Client) -> None:
     with Lock(client, key).hold():
         waiting = start("once", key, "--slot", "1", "--json", "--", "true")

@@ -157,3 +157,16 @@ def test_a_taken_port_is_78(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().err
     assert f"127.0.0.1:{port}" in told
     assert "--port" in told, "the way out"
+
+
+def test_a_taken_socket_is_78_and_no_port_is_the_way_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "taken.sock")
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(path)
+        taken.listen()
+        assert main(["serve", "--uds", path]) == 78
+    assert capsys.readouterr().err.splitlines() == [
+        f"consul-coord: can't listen on {path}: Address already in use"
+    ]

@@ -229,6 +229,25 @@ def test_leaving_a_block_after_a_loss(case: Case) -> None:
         lose_it(KeyboardInterrupt())
 
 
+def test_the_loss_of_another_hold_of_the_key_does_not_hide_that_of_the_block(case: Case) -> None:
+    with case.lock.hold(timeout=PATIENCE) as first:
+        pass
+    other = LockLost(
+        "lost", key=first.key, session=first.session, fence=first.fence, reason=LossReason.EXPIRED
+    )
+
+    def lose_it() -> None:
+        with case.lock.hold(timeout=PATIENCE) as hold:
+            case.lose_lock()
+            assert hold.lost.wait(PATIENCE)
+            raise other
+
+    with pytest.raises(LockLost) as lost:
+        lose_it()
+    assert lost.value.fence > first.fence
+    assert lost.value.__cause__ is other
+
+
 def test_functions_under_a_lock(case: Case) -> None:
     @case.lock.wrap(timeout=PATIENCE)
     def add(one: int, *, other: int) -> int:

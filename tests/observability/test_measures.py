@@ -11,7 +11,7 @@ import pytest
 
 import consul_coord
 from consul_coord import Blocker, LossReason, ReleaseOutcome, events
-from consul_coord.observability.measures import GROUP, MEASURES, MOST_ENDS, Book, labels_for
+from consul_coord.observability.measures import GROUP, MEASURES, MOST_ENDS, Book, labels_for, labels_of
 
 DOCUMENT = Path(consul_coord.__file__).parent.parent / "docs" / "observability.md"
 
@@ -54,6 +54,38 @@ TAKEN: list[tuple[str, float, dict[str, str]]] = [("acquire.wait", 0.5, {}), ("h
 )
 def test_one_event(event: events.Event, expected: list[tuple[str, float, dict[str, str]]]) -> None:
     assert added((1.0, event)) == expected
+
+
+ONE_OF_EACH: tuple[events.Event, ...] = (
+    events.Waiting("k", Blocker("queued", position=1)),
+    taken(),
+    events.Elected("k", "s", 7),
+    events.TimedOut("k", Blocker("held", "s"), 1.5),
+    events.Lost("k", "s", 7, LossReason.EXPIRED),
+    taken(fence=8),
+    events.Released("k", "s", 8, ReleaseOutcome.RELEASED),
+    events.Renewed("s", 14.0),
+    events.Jeopardy("s", 3.0, "boom"),
+    events.Retried("GET", "/v1/kv/k", "boom"),
+)
+"""In which each measure has a reading."""
+
+
+def test_each_reading_is_in_the_group_of_its_key_if_its_measure_is_about_keys() -> None:
+    book = Book()
+    readings = [reading for event in ONE_OF_EACH for reading in book.read(event, 1.0)]
+    assert {reading.measure for reading in readings} == {*MEASURES}
+    for reading in readings:
+        labels = labels_for(reading, lambda key: f"of {key}")
+        assert (labels.get(GROUP) == "of k") == reading.measure.of_key, reading
+        assert {*labels} == {*labels_of(reading.measure, str)}, "of which the instruments are made"
+        assert {*labels_for(reading, None)} == {*labels_of(reading.measure, None)}
+
+
+def test_a_leadership_whose_end_was_told_first_does_not_count() -> None:
+    released = events.Released("k", "s", 7, ReleaseOutcome.RELEASED)
+    found = added((1.0, released), (2.0, events.Elected("k", "s", 7)), (3.0, events.Elected("k", "s", 9)))
+    assert [each for each in found if each[0] == "leading"] == [("leading", 1, {})]
 
 
 def test_a_hold_that_is_handed_over_lasts_no_longer_here() -> None:

@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import inspect
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -299,6 +300,22 @@ def test_each_setting_of_a_constructor_gets_to_the_programs(world: World, kind: 
         world.settle(getattr(MADE[kind](world, **made_with), method)(**given))
         pictures.append(world.last().picture())
     assert repr(arrives) in {text for _, text in pictures[1] - pictures[0]}
+
+
+@pytest.mark.parametrize("name", ["on_acquired", "on_released"])
+def test_a_partitioners_function_is_given_the_partition_and_a_hold_like_any(world: World, name: str) -> None:
+    given: list[tuple[str, Any]] = []
+
+    def function(partition: str, hold: Any) -> None:
+        given.append((partition, hold))
+
+    world.settle(MADE["Partitioner"](world, **{name: function}).start())
+    grant = SimpleNamespace(key="a", fence=7)
+    getattr(world.last().args[0]._plan, name)("a", grant)
+    ((partition, hold),) = given
+    assert partition == "a"
+    assert isinstance(hold, world.kind("Hold"))
+    assert hold.fence == 7
 
 
 def test_the_table_has_every_setting_of_a_constructor() -> None:
