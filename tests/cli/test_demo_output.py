@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -45,7 +45,7 @@ class Course:
         monkeypatch.setattr(stage, "time", SimpleNamespace(monotonic=lambda: self.now))
         spec = SessionSpec(ttl=4.0, lock_delay=5.0)
         self._capsys = capsys
-        self.stage: Any = Stage(address="127.0.0.1:8500", key="demo/lock", spec=spec, environ={})
+        self.stage = cast("Any", Stage(address="127.0.0.1:8500", key="demo/lock", spec=spec, environ={}))
         self.players = [Player(f"worker-{number}") for number in range(1, 4)]
         self.stage._actors = self.players
 
