@@ -319,3 +319,122 @@ def test_a_wait_that_is_told_to_make_room_goes_on(
     assert waits.change(until=Signal() if may_end else None, deadline=1100.0) is not None
     assert waits.io.time == pytest.approx(1001.5)
     assert not waits.io.steps, "a query was begun that was to make room"
+
+
+# -- how many queries, and how long
+
+
+@pytest.mark.parametrize(
+    ("others", "are_shared", "has_query"),
+    [(3, False, True), (4, False, False), (1, True, True), (2, True, False)],
+)
+def test_who_is_first_has_a_query_unless_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch, others: int, are_shared: bool, has_query: bool
+) -> None:
+    monkeypatch.setattr(engine, "MOST", 4)
+    monkeypatch.setattr(engine, "FEW", 2)
+    waits = Waits()
+    for _ in range(others):
+        assert waits.waits.query() is not None
+    if are_shared:
+        waits.waits.waits[engine._KeyWait(7, "other", to_the_end=False)] = None
+    if has_query:
+        waits.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=9)))
+    assert (waits.change(deadline=1001.0, first=True) is not None) == has_query
+    assert not waits.io.steps
+
+
+def test_a_query_is_short_while_the_agent_refuses_connections() -> None:
+    """Whatever else has to be sent waits for its end."""
+    waits = Waits()
+
+    def longest() -> float:
+        return waits.io.run(waits.waits.longest(waits.io, until=None))
+
+    assert longest() > engine.LONGEST_WHEN_CROWDED
+    waits.waits.is_new_trouble()
+    assert longest() == engine.LONGEST_WHEN_CROWDED
+    waits.io.time += engine.CROWDED
+    assert longest() > engine.LONGEST_WHEN_CROWDED
+
+
+# -- the keys of one hold
+
+
+class KeyOfHold:
+    """A key of a hold, of which readings are noted: the index, 0 for none, and whether it is for certain."""
+
+    is_member = False
+    index = 7
+
+    def __init__(self, key: str, *along: KeyOfHold, directory: str | None = None) -> None:
+        self.key, self.along, self.directory = key, along, directory
+        self.over = Signal()
+        self.kept: Any = None
+        self.seen_as: list[tuple[int, bool]] = []
+
+    async def seen(self, io: object, result: Any, /, *, consistent: bool) -> None:
+        self.seen_as.append((0 if result.value is None else result.value.modify_index, consistent))
+
+
+def followed(waits: Waits, hold: KeyOfHold) -> None:
+    """Have a hold watched until it is over."""
+    waits.waits.watch(waits.io, hold)
+    waits.io.run_spawned(f"watch {hold.key}")
+    assert not waits.io.steps, "a request was not made"
+    assert {
+        request.path for request in waits.io.requests if ("consistent", "") not in request.params
+    } == set()
+
+
+def test_the_other_keys_of_a_hold_are_looked_at_whenever_its_query_has_ended() -> None:
+    waits, other, gone, over = Waits(), KeyOfHold("k/b"), KeyOfHold("k/c"), KeyOfHold("k/d")
+    over.over.set()
+    hold = KeyOfHold("k/a", other, over, gone)
+
+    def last(_: object) -> Any:
+        hold.over.set()
+        return pairs()
+
+    for number in (8, 9):
+        waits.io.expect("GET", "/v1/kv/k/a", pairs(entry("k/a", index=7), index=number), takes=0.5)
+        waits.io.expect("GET", "/v1/kv/k/b", pairs(entry("k/b", index=number)), takes=0.5)
+        waits.io.expect("GET", "/v1/kv/k/c", pairs() if number == 8 else last)
+    followed(waits, hold)
+    assert hold.seen_as == [(7, True)] * 2
+    assert other.seen_as == [(8, True), (9, True)]
+    assert gone.seen_as == [(0, True)] * 2
+    assert over.seen_as == []
+
+
+def test_one_query_for_all_keys_of_a_quiet_hold_shows_each_of_them() -> None:
+    waits, other, gone = Waits(), KeyOfHold("k/b"), KeyOfHold("k/c")
+    hold = KeyOfHold("k/a", other, gone, directory="k/")
+
+    def asked_for(request: Any) -> Any:
+        io, path = waits.io, request.path.removeprefix("/v1/kv/")
+        if path == "k/":
+            below.append((io.time, request.hold_open))
+            io.time += request.hold_open
+            if len(below) == 3:
+                hold.over.set()
+            else:
+                io.expect("GET", "/v1/kv/k/", asked_for)
+            return pairs(entry("k/a"), entry("k/b", index=8), index=8)
+        following = {"k/a": "k/b", "k/b": "k/c", "k/c": "k/a"}[path]
+        io.time += request.hold_open
+        if path == "k/c" and io.time > 1000.0 + engine.LONGEST_HELD:
+            following = "k/"
+        io.expect("GET", f"/v1/kv/{following}", asked_for)
+        return pairs() if path == "k/c" else pairs(entry(path))
+
+    below: list[tuple[float, float]] = []
+    waits.io.expect("GET", "/v1/kv/k/a", asked_for)
+    followed(waits, hold)
+    assert below[0][0] == pytest.approx(1000.0 + engine.LONGEST_HELD, abs=engine.LONGEST_HELD)
+    assert below[0][1] == 0.0, "the present state comes first"
+    assert below[1][1] == pytest.approx(engine.LONGEST_HELD, rel=0.1)
+    assert hold.seen_as[-3:] == [(7, False)] * 3, "a suspicion only"
+    assert other.seen_as[-3:] == [(8, False)] * 3
+    assert gone.seen_as[-3:] == [(0, False)] * 3
+    assert all(consistent for _, consistent in hold.seen_as[:-3])
