@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +13,9 @@ from consul_coord.models import SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.watch import engine
 from consul_coord.recipes.watch.follow import wait_of
+from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, lost, ok, pairs, refusal, txn_done, txn_failed
+from tests.support.replies import SESSION, entry, lost, ok, pairs, refusal, session, txn_done, txn_failed
 
 if TYPE_CHECKING:
     from consul_coord.models import KVPair, Result
@@ -438,3 +440,39 @@ def test_one_query_for_all_keys_of_a_quiet_hold_shows_each_of_them() -> None:
     assert other.seen_as[-3:] == [(8, False)] * 3
     assert gone.seen_as[-3:] == [(0, False)] * 3
     assert all(consistent for _, consistent in hold.seen_as[:-3])
+
+
+# -- what shares readings
+
+
+def test_one_reading_ends_all_waits_whose_keys_have_changed(shared: Waits) -> None:
+    found: list[object] = []
+    shared.io.at(1000.1, lambda: found.append(shared.change("k2", deadline=1005.0)))
+    shared.io.expect("PUT", TXN, txn_done(entry("k", index=9), entry("k2", index=9)))
+    shared.read_at(1000.2)
+    assert shared.change("k", deadline=1006.0) is not None
+    assert found != [None]
+    assert shared.io.time < 1001.0
+
+
+def test_a_few_sessions_whose_holds_share_readings_have_a_query_and_make_room_for_others(
+    shared: Waits,
+) -> None:
+    def watched() -> list[str]:
+        return [each.name for each in shared.io.spawned if each.name.startswith("watch session")]
+
+    sessions = [SimpleNamespace(id=str(number), over=Counted()) for number in range(4)]
+    for number, kept in enumerate([*sessions[:3], sessions[0]]):
+        hold = KeyOfHold(f"k{number}")
+        hold.kept = kept
+        shared.waits.watch(shared.io, hold)
+    assert watched() == ["watch session 0", "watch session 1"]
+    shared.io.expect("GET", "/v1/session/info/0", ok([session("0")]), takes=50.0)
+    shared.io.at(1010.0, sessions[0].over.set)
+    shared.io.run_spawned("watch session 0")
+    assert shared.io.time == 1010.0
+    assert not sessions[0].over.listening
+    last = KeyOfHold("k9")
+    last.kept = sessions[3]
+    shared.waits.watch(shared.io, last)
+    assert watched() == ["watch session 1", "watch session 3"]

@@ -1,0 +1,86 @@
+"""How a request gets to one of several agents: in its time, and by all names that can be looked up."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from consul_coord.config import Settings
+from consul_coord.http.endpoints import status
+from consul_coord.http.transport.several import Fleet, SeveralTransport, _Blocking
+from consul_coord.http.transport.several_async import AsyncSeveralTransport
+from tests.support.fake_io import run_at_once
+
+ADDRESSES = ["first.test:1", "unknown.test:2", "last.test:3", "127.0.0.1:4"]
+FOUND = {"first.test": ["10.0.0.1", "10.0.0.2"], "last.test": ["10.0.0.3", "10.0.0.4"]}
+
+
+class Way:
+    """The agents of one client, in one world; no name server and no agent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_async: bool) -> None:
+        self.is_async, self.sent = is_async, list[tuple[object, dict[str, object]]]()
+        fleet = Fleet(Settings.resolve(address=ADDRESSES))
+        self.agents = fleet.agents
+        several: Any = AsyncSeveralTransport(fleet) if is_async else SeveralTransport(fleet)
+        several.engine = lambda _: SimpleNamespace(send=self.send)
+        self.cancel: Any = SimpleNamespace(subscribe=lambda _: lambda: None)
+        self.way: Any = several if is_async else _Blocking(several, self.cancel)
+        monkeypatch.setattr(socket, "getaddrinfo", self.look_up)
+        monkeypatch.setattr(anyio, "getaddrinfo", self.look_up_async)
+
+    def send(self, request: object, **given: object) -> object:
+        self.sent.append((request, given))
+
+        async def answered() -> str:
+            return "reply"
+
+        return answered() if self.is_async else "reply"
+
+    def look_up(self, host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        if host not in FOUND:
+            raise socket.gaierror
+        return [(None, None, None, "", (address, port)) for address in [*FOUND[host], *FOUND[host]]]
+
+    async def look_up_async(self, host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        return self.look_up(host, port)
+
+    def run(self, program: Any) -> object:
+        assert inspect.iscoroutine(program)
+        return asyncio.run(program) if self.is_async else run_at_once(program)
+
+
+@pytest.fixture(params=[False, True], ids=["blocking", "async"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
+    return Way(monkeypatch, is_async=request.param)
+
+
+def test_an_exchange_has_its_time_and_can_be_cancelled(way: Way) -> None:
+    request = status.leader().request
+    assert way.run(way.way.exchange(way.agents.all[0], request, timeout=2.5)) == "reply"
+    given = {"timeout": 2.5} if way.is_async else {"timeout": 2.5, "cancel": way.cancel}
+    assert way.sent == [(request, given)]
+
+
+def test_a_name_that_is_unknown_keeps_no_other_from_being_looked_up(way: Way) -> None:
+    for _ in range(2):  # what is known stays
+        way.run(way.way.find(way.agents, timeout=5.0))
+        assert [agent.settings.dial or agent.settings.host for agent in way.agents.all] == [
+            *("10.0.0.1", "10.0.0.2", "unknown.test", "10.0.0.3", "10.0.0.4", "127.0.0.1"),
+        ]
+
+
+def test_a_name_that_can_not_be_looked_up_any_more_is_what_it_was(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way.run(way.way.find(way.agents, timeout=5.0))
+    before = way.agents.all
+    monkeypatch.delitem(FOUND, "first.test")
+    way.run(way.way.find(way.agents, timeout=5.0))
+    assert way.agents.all == before
