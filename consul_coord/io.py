@@ -176,11 +176,21 @@ class Contact:
         """Take note of an answer."""
         self.heard_at = self._now()
         self._missing_since = None
+        self._error = ""
 
     def failed(self, error: Exception) -> None:
         """Take note that a request got no answer."""
         self.asked()
-        self._error = str(error)
+        self.hindered(str(error))
+
+    def hindered(self, why: str) -> None:
+        """Take note of what keeps a request from being sent, or from being answered."""
+        self._error = why
+
+    @property
+    def trouble(self) -> str:
+        """What went wrong last since the last answer; empty if nothing did."""
+        return self._error
 
     @property
     def missing_for(self) -> float:

@@ -120,8 +120,10 @@ class ClientState:
 
     def refused(self, address: str) -> None:
         """Take note that the agent has no room for a connection; from any thread."""
+        refused = ConnectionsRefused(address)
+        self.host.contact.hindered(refused.describe())
         if self.watches.is_new_trouble():
-            self.host.emit(ConnectionsRefused(address))
+            self.host.emit(refused)
 
     # -- sessions
 

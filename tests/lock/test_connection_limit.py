@@ -25,8 +25,9 @@ from consul_coord import (
     Semaphore,
     SessionSpec,
     TooManyConnections,
+    TransportError,
 )
-from consul_coord.events import ConnectionsRefused, Waiting
+from consul_coord.events import ConnectionsRefused
 from consul_coord.testing.agent import RealAgent
 from tests.support.limits import full
 from tests.support.sites import Operator, eventually
@@ -73,8 +74,8 @@ class Watcher:
         self.seen.append(event)
 
     def was_refused(self) -> bool:
-        """Return whether a call goes on waiting because the agent could not be asked."""
-        return any(isinstance(event, Waiting) and event.blocker.kind == "unreachable" for event in self.seen)
+        """Return whether the agent has refused connections."""
+        return any(isinstance(event, ConnectionsRefused) for event in self.seen)
 
 
 def at_most_one_duty(client: Client) -> bool:
@@ -115,9 +116,10 @@ def test_error_and_event_name_the_limit(small_agent: str) -> None:
         full(small_agent),
         Client(address=small_agent, timeout=0.5, observer=watcher) as client,
     ):
-        with pytest.raises(BrokenReply, match=r"limits\.http_max_conns_per_client") as broken:
+        # Only newer versions answer: of an older one, the first refusal may as well be a lost reply.
+        with pytest.raises(TransportError, match=r"limits\.http_max_conns_per_client") as first:
             client.kv.put("full/a", b"", cas=0)
-        assert broken.value.outcome_unknown
+        assert first.value.outcome_unknown is isinstance(first.value, BrokenReply)
         with pytest.raises(TooManyConnections, match=r"limits\.http_max_conns_per_client") as refused:
             client.kv.put("full/a", b"", cas=0)
         assert not refused.value.outcome_unknown

@@ -447,7 +447,8 @@ class Creation:
     async def wait(self, io: IO, *, deadline: float) -> KeptSession:
         """Return the session. Raises what making it raised, and RequestTimeout at the deadline."""
         if not await io.wait(self.done, deadline=deadline):
-            known = f"; {problem}" if (problem := io.contact.problem) else ""
+            problem = io.contact.problem or io.contact.trouble
+            known = f"; {problem}" if problem else ""
             message = f"no session in time: the agent {NOT_ANSWERED} the request to create one{known}"
             raise RequestTimeout(message, method="PUT", path="/v1/session/create", outcome_unknown=False)
         result = self.result.value

@@ -128,7 +128,9 @@ def test_the_last_error_is_raised_at_the_deadline_and_not_later(io: FakeIO) -> N
     [(0.2, False, NoLeader), (2.0, False, None), (0.2, True, None)],
     ids=["too little time", "time enough", "in doubt"],
 )
-@pytest.mark.parametrize("kind", [RequestTimeout, ConnectFailed], ids=["one agent", "several, one just checked"])
+@pytest.mark.parametrize(
+    "kind", [RequestTimeout, ConnectFailed], ids=["one agent", "several, one just checked"]
+)
 def test_a_last_try_that_had_too_little_time_hides_no_reason(
     io: FakeIO, seconds: float, *, doubt: bool, raised: type[Exception] | None, kind: type[TransportError]
 ) -> None:
