@@ -384,9 +384,10 @@ def test_a_request_over_a_kept_connection_can_be_cancelled(
 ) -> None:
     transport, cancel = warm(answer), Signal()
     timer = threading.Timer(0.3, cancel.set)
-    with lasting(least=0.25, most=0.5), pytest.raises(SendCancelled) as raised:
+    with lasting(least=0.25, most=0.5):
         timer.start()
-        transport.send(CAS, timeout=PATIENCE, cancel=cancel)
+        with pytest.raises(SendCancelled) as raised:
+            transport.send(CAS, timeout=PATIENCE, cancel=cancel)
     timer.join()
     assert raised.value.error.outcome_unknown is True
     assert len(helped) == 1

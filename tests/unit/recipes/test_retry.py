@@ -44,7 +44,6 @@ from tests.support.replies import (
 )
 
 if TYPE_CHECKING:
-    from consul_coord.errors import TransportError
     from consul_coord.http.messages import Call, Response
 
 TAKE = (TxnOp.check_index("c", 3), TxnOp.lock("k", SESSION), TxnOp.delete("c"))
