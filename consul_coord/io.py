@@ -189,7 +189,7 @@ class Contact:
 
     @property
     def trouble(self) -> str:
-        """What went wrong last since the last answer; empty if nothing did."""
+        """The last failure since the last answer; empty if there was none."""
         return self._error
 
     @property

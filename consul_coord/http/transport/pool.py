@@ -239,7 +239,7 @@ class Pool:
     def has_another(self) -> bool:
         """Return whether there is a connection beside one that has just been used.
 
-        Near the limit a new one is none before it was answered: the agent may have no room for it.
+        Near the limit a new one does not count before it was answered: the agent may have no room for it.
         """
         taken = (link for link in self.open.all() if link.in_use or link.reader is not None)
         return bool(self.idle) or any(link.is_proven for link in taken)

@@ -1,4 +1,4 @@
-"""What candidates and members of groups show without asking the servers, looked at after each event.
+"""The views that candidates and members of groups give without asking the servers, judged at each event.
 
 Rules
 - A candidate names the leader: itself while it leads, and never once that is over. Any other leader that it
@@ -6,7 +6,7 @@ Rules
 - ``on_change`` reports each leader once and in order: no term after a later one, no value that never was.
 - A candidate that says that Consul does not answer has heard nothing for a while.
 - A member that says that it has joined is one on the servers. It shows the value that it was given last, also
-  if that was given while it was none.
+  if that was given between two memberships.
 
 Nobody who looks sends a request or draws a number, so a run is the same with these eyes and without them.
 """
@@ -64,7 +64,7 @@ class Eyes:
 
 
 class CandidateEyes:
-    """What one candidacy shows of the leader, and reports of it."""
+    """One candidacy's view of the leader, and its reports."""
 
     def __init__(self, process: Process, candidacy: Candidacy, plan: Plan) -> None:
         self._process = process
@@ -147,7 +147,7 @@ def _same(one: LeaderInfo | None, other: LeaderInfo | None) -> bool:
 
 
 class MemberEyes:
-    """What one membership shows."""
+    """One membership's view of itself."""
 
     def __init__(self, process: Process, membership: Membership) -> None:
         self._process = process

@@ -92,7 +92,7 @@ class Holder:
         self.more = Dice(process.seed, f"{process.name} {actor} does more")
         self.lingering = process.lingering
         self.max_hold: float | None = None
-        """For how many seconds the present hold may last, as its acquire was told."""
+        """For how many seconds the present hold may last, as its acquire was asked for."""
         self._beats = False
         """Whether the present hold ends unless a beat comes in time."""
         self._writes = 0
@@ -127,7 +127,7 @@ class Holder:
         self.max_hold = self.chance.uniform(0.01, 3.0) if at_most else None
 
     def limit(self, hold: Grant, claim: Claim) -> None:
-        """Take note of the end of a hold as its acquire was told, and promise the first beat if it is due."""
+        """Take note of the end of a hold as its acquire asked for it, and promise the first beat if it is due."""
         now = self.process.host.now()
         if self.max_hold is not None:
             claim.limits[LossReason.MAX_HOLD] = now + self.max_hold

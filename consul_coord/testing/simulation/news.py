@@ -3,7 +3,7 @@
 Rules
 - Each loss, grant, release, resignation and timeout that a user learns of was an event before. A loss, a
   grant, a release, an election, a resignation and the write of somebody else are reported once.
-- What a client has written itself under its hold is not reported as the write of somebody else.
+- A client's own write under its hold is not reported as the write of somebody else.
 - A waiting call reports what is in its way when that changes, and its place counted from 1.
 - An outage is reported only if something went wrong, and nothing else that this world has no cause for.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call

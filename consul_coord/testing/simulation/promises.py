@@ -90,7 +90,7 @@ _TOO_MANY = 429
 _NOT_SERVED = b"cluster leader", b"rpc error", b"rate limit"
 """Parts of the texts by which servers do not serve; other texts refuse."""
 _OF_THE_AGENT = "/v1/status/"
-"""What an agent answers by itself, which says nothing of the servers."""
+"""The requests that an agent answers by itself: they say nothing of the servers."""
 _FAILS = 500
 
 
@@ -101,7 +101,7 @@ class Contact:
     troubled_until: float = 0.0
     failures: list[float] = field(default_factory=list[float])
     answered_from: float = 0.0
-    """From when on a request, but for a blocking query, is answered or has failed."""
+    """From when on a request, except a blocking query, is answered or has failed."""
 
     def fail(self, now: float, *, lasts: float, fails_within: float) -> None:
         """Take note of something that went wrong, and can be felt for so many seconds.
@@ -202,7 +202,7 @@ class Promises:
         """The times of each process's latest requests, of all and of those alike."""
         self._asked: Counter[str] = Counter()
         self._counted: Counter[tuple[str, str]] = Counter()
-        """What each process has sent, and got, by the names that its client's counters have."""
+        """The requests and answers of each process, by the names that its client's counters have."""
         self._agents = plan.agents
         """Each may be asked as often."""
         self._queries: dict[tuple[str, str], tuple[int, deque[float]]] = {}

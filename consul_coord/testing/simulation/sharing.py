@@ -365,7 +365,7 @@ class Office:
         self._user = user
         self._owned: dict[str, tuple[Grant, Claim]] = {}
         self._finishing: dict[str, tuple[Grant, float, float]] = {}
-        """What is to be handed over while its owner finishes, since when, and until when it may."""
+        """The partitions to be handed over while their owners finish, since when, and until when they may."""
         self.stopping = False
         self.stopped = math.inf
         """When its stop returned, by the process's clock."""
