@@ -111,7 +111,9 @@ async def hear_late(process: Process, io: SimIO, hold: Grant) -> None:
     await io.sleep(HEARD_WITHIN)
     able = process.awake_since < began and not process.core.closing.is_set()
     if able and heard != [hold.reason]:
-        text = f"{process.name} asks to be notified of the loss of {hold.key}, {hold.reason}, and hears {heard}"
+        text = (
+            f"{process.name} asks to be notified of the loss of {hold.key}, {hold.reason}, and hears {heard}"
+        )
         process.judge.convict("told", text)
 
 

@@ -2,8 +2,8 @@
 
 Rules
 - A call that ends without a hold, and a hold that ends while its session goes on, leave nothing on the
-  server: at once, or as soon as requests are answered again. The effect of a request that comes late goes with
-  the next look of the clean-up.
+  server: at once, or as soon as requests are answered again. The effect of a request that comes late goes
+  with the next look of the clean-up.
 - A client has something for somebody as long as one of its calls wants that, a user may rely on it, or it
   keeps the key of a holder that is stuck, for the lock-delay.
 

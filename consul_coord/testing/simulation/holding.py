@@ -127,7 +127,7 @@ class Holder:
         self.max_hold = self.chance.uniform(0.01, 3.0) if at_most else None
 
     def limit(self, hold: Grant, claim: Claim) -> None:
-        """Take note of the end of a hold as its acquire asked for it, and promise the first beat if it is due."""
+        """Take note of the end that an acquire asked for, and promise the first beat if it is due."""
         now = self.process.host.now()
         if self.max_hold is not None:
             claim.limits[LossReason.MAX_HOLD] = now + self.max_hold
