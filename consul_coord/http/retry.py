@@ -198,8 +198,6 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
             last = error
             if doubt is None and _leaves_doubt(call.request, error):
                 doubt = error
-            if isinstance(error, TransportError):
-                error.outcome_unknown = doubt is not None
             raise
 
     retrying = AsyncRetrying(
@@ -219,9 +217,9 @@ async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: 
 
 
 def _with_doubt(error: ConsulCoordError, doubt: ConsulCoordError | None) -> ConsulCoordError:
-    """Return what says how a call has failed that ends with ``error``, where ``doubt`` left its outcome open.
+    """Return the error to raise for a call that ends with ``error``, after ``doubt`` left its outcome open.
 
-    A clear refusal stays what it is.
+    A clear refusal stays as it is.
     """
     if doubt is not None and isinstance(error, TransportError):
         error.outcome_unknown = True
@@ -273,7 +271,7 @@ class Failures:
         return self._failed > 0
 
     def with_doubt(self, error: ConsulCoordError) -> ConsulCoordError:
-        """Return what to raise for an error: one that says so, if a try before it may have been applied."""
+        """Return the error to raise: one that says so, if a try before ``error`` may have been applied."""
         return _with_doubt(error, self._doubt)
 
     async def pause(self, error: ConsulCoordError) -> None:

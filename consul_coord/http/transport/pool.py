@@ -38,7 +38,7 @@ from consul_coord.http.transport.wire import Garbled
 from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from consul_coord.http.transport.exchange import Attempt
     from consul_coord.http.transport.wire import ReplyReader
@@ -234,19 +234,22 @@ class Pool:
 
     def has_in_use(self) -> bool:
         """Return whether there are connections in use."""
-        return any(link.in_use or link.reader is not None for link in self.open.all())
+        return any(True for _ in self._taken())
 
     def has_another(self) -> bool:
         """Return whether there is a connection beside one that has just been used.
 
         Near the limit a new one does not count before it was answered: the agent may have no room for it.
         """
-        taken = (link for link in self.open.all() if link.in_use or link.reader is not None)
-        return bool(self.idle) or any(link.is_proven for link in taken)
+        return bool(self.idle) or any(link.is_proven for link in self._taken())
 
     def has_query(self) -> bool:
         """Return whether a blocking query is under way: its connection becomes free."""
-        return any(link.is_query and (link.in_use or link.reader is not None) for link in self.open.all())
+        return any(link.is_query for link in self._taken())
+
+    def _taken(self) -> Iterator[Link]:
+        """Yield the connections with an exchange under way, or with a reply due that nobody waits for."""
+        return (link for link in self.open.all() if link.in_use or link.reader is not None)
 
     def stay(self, link: Link, now: float) -> None:
         """Take note of a new connection. Those of clients that began together are not given up together."""
@@ -263,9 +266,8 @@ class Pool:
     def cut(self) -> None:
         """End all exchanges that are under way: the agent is given up."""
         self.cut_at = self.now()
-        for link in self.open.all():
-            if link.in_use or link.reader is not None:
-                link.cut_off()
+        for link in self._taken():
+            link.cut_off()
 
     def sweep(self, now: float, *, most: int = MAX_IDLE) -> float:
         """Close what was kept too long, or is too much; return the seconds until there may be more."""
