@@ -517,7 +517,7 @@ class AsyncQuery:
     async def get(
         self, id: str, *, options: ReadOptions | None = None, timeout: float | None = None
     ) -> Result[PreparedQuery | None]:
-        """Read one query; None if there is none. Raises InvalidRequest for a text that is no id."""
+        """Return one query, or None if it does not exist. Raises InvalidRequest for an invalid id."""
         return await self._runner.perform(_query.get(id, options=options), timeout=timeout)
 
     async def list(
@@ -546,7 +546,7 @@ class AsyncQuery:
     async def delete(
         self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None
     ) -> None:
-        """Delete a query. Raises NotFound if there is none."""
+        """Delete a query. Raises NotFound if it does not exist."""
         return await self._runner.perform(_query.delete(id, options=options), timeout=timeout)
 
 

@@ -506,7 +506,7 @@ class Query:
     def get(
         self, id: str, *, options: ReadOptions | None = None, timeout: float | None = None
     ) -> Result[PreparedQuery | None]:
-        """Read one query; None if there is none. Raises InvalidRequest for a text that is no id."""
+        """Return one query, or None if it does not exist. Raises InvalidRequest for an invalid id."""
         return self._runner.perform(_query.get(id, options=options), timeout=timeout)
 
     def list(
@@ -531,7 +531,7 @@ class Query:
         return self._runner.perform(_query.execute(id_or_name, limit=limit, options=options), timeout=timeout)
 
     def delete(self, id: str, *, options: WriteOptions | None = None, timeout: float | None = None) -> None:
-        """Delete a query. Raises NotFound if there is none."""
+        """Delete a query. Raises NotFound if it does not exist."""
         return self._runner.perform(_query.delete(id, options=options), timeout=timeout)
 
 

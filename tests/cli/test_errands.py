@@ -39,7 +39,7 @@ VERBS: dict[
         },
     ),
 }
-"""What each needs besides, what it makes, of what, and its options: which of them gets where."""
+"""By verb: options it needs besides, the class it makes, the arguments, and where each option arrives."""
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, verb: str, *options: str) -> dict[str, object]:

@@ -59,7 +59,7 @@ class Following:
         self._failed = failed
         self._sight = Sight()
         self._asked_at = -math.inf
-        """When the look began that showed what was seen."""
+        """When the reading began that showed the leader."""
         self._told: list[LeaderInfo | None] = []
         """The last value given to ``tell``; empty before the first time."""
         self._begun: Once[bool] = Once()
@@ -109,7 +109,8 @@ class Following:
     def saw_in_queue(self, leader: LeaderInfo | None) -> None:
         """Take note of what an attempt to be elected sees."""
         if not self.has_begun():
-            self._saw(leader)  # by an attempt, which is no leadership yet
+            # An attempt reads before its own leadership begins, and ends with it.
+            self._saw(leader)
 
     @property
     def _is_over(self) -> bool:
@@ -147,7 +148,7 @@ class Following:
     def _saw(
         self, leader: LeaderInfo | None, ttl: float | None = None, asked_at: float | None = None
     ) -> None:
-        """Take note of whom a look has shown to lead; it began at ``asked_at``, or just now."""
+        """Note the leader that a reading has shown; the reading began at ``asked_at``, or just now."""
         known = self._sight.leader
         if leader is not None and leader.node is None and _same(leader, known):
             leader, ttl = known, ttl or self._sight.ttl
@@ -164,7 +165,7 @@ class Following:
 
 
 def _same(one: LeaderInfo | None, other: LeaderInfo | None) -> bool:
-    """Return whether two looks show the same: a leader's node may become known after a first one."""
+    """Return whether two readings show the same leader. Its node may be missing in the first one."""
     if one is None or other is None:
         return one is other
     return replace(one, node=None) == replace(other, node=None)

@@ -256,7 +256,7 @@ class Sessions:
         self._members: SessionSource | None = None
         self._kept: dict[str, KeptSession] = {}
         self.handed_over: set[str] = set()
-        """Those that are whoever's resumes them: nothing is done with them here, unless that is here."""
+        """Ids of sessions that were exported and closed. This client uses one again only if it resumes it."""
         self._short_horizons: set[float] = set()
         self.outages = Outages(host.mutex())
         self._confirming: dict[str, Signal] = {}

@@ -119,16 +119,9 @@ async def hear_late(process: Process, io: SimIO, hold: Grant) -> None:
 
 def look_at_health(process: Process, *, slack: float) -> None:
     """Ask whether each hold of a client has so many seconds of its lease left."""
-    healthy, mine = process.core.healthy(slack), process.core.holds
-    now, claims = (
-        process.clock.now(),
-        [
-            claim
-            for rules in process.judge.rules.values()
-            for claim in rules.claims
-            if claim.process is process and claim.believed()
-        ],
-    )
+    healthy, mine, now = process.core.healthy(slack), process.core.holds, process.clock.now()
+    everybodys = (claim for rules in process.judge.rules.values() for claim in rules.claims)
+    claims = [claim for claim in everybodys if claim.process is process and claim.believed()]
     left = min((claim.lease.remaining(now) for claim in claims), default=slack)
     known = {claim.reference() for claim in claims}
     if healthy is not (left >= slack) and known.issuperset(mine.all()):

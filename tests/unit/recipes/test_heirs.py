@@ -53,7 +53,7 @@ def test_naming_is_bound_to_the_leader_the_heir_and_the_one_before_it() -> None:
     assert ops[3]["Value"] != ops[4]["Value"], "the same would be no change, and wake nobody"
 
 
-def test_an_heir_has_its_time_from_the_first_look_at_its_note_on_and_a_newer_note_gives_it_anew() -> None:
+def test_an_heirs_time_begins_at_the_first_look_at_its_note_and_again_at_a_newer_note() -> None:
     """The heir does not take the key, and its contender changes meanwhile."""
     io, began = FakeIO(), 1000.0
     core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)

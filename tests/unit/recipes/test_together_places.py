@@ -7,6 +7,7 @@ followers of folders read at once, and go on waiting.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -132,7 +133,7 @@ class Tree(FakeIO):
         return self._names(prefix)
 
 
-class Place:
+class Place(ABC):
     """A folder that is followed, or the key of a hold: what it has heard of, and when."""
 
     def __init__(self, world: World, path: str) -> None:
@@ -142,8 +143,9 @@ class Place:
     def has(self, key: str) -> bool:
         return key.startswith(self.path + "/")
 
+    @abstractmethod
     def end(self) -> None:
-        raise NotImplementedError
+        """Stop following it."""
 
 
 class Followed(Place):

@@ -242,7 +242,7 @@ WAITS: dict[str, tuple[str, bool, int, set[tuple[str, str]]]] = {
     "a folder": ("k/", False, 7, {("index", "7"), ("recurse", "")}),
     "an empty folder": ("k/", False, 0, {("index", "1"), ("recurse", "")}),  # 0 would be answered at once
 }
-"""What is waited for, whether to its end, since which index; and what is asked."""
+"""By case: the key or folder, whether a deletion's index is wanted, the index, and the query's parameters."""
 
 
 def waiting(waits: Waits, name: str, *, deadline: float) -> object:
@@ -347,7 +347,7 @@ def test_who_is_first_has_a_query_unless_there_are_too_many(
 
 
 def test_a_query_is_short_while_the_agent_refuses_connections() -> None:
-    """Whatever else has to be sent waits for its end."""
+    """Other requests wait for the end of the query."""
     waits = Waits()
 
     def longest() -> float:
