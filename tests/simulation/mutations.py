@@ -1048,7 +1048,7 @@ MUTATIONS = (
         "io.now() - began",
         "0.0",
         breaks="pace",
-        within=20,
+        within=100,
         drawn=draw_keepers,
     ),
     Mutation(
@@ -1097,8 +1097,8 @@ MUTATIONS = (
         "_settle",
         "self._sweep_unanswered()",
         "self.unanswered.clear()",
-        breaks="nothing left",
-        within=500,
+        breaks="told",
+        within=1_000,
         drawn=draw,
     ),
     Mutation(

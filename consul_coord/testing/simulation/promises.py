@@ -208,7 +208,7 @@ class Promises:
         self._queries: dict[tuple[str, str], tuple[int, deque[float]]] = {}
         """The times at which each process has asked for each thing since the last write of anybody."""
         self._acted: dict[str, float] = {}
-        """When each process has done something else than to ask and to renew."""
+        """When each process has ended queries: by a take, or by anything else over a shared connection."""
         # Several agents are looked after; at a limit on connections, what was put off comes late.
         self._is_quiet = plan.agents == 1 and not plan.connections
         self._sightings: dict[Sighting, None] = {}
@@ -228,7 +228,7 @@ class Promises:
             self._count(process, alike, most, shape)
         if shape.name == "watch" and self._judge.calm and not process.foreign:
             self._count_queries(process, str(shape))
-        elif shape.name != "renew":
+        elif "take" in shape.name or (self._judge.room is not None and shape.name != "renew"):
             self._acted[process.name] = self._judge.now
         self._judge.sessions.sent(process, shape)
         if self._judge.room is not None:
@@ -241,8 +241,7 @@ class Promises:
         if since != index or self._judge.promises.contact(process.name).failures:
             asked = deque[float]()
         asked.append(now)
-        # What is sent over a shared connection ends a query.
-        acted = self._acted.get(process.name, 0.0) if self._judge.room is not None else 0.0
+        acted = self._acted.get(process.name, 0.0)
         while asked[0] < max(now - STILL, acted) and len(asked) > 1:
             asked.popleft()
         self._queries[process.name, alike] = index, asked
