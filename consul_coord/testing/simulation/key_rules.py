@@ -82,6 +82,8 @@ class KeyRules(Rules):
         """The sessions whose contender was made while they held the key: a late copy of a request."""
         self._crowded: dict[str, float] = {}
         """When each client has waited in the queue, or passed it, that has not found it empty since."""
+        self._passing: dict[str, float] = {}
+        """When each client has passed the queue by a request whose answer its call may not have got."""
         self._latest_join = 0
         """The index of the last contender that was made."""
         self._shown: set[tuple[str, bytes]] = set()
@@ -157,8 +159,16 @@ class KeyRules(Rules):
         if passed and since is not None and not self.judge.answers.excused(process, since=since):
             text = f"{process.name} goes past {short(passed[0])} to {self.name}, and had met others there"
             self.judge.convict("fairness", text)
+        self._passing.pop(process.name, None)
         if passed:
-            self._crowded[process.name] = self.judge.now
+            self._passing[process.name] = self.judge.now
+
+    def granted(self, claim: Claim) -> None:
+        """Judge a new claim. A client whose call was cancelled instead need not know whom it has passed."""
+        super().granted(claim)
+        passed_at = self._passing.pop(claim.process.name, None)
+        if passed_at is not None:
+            self._crowded[claim.process.name] = passed_at
 
     def _is_passed(self, before: Before, holder: str, *, since: int) -> bool:
         """Return whether an heir that counts, and has queued all the time, was not let go first."""

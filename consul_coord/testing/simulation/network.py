@@ -267,6 +267,11 @@ class Exchange:
         """Draw how late it comes at most: often just too late, sometimes very late."""
         return min(most, self._network.latest, self._network.rng.choice(_LATENESS))
 
+    @property
+    def is_query(self) -> bool:
+        """Whether it is a blocking query."""
+        return self._request.hold_open > 0
+
     def break_off(self) -> None:
         """Break the connection: whether the request is applied is not known."""
         self._network.scheduler.after(

@@ -89,6 +89,8 @@ _ANSWERS = {_OK, 404}
 _TOO_MANY = 429
 _NOT_SERVED = b"cluster leader", b"rpc error", b"rate limit"
 """Parts of the texts by which servers do not serve; other texts refuse."""
+_TAKES = frozenset({"take", "slot-take", "locking"})
+"""Requests that a waiting call repeats while a lock-delay lasts."""
 _OF_THE_AGENT = "/v1/status/"
 """The requests that an agent answers by itself: they say nothing of the servers."""
 _FAILS = 500
@@ -228,7 +230,7 @@ class Promises:
             self._count(process, alike, most, shape)
         if shape.name == "watch" and self._judge.calm and not process.foreign:
             self._count_queries(process, str(shape))
-        elif "take" in shape.name or (self._judge.room is not None and shape.name != "renew"):
+        elif shape.name in _TAKES or (self._judge.room is not None and shape.name != "renew"):
             self._acted[process.name] = self._judge.now
         self._judge.sessions.sent(process, shape)
         if self._judge.room is not None:

@@ -55,7 +55,7 @@ class WayRules:
         """Judge for how long clients wait at agents that do not serve."""
         now = self._judge.now
         for agent, since in self._failed_at.items():
-            for exchange in () if agent.serves else agent.exchanges:
+            for exchange in () if agent.serves else [each for each in agent.exchanges if each.is_query]:
                 process = self._judge.process(exchange.link.who)
                 if process is None or not process.able or not self._renews(process):
                     continue
