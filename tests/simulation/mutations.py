@@ -947,8 +947,8 @@ MUTATIONS = (
         "give_back",
         "self._pooled.settled and not failures.doubt",
         "not failures.doubt",
-        breaks="exclusion",
-        within=200,
+        breaks="nothing left",
+        within=400,
         drawn=draw_with_rwlocks,
     ),
     Mutation(
@@ -988,7 +988,7 @@ MUTATIONS = (
         "needed_until = link.back_by + LATE",
         "needed_until = link.back_by",
         breaks="limit of connections",
-        within=120,
+        within=400,
         drawn=draw_with_limit,
     ),
     Mutation(
@@ -1038,7 +1038,7 @@ MUTATIONS = (
         "min(kept.due for kept in kept_now) - io.now()",
         "math.inf",
         breaks="connections",
-        within=60,
+        within=300,
         drawn=draw_keepers,
     ),
     Mutation(
