@@ -75,7 +75,8 @@ def test_a_bad_reply(engine: MakeEngine, serve: Serve, name: str, unknown: bool)
     assert raised.value.outcome_unknown is unknown
     assert (raised.value.method, raised.value.path) == (REQUESTS[unknown].method, "/v1/kv/a")
     assert "s3cret" not in repr(raised.value)
-    assert len(server.requests) == 1
+    # A client of another test may still look for a server that had this port before.
+    assert len([each for each in server.requests if b" /v1/kv/a" in each]) == 1
 
 
 @pytest.mark.parametrize("name", STRICTER)
