@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from bench.contenders.commands import CONSUL_COMMAND, OUR_COMMAND
 from bench.contenders.go_client import GO_GIVEN, GO_OWN, GO_SLOT_GIVEN
 from bench.contenders.ours import OursAsync, OursOverHttpx, OursSync
 from bench.contenders.raw import BareHttpx
@@ -208,6 +209,14 @@ AIMS: tuple[Aim, ...] = (
         unit="×",
     ),
     Aim(measure="pair", what=f"{ASYNC} / raw sockets", reading=ratio(ASYNC, PAIR), most=4, unit="×"),
+    Aim(measure="pair", what=OUR_COMMAND.name, reading=median(OUR_COMMAND.name, PAIR), most=140, unit="ms"),
+    Aim(
+        measure="pair",
+        what=f"{OUR_COMMAND.name} / {CONSUL_COMMAND.name}",
+        reading=quotient(median(OUR_COMMAND.name, PAIR), median(CONSUL_COMMAND.name, PAIR)),
+        most=3,
+        unit="×",
+    ),
     *(
         _counted("counts", name, what, 2)
         for name in (SYNC, ASYNC)
@@ -272,10 +281,10 @@ AIMS: tuple[Aim, ...] = (
             measure="imports",
             what=f"{name} / {imports.HTTPX}",
             reading=ratio(name, imports.ALONE),
-            most=1.3,
+            most=most,
             unit="×",
         )
-        for name in imports.OURS
+        for name, most in zip(imports.OURS, (0.6, 1.3, 1.3), strict=True)
     ),
     Aim(
         measure="server_start",

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.contenders.consul_cli import ConsulCli
+from bench.contenders.commands import CONSUL_COMMAND, OUR_COMMAND
 from bench.contenders.go_client import GO_GIVEN, GO_OWN
 from bench.contenders.ours import OursAsync, OursOverHttpx, OursSync
 from bench.contenders.py_consul import PyConsul
@@ -38,7 +38,8 @@ ENTRIES = (
     Entry(PyConsul()),
     Entry(GO_GIVEN),
     Entry(GO_OWN),
-    Entry(ConsulCli(), pairs=1),
+    Entry(OUR_COMMAND, pairs=1),
+    Entry(CONSUL_COMMAND, pairs=1),
 )
 
 
