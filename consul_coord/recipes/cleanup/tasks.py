@@ -110,6 +110,8 @@ class GiveBack(_AtKey):
         if not self.place.acts:
             return None
         found = await self._withdraw(io, deadline)
+        if not self.place.acts:
+            return None  # closing has done this meanwhile, and told of it
         self.place.leave()
         if self.fence is None:
             io.emit(Cleaned(self.key, self.session, found))

@@ -275,7 +275,7 @@ class Candidacy:
             try:
                 return await self.attempt.run()
             except AcquireTimeout:
-                continue
+                self.attempt = None  # it stands no more, until the next vacancy
 
     async def _next_vacancy(self, io: IO) -> int:
         """Wait until nobody has held the key for the whole delay; returns its index, 0 without a key."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import TxnFailed
 from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.recipes.hold.grant import OVERDUE
+from consul_coord.testing.simulation.chaos import OLD_FOR
 from consul_coord.testing.simulation.news import JUST
 from consul_coord.testing.simulation.plan import ENOUGH, FATES
 from consul_coord.testing.simulation.promises import DRIFT, NOTICED_WITHIN
@@ -79,6 +80,8 @@ class Answers:
         self._overwritten = bool({"overwrite", "rewrite record", "overwrite contender"} & plan.chaos.keys())
         self._one_failure = plan.strike is not None and plan.strike[1] in FATES
         """Whether nothing goes wrong but one request."""
+        self._behind = OLD_FOR if "old leader" in plan.chaos else 0.0
+        """Seconds by which a reading may be out of date."""
         self._twice = "twice" in plan.fates
         self._late = any("late" in fate for fate in plan.fates)
 
@@ -166,7 +169,9 @@ class Answers:
         # One in its own process may not have noticed its loss yet.
         patience = judge.promises.contact(process.name).patience()
         asked = since if self.excused(process, since=since) else max(since, judge.now - STABLE)
-        asked -= NOTICED_WITHIN + patience
+        asked -= NOTICED_WITHIN + patience + self._behind
+        if blocker.kind == "unreachable":
+            asked = -math.inf  # it is said to be what was seen last
         for holder in blocker.holders:
             if holder.session and not any(one.held_since(holder.session, asked) for one in rules):
                 text = f"{short(holder.session)} has {error.key}, says {process.name}, and had not"

@@ -19,7 +19,7 @@ from tests.support.replies import OTHER, SESSION, entry, ok, pairs, refusal, txn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consul_coord.http.messages import Response
+    from consul_coord.http.messages import Request, Response
     from consul_coord.io import IO
 
 CHANGED = {7: 'failed index check for key "k", current modify index 9 != 7', 0: 'key "k" exists'}
@@ -112,10 +112,17 @@ def test_it_queues_once_nobody_has_led_for_the_whole_delay_and_in_that_vacancy_a
     )
     lock = candidacy.lock_of(key="k", value=b"", session=None, accept_flags=())
     candidate = candidacy.Candidacy(client, plan, lock, None, keeps=None)  # type: ignore[arg-type]
-    io.expect("GET", "/v1/kv/k", *readings, *readings, refusal(403, "Permission denied"))
+    stood: list[object] = []
+
+    def refuse(_: Request) -> Response:
+        stood.append(candidate.attempt)
+        return refusal(403, "Permission denied")
+
+    io.expect("GET", "/v1/kv/k", *readings, *readings, refuse)
     with pytest.raises(PermissionDenied):
         io.run(candidate._attempt(io))
     assert not io.steps
+    assert stood == [None], "what it says of a past attempt is out of date"
     (first, *found), (second, *after) = Queued.seen
     assert found == after == [vacancy, candidacy.LOW_PRIORITY_ATTEMPT]
     assert (first - 1000.0, second - first) == pytest.approx((takes, takes), abs=1.0)

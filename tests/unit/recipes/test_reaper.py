@@ -264,6 +264,19 @@ def test_what_closing_has_done_meanwhile_is_not_done_again(bench: Bench) -> None
     assert bench.reaper.pending == 0
 
 
+def test_what_closing_gives_back_at_the_same_time_is_told_once(bench: Bench) -> None:
+    def close_now(_: Request) -> Response:
+        bench.io.run(bench.reaper.finish(bench.io, deadline=1005.0))
+        return pairs()
+
+    bench.give_back()
+    bench.io.expect("GET", CONTENDER, close_now, pairs())
+    bench.io.expect("GET", "/v1/kv/k", pairs(), pairs())
+    bench.run()
+    assert len(bench.io.seen(Released)) == 1
+    assert bench.reaper.pending == 0
+
+
 def test_giving_back_goes_on_until_answered_and_then_passes_the_turn_on(bench: Bench) -> None:
     bench.give_back()
     follower = bench.next_turn()
