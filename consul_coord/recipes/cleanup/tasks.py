@@ -65,8 +65,8 @@ class Place(Protocol):
         """Whether it may act on the key now."""
         ...
 
-    def leave(self) -> object:
-        """Let the next one act."""
+    def leave(self) -> bool:
+        """Let the next one act; returns whether it had a place until now."""
         ...
 
 
@@ -110,9 +110,8 @@ class GiveBack(_AtKey):
         if not self.place.acts:
             return None
         found = await self._withdraw(io, deadline)
-        if not self.place.acts:
+        if not self.place.leave():
             return None  # closing has done this meanwhile, and told of it
-        self.place.leave()
         if self.fence is None:
             io.emit(Cleaned(self.key, self.session, found))
         else:

@@ -44,9 +44,9 @@ class Ticket:
         position = self._tickets.position(self)
         return position == 0 or (position is not None and self.ready.is_set())
 
-    def leave(self) -> None:
-        """Give up the place, and let the next one have it; harmless when it has none."""
-        self._tickets.leave(self)
+    def leave(self) -> bool:
+        """Give up the place, and let the next one have it; returns whether it had one."""
+        return self._tickets.leave(self)
 
 
 class Tickets:
@@ -110,11 +110,14 @@ class Tickets:
         queue = self.queue(ticket.key)
         return queue.index(ticket) if ticket in queue else None
 
-    def leave(self, ticket: Ticket) -> None:
-        """Give up the place, and let the next one have it."""
+    def leave(self, ticket: Ticket) -> bool:
+        """Give up the place, and let the next one have it; returns whether there was one."""
         with self._mutex:
-            self._queues.get(ticket.key, {}).pop(ticket, None)
+            queue = self._queues.get(ticket.key, {})
+            had_one = ticket in queue
+            queue.pop(ticket, None)
             self._tell_first(ticket.key)
+        return had_one
 
     def heal(self) -> None:
         """Tell each first ticket that it is first, and drop empty queues."""

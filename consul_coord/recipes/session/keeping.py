@@ -337,6 +337,12 @@ class Sessions:
         """For how many seconds a renewal that is due may wait for a connection, for whichever session."""
         return min((kept.lease.longest for kept in self), default=math.inf) / TRIES_PER_LEASE
 
+    def hasten_failed(self) -> None:
+        """Have each renewal that failed tried again now: contact is back, and a lease may be nearly over."""
+        for kept in self:
+            if not kept.lease.in_contact:
+                kept.hasten()
+
     def first_warning_of(self, horizon: float) -> bool:
         """Return whether nobody has been warned of a horizon that short yet."""
         known = horizon in self._short_horizons
@@ -592,6 +598,8 @@ async def renew(
         raise
     recovered, granted, until = not kept.lease.in_contact, _horizon(kept, session), kept.lease.valid_until
     _confirm(io, sessions, kept, sent_at=sent_at, horizon=granted)
+    if recovered:
+        sessions.hasten_failed()
     # Read afterwards: whoever found a hold lost by the old deadline has read the clock before.
     if -math.inf < until <= io.now():
         sessions.end(kept, LossReason.EXPIRED)
