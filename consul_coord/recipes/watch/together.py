@@ -85,7 +85,10 @@ class _Cover:
 
 
 def covers_of(paths: Iterable[str], avoided: Callable[[str], bool]) -> Iterator[str]:
-    """Return the fewest folders, or places, that all places are in: never the root, nor one to avoid."""
+    """Return the fewest folders, or places, that all places are in, but never the root.
+
+    A folder to avoid is left for its parts, beside itself where it is a place.
+    """
     return map("/".join, _covers_of({tuple(path.split("/")) for path in paths}, 0, avoided))
 
 
@@ -96,10 +99,11 @@ def _covers_of(paths: set[Path], depth: int, avoided: Callable[[str], bool]) -> 
     for part in parts.values():
         pairs = zip(min(part), max(part), strict=False)
         common = tuple(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if common in part or not (avoided("/".join(common)) or not any(common)):
+        avoid = avoided("/".join(common)) or not any(common)
+        if common in part or not avoid:
             yield common
-        else:
-            yield from _covers_of(part, len(common), avoided)
+        if avoid:
+            yield from _covers_of(part - {common}, len(common), avoided)
 
 
 class Together:
@@ -264,16 +268,15 @@ class Together:
         """Take note of whether a change of a folder was one of a place in it."""
         cover.in_vain = [] if useful else [*cover.in_vain, io.now()][-IN_VAIN:]
         often = len(cover.in_vain) == IN_VAIN and io.now() < cover.in_vain[0] + IN_VAIN * ROUND
-        if often and cover.path not in self._paths():
+        if often:
             self._avoided[cover.path] = io.now() + AVOIDED
 
     def _failed(self, io: IO, cover: _Cover, error: ConsulCoordError) -> None:
         cover.index = cover.looked_at = 0
         if retryable(error):
             io.emit(Retried("GET", f"/v1/kv/{cover.path}", f"{type(error).__name__}: {error}"))
-        elif cover.path not in self._paths():
-            self._avoided[cover.path] = io.now() + AVOIDED
         else:
+            self._avoided[cover.path] = io.now() + AVOIDED
             # Whoever follows it asks by itself then, and learns why.
             for folder in list(self._folders):
                 if folder.path == cover.path:

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
         (["a/b/c"], [], ["a/b/c"]),
         (["a/b/c", "a/b/c"], ["a/b/c"], ["a/b/c"]),
         (["a/b/c", "a/b/d", "a/b"], [], ["a/b"]),
-        (["a/b", "a/b/c/d"], ["a/b"], ["a/b"]),
+        (["a/b", "a/b/c/d"], [], ["a/b"]),
+        (["a/b", "a/b/c/d"], ["a/b"], ["a/b", "a/b/c/d"]),
+        (["a/b", "a/b/c/d", "a/b/c/e"], ["a/b"], ["a/b", "a/b/c"]),
         (["a/b/c", "a/d/e", "b/x"], [], ["a", "b/x"]),
         (["a/b/c", "a/b/d", "a/e/f"], ["a"], ["a/b", "a/e/f"]),
         (["a/b/c", "a/b/d", "a/e/f"], ["a", "a/b"], ["a/b/c", "a/b/d", "a/e/f"]),
@@ -387,6 +389,66 @@ def test_a_follower_of_a_folder_that_may_not_be_read_any_more_is_sent_to_ask_by_
     io.run_spawned("changes of groups")
     assert changed.is_set()
     assert folder.is_doubtful
+
+
+class RefusingOne(Server):
+    """One that refuses a folder from its first query on, but nothing in that folder."""
+
+    refused = "g/m"
+    begun = False
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        path = request.path.removeprefix("/v1/kv/").rstrip("/")
+        self.begun = self.begun or bool(request.hold_open)
+        if self.begun and path == self.refused:
+            raise PermissionDenied("it may not be listed any more")
+        return await super().changed(request, until=until, deadline=deadline)
+
+
+class Persistent(Folder):
+    """A folder whose follower always comes back: it may read what it may not list."""
+
+    gone = False
+
+    def is_left(self, now: float) -> bool:
+        return self.gone
+
+
+@pytest.mark.parametrize("place", ["folder", "hold"])
+def test_a_place_in_a_followed_folder_that_may_not_be_listed_any_more_is_noticed_all_the_same(
+    place: str,
+) -> None:
+    async def longest(io: object, /, *, until: Signal | None) -> float:
+        return 600.0
+
+    def change() -> None:
+        io.index = 12
+
+    io, outer = RefusingOne(*[int] * 99), Persistent("g/m")
+    inner, changed, hold = Folder("g/m/part"), Signal(), Held("g/m/key")
+    together = Together(io, longest, timeout=10.0)
+    for folder in [outer, inner] if place == "folder" else [outer]:
+        assert io.run(together.change(io, folder, until=None))
+        folder.known, folder.is_doubtful = folder.at, False
+    inner.await_with(changed)
+    if place == "hold":
+        together.watch(hold)
+        io.expect("PUT", "/v1/txn", *[io.look] * 19)
+    else:
+        io.expect("GET", "/v1/kv/g/m/part", *[lambda _: ok(["g/m/part"], index=io.index)] * 19)
+
+    def end() -> None:
+        inner.leave()
+        outer.gone = True
+        hold.over.set()
+
+    io.at(1030.0, change)
+    io.at(1040.0, end)
+    io.run_spawned("changes of groups")
+    assert outer.is_doubtful
+    assert changed.is_set() if place == "folder" else hold.readings[-1] == 12
 
 
 class Busy(Server):
