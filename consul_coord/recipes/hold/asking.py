@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, InvalidArgument, NotHeld, TxnFailed
 from consul_coord.http.endpoints import kv
+from consul_coord.http.failures import outcome_unknown
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import _validate
 from consul_coord.models.reply import CONSISTENT
@@ -102,22 +103,28 @@ async def put(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> None:
     """
     check(hold, io.now())
     kept = hold.kind.kept_as(hold, value)
-    this_call = object()
-    hold.writing[this_call] = None
+    deadline = io.now() + sessions.timeout
+    this_call, failures = object(), Failures(io, deadline)
+    hold.writing[this_call] = kept
     try:
         # Before the announcement ends: a watch in another thread would take the write for a stranger's.
-        hold.written(await _write(io, sessions, hold, kept), kept)
+        hold.written(await _write(io, sessions, hold, kept, failures, deadline=deadline), kept)
+    except BaseException as error:
+        if failures.doubt or outcome_unknown(error):
+            hold.doubtful[kept] = None
+        raise
     finally:
         del hold.writing[this_call]
 
 
-async def _write(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> KVPair:
+async def _write(
+    io: IO, sessions: Sessions, hold: Grant, value: bytes, failures: Failures, *, deadline: float
+) -> KVPair:
     """Write at the index of the last write known, so that a late copy never writes under a later hold.
 
     If somebody else has written meanwhile, the key is read, and written at the index found.
     """
-    deadline = io.now() + sessions.timeout
-    failures, index = Failures(io, deadline), hold.last_index
+    index = hold.last_index
     while True:
         ops = rewriting(hold.key, hold.session, value, index=index, flags=hold.flags)
         try:

@@ -55,13 +55,18 @@ class HoldWatch:
             else:
                 await _make_sure(io, self._sessions, hold, self._watch, deadline=deadline)
         elif pair is not None and self.key == hold.key:
-            _note_write(io, hold, pair.modify_index)
+            _note_write(io, hold, pair)
 
 
-def _note_write(io: IO, hold: Grant, index: int) -> None:
-    if index > max(hold.last_index, hold.overwritten_at) and not hold.writing:
-        hold.overwritten_at = index
-        io.emit(Overwritten(hold.key, hold.session, index))
+def _note_write(io: IO, hold: Grant, pair: KVPair) -> None:
+    """Report a write by somebody else, once; one of the hold's own goes on record."""
+    if pair.modify_index <= max(hold.last_index, hold.overwritten_at):
+        return
+    if hold.may_have_written(pair.value):
+        hold.written(pair, pair.value)
+    else:
+        hold.overwritten_at = pair.modify_index
+        io.emit(Overwritten(hold.key, hold.session, pair.modify_index))
 
 
 async def make_sure(io: IO, sessions: Sessions, hold: Grant, *, deadline: float) -> None:

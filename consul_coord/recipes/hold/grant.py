@@ -155,6 +155,7 @@ class Grant:
         "_lost_callbacks",
         "all_kept",
         "depth",
+        "doubtful",
         "entered",
         "fence",
         "flags",
@@ -228,8 +229,10 @@ class Grant:
         """Raised at the end, whichever it is."""
         self.loss_found: LossReason | None = None
         """The earlier loss that the release found, unnoticed until then."""
-        self.writing: dict[object, None] = {}
-        """The writes by this hold that are under way."""
+        self.writing: dict[object, bytes] = {}
+        """The value of each write by this hold that is under way."""
+        self.doubtful: dict[bytes, None] = {}
+        """The values of writes that ended without an answer, since the last one known to be applied."""
         self.overwritten_at = 0
         """ModifyIndex of the last write by somebody else that was reported."""
         self._announcer = announcer
@@ -365,9 +368,14 @@ class Grant:
         """Take note of an own write to the key that succeeded; of several the latest counts."""
         if pair.modify_index < self.last_index:
             return
+        self.doubtful.clear()  # each was for an index that is gone
         self.last_index = pair.modify_index
         self.lock_index = pair.lock_index
         self.value = value
+
+    def may_have_written(self, value: bytes) -> bool:
+        """Return whether an own write of a value may be applied whose index is not known."""
+        return value in self.doubtful or value in list(self.writing.values())
 
     @property
     def sequencer(self) -> Sequencer:

@@ -284,11 +284,7 @@ class Judge:
                 self._joined(who, shape)
             if shape.name == "guarded":
                 self._check_guarded(shape)
-            if (
-                shape.name == "put"
-                and fate == "served"
-                and (entry := self.cluster.entry(shape.about)) is not None
-            ):
+            if shape.name == "put" and (entry := self.cluster.entry(shape.about)) is not None:
                 self.news.wrote(who, shape.about, entry.modify_index)
         for rules, found in before:
             rules.answered(who, shape, found, applied=reply.status == _OK, heard=fate not in _UNHEARD)

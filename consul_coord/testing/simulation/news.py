@@ -114,7 +114,7 @@ class News:
                 pass
 
     def wrote(self, who: str, key: str, index: int) -> None:
-        """Take note that a write under a hold was applied, and that its client hears so."""
+        """Take note that a write under a hold was applied."""
         self._own_writes.add((who, key, index))
 
     def expect(self, process: Process, kind: str, key: str, *what: Hashable) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import ConnectFailed, TxnFailed
+from consul_coord.errors import ConnectFailed, TransportError, TxnFailed
 from consul_coord.events import Failed, Overwritten
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
@@ -571,6 +571,56 @@ def test_of_two_writes_at_once_the_latest_counts_and_neither_is_taken_for_a_stra
     put(b"mine")
     assert not hold.writing
     assert (hold.last_index, hold.value) == (9, b"another thread's")
+
+
+@pytest.mark.parametrize("value", [b"new", b"an operator's"])
+@pytest.mark.parametrize("trouble", [lost("/v1/txn"), KeyboardInterrupt()], ids=["no reply", "interrupted"])
+def test_a_write_that_gave_up_without_an_answer_is_known_when_it_is_seen(
+    bench: Bench, trouble: BaseException, value: bytes
+) -> None:
+    """Only what somebody else has written is reported; and a guard goes on with the own write."""
+
+    def applied_but_not_answered(_: Request) -> Response:
+        raise trouble
+
+    bench.io.expect("PUT", "/v1/txn", applied_but_not_answered)
+    bench.io.expect("PUT", "/v1/txn", *[unreachable("/v1/txn")] * 50)
+    with pytest.raises((TransportError, KeyboardInterrupt)):
+        bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"new"))
+    seen = pairs(entry("k", index=9, value=value))
+    bench.io.steps.clear()
+    bench.io.expect("GET", KEY, seen, lambda _: bench.released_by_reply(seen))
+    bench.watch_key()
+    own = value == b"new"
+    assert [event.modify_index for event in bench.io.seen(Overwritten)] == ([] if own else [9])
+    assert (bench.hold.last_index, bench.hold.value) == ((9, b"new") if own else (7, b""))
+
+
+@pytest.mark.parametrize("value", [b"new", b"an operator's"])
+def test_a_strangers_write_amid_an_own_one_is_told_from_that(bench: Bench, value: bytes) -> None:
+    def seen_before_the_reply(_: Request) -> Response:
+        seen = pairs(entry("k", index=9, value=value))
+        bench.io.expect("GET", KEY, seen, lambda _: bench.released_by_reply(seen))
+        bench.watch_key()
+        return txn_done(entry("k"), entry("k", index=9 if value == b"new" else 11))
+
+    bench.io.expect("PUT", "/v1/txn", seen_before_the_reply)
+    bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"new"))
+    assert len(bench.io.seen(Overwritten)) == (value != b"new")
+
+
+def test_a_write_that_succeeds_ends_the_doubt_about_earlier_ones(bench: Bench) -> None:
+    """An operator may write the value that an earlier write of the hold had."""
+    bench.io.expect("PUT", "/v1/txn", lost("/v1/txn"), *[unreachable("/v1/txn")] * 50)
+    with pytest.raises(TransportError):
+        bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"old"))
+    bench.io.steps.clear()
+    bench.io.expect("PUT", "/v1/txn", txn_done(entry("k"), entry("k", index=9)))
+    bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"new"))
+    seen = pairs(entry("k", index=11, value=b"old"))
+    bench.io.expect("GET", KEY, seen, lambda _: bench.released_by_reply(seen))
+    bench.watch_key()
+    assert [event.modify_index for event in bench.io.seen(Overwritten)] == [11]
 
 
 REFUSED = ("PUT", "/v1/txn", txn_failed((0, "failed index check for key")))
