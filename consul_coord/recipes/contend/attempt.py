@@ -354,16 +354,3 @@ class Attempt(ABC):
         self._pace, pause = self._pace.take(self.io.now(), self.io.random())
         if pause:
             await self.io.sleep(pause)
-
-
-async def or_none(single_try: Awaitable[T]) -> T | None:
-    """Return what a single try gets; None when something else has it, or stands in the way.
-
-    Raises what stands in the way of asking.
-    """
-    try:
-        return await single_try
-    except AcquireTimeout as error:
-        if error.blocker.kind == "unreachable" and error.__cause__ is not None:
-            raise error.__cause__ from None
-        return None

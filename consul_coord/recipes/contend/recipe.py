@@ -18,10 +18,9 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from consul_coord.errors import AcquireCancelled, LockLost, NotHeld
+from consul_coord.errors import AcquireCancelled, AcquireTimeout, LockLost, NotHeld
 from consul_coord.io import Interrupt
 from consul_coord.models import _validate
-from consul_coord.recipes.contend.attempt import or_none
 from consul_coord.recipes.hold.asking import check
 from consul_coord.recipes.hold.grant import Handle
 from consul_coord.recipes.hold.holds import release
@@ -242,7 +241,12 @@ async def try_acquire(
 
     Raises what stands in the way of asking.
     """
-    return await or_none(acquire(io, client, recipe, timeout=0, max_hold=max_hold))
+    try:
+        return await acquire(io, client, recipe, timeout=0, max_hold=max_hold)
+    except AcquireTimeout as error:
+        if error.blocker.kind == "unreachable" and error.__cause__ is not None:
+            raise error.__cause__ from None
+        return None
 
 
 async def release_own(io: IO, client: Shared, recipe: Recipe[Any]) -> ReleaseOutcome:
