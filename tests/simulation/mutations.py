@@ -45,7 +45,6 @@ from consul_coord.recipes.hold.holds import Holds
 from consul_coord.recipes.hold.limits import Limits
 from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock import keys as lock_keys
-from consul_coord.recipes.lock import lock
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.keys import MultiLockKind
 from consul_coord.recipes.lock.multi import MultiLockAttempt
@@ -1219,10 +1218,10 @@ MUTATIONS = (
     ),
     Mutation(
         "the last of a queue is named first",
-        lock,
-        "contenders",
-        "enumerate(live, 1)",
-        "enumerate(reversed(live), 1)",
+        waitqueue,
+        "shown",
+        "enumerate(waiters, 1)",
+        "enumerate(reversed(list(waiters)), 1)",
         breaks="answers",
         within=20,
         drawn=draw_calm,

@@ -23,11 +23,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consul_coord.models import Contender
 from consul_coord.recipes.hold.holds import Latest
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from consul_coord.models import KVPair
 
@@ -51,6 +52,20 @@ def contender_key(key: str, session: str) -> str:
 def session_of(contender: KVPair) -> str:
     """Return the session that a contender stands for."""
     return contender.key.rpartition("/")[2]
+
+
+def shown(waiters: Iterable[KVPair], value_of: Callable[[KVPair], bytes]) -> tuple[Contender, ...]:
+    """Return waiters as users see them; ``value_of`` gives the user's value in a contender."""
+    return tuple(
+        Contender(
+            session_of(pair),
+            place,
+            value=value_of(pair),
+            create_index=pair.create_index,
+            modify_index=pair.modify_index,
+        )
+        for place, pair in enumerate(waiters, 1)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -6,6 +6,7 @@ for all of them.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from consul_coord.errors import PermissionDenied, TxnFailed
@@ -14,7 +15,7 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_key, check_name, check_parent
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask, perform
-from consul_coord.models import Contender, Holder, KVPair, TxnOp
+from consul_coord.models import Holder, KVPair, TxnOp
 from consul_coord.models._validate import breaking, uint64
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.models.session import check_spec
@@ -26,6 +27,7 @@ from consul_coord.recipes.lock.attempt import LockAttempt
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
+    from consul_coord.models import Contender
     from consul_coord.recipes.contend.attempt import Attempt
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.lock.plan import LockPlan
@@ -137,17 +139,7 @@ async def contenders(io: IO, client: Shared, lock: LockObject) -> tuple[Contende
     """
     call = kv.list_pairs(waitqueue.directory(lock.plan.key), options=CONSISTENT)
     pairs = (await ask(io, call, timeout=client.timeout)).value
-    live = waitqueue.read(lock.plan.key, pairs).live
-    return tuple(
-        Contender(
-            waitqueue.session_of(pair),
-            place,
-            value=pair.value,
-            create_index=pair.create_index,
-            modify_index=pair.modify_index,
-        )
-        for place, pair in enumerate(live, 1)
-    )
+    return waitqueue.shown(waitqueue.read(lock.plan.key, pairs).live, attrgetter("value"))
 
 
 async def break_lock(

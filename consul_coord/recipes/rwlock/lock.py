@@ -13,7 +13,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.retry import ask, perform
-from consul_coord.models import Contender, Holder, SessionSpec, TxnOp
+from consul_coord.models import Holder, SessionSpec, TxnOp
 from consul_coord.models._validate import breaking, uint64
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.models.session import check_spec
@@ -26,6 +26,7 @@ from consul_coord.recipes.rwlock.queue import MODES
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
+    from consul_coord.models import Contender
     from consul_coord.recipes.contend.queue import Look
     from consul_coord.recipes.contend.recipe import Owners
     from consul_coord.recipes.contend.shared import Shared
@@ -129,17 +130,7 @@ async def contenders(io: IO, client: Shared, side: RwSide) -> tuple[Contender, .
     """Return who waits to get in, the next one first."""
     look = await _queue(io, client, side)
     inside = rwqueue.inside(look)
-    waiting = [pair for pair in look.live if pair not in inside]
-    return tuple(
-        Contender(
-            waitqueue.session_of(pair),
-            place,
-            value=rwqueue.value_of(pair),
-            create_index=pair.create_index,
-            modify_index=pair.modify_index,
-        )
-        for place, pair in enumerate(waiting, 1)
-    )
+    return waitqueue.shown((pair for pair in look.live if pair not in inside), rwqueue.value_of)
 
 
 async def break_in(

@@ -21,10 +21,11 @@ from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
-from consul_coord.models import Contender, Holder, TxnOp
+from consul_coord.models import Holder, TxnOp
 from consul_coord.models._validate import uint64
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.models.session import check_spec
+from consul_coord.recipes.contend.queue import shown
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
@@ -33,6 +34,7 @@ from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
+    from consul_coord.models import Contender
     from consul_coord.recipes.contend.recipe import Acquirable
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.semaphore.plan import SemaphorePlan
@@ -136,16 +138,7 @@ async def contenders(io: IO, client: Shared, semaphore: SemaphoreObject) -> tupl
     Foreign clients don't queue, and are not among them.
     """
     listing = await read(io, semaphore, deadline=io.now() + client.timeout)
-    return tuple(
-        Contender(
-            slots.session_of(pair),
-            place,
-            value=slots.value_of(pair),
-            create_index=pair.create_index,
-            modify_index=pair.modify_index,
-        )
-        for place, pair in enumerate(listing.waiters, 1)
-    )
+    return shown(listing.waiters, slots.value_of)
 
 
 async def position(io: IO, client: Shared, semaphore: SemaphoreObject) -> int | None:
