@@ -19,7 +19,7 @@ from consul_coord.models import Holder, KVPair, TxnOp
 from consul_coord.models._validate import breaking, uint64
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.models.session import check_spec
-from consul_coord.recipes.cleanup.unlock import Locked, unlock
+from consul_coord.recipes.cleanup.unlock import Locked, read, unlock
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.contend.recipe import Recipe
@@ -70,7 +70,7 @@ async def holder(io: IO, client: Shared, lock: LockObject) -> Holder | None:
     When nobody does: a Holder without a session if a lock-delay keeps a key from everybody, else None.
     """
     deadline = io.now() + client.timeout
-    pairs = {key: await _read(io, key, deadline) for key in lock.plan.keys}
+    pairs = {key: await read(io, key, deadline) for key in lock.plan.keys}
     for pair in pairs.values():
         if pair is not None and pair.session is not None:
             info = session_endpoint.info(pair.session, options=CONSISTENT)
@@ -85,7 +85,7 @@ async def holder(io: IO, client: Shared, lock: LockObject) -> Holder | None:
 async def is_locked(io: IO, client: Shared, lock: LockObject) -> bool:
     """Return whether anybody holds the key, or one of several."""
     deadline = io.now() + client.timeout
-    pairs = [await _read(io, key, deadline) for key in lock.plan.keys]
+    pairs = [await read(io, key, deadline) for key in lock.plan.keys]
     return any(pair is not None and pair.session is not None for pair in pairs)
 
 
@@ -123,7 +123,7 @@ async def destroy(io: IO, client: Shared, lock: LockObject) -> bool:
     """
     deadline, destroyed = io.now() + client.timeout, True
     for key in lock.plan.keys:
-        pair = await _read(io, key, deadline)
+        pair = await read(io, key, deadline)
         if pair is None:
             continue
         lock.plan.check_flags(pair)
@@ -151,7 +151,7 @@ async def break_lock(
     """
     breaking(expected_session, how)
     deadline = io.now() + client.timeout
-    pairs = [pair for key in lock.plan.keys if (pair := await _read(io, key, deadline)) is not None]
+    pairs = [pair for key in lock.plan.keys if (pair := await read(io, key, deadline)) is not None]
     held = [pair for pair in pairs if pair.session == expected_session]
     if how == "destroy" and held:
         call = session_endpoint.destroy(expected_session)
@@ -167,7 +167,3 @@ async def break_lock(
         )
         broken = broken or unlocked.ours
     return broken
-
-
-async def _read(io: IO, key: str, deadline: float) -> KVPair | None:
-    return (await perform(io, kv.get(key, options=CONSISTENT), deadline=deadline)).value

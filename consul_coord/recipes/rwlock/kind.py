@@ -17,8 +17,8 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import ReleaseOutcome, TxnOp
-from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.cleanup.tasks import delete_once
+from consul_coord.recipes.cleanup.unlock import read
 from consul_coord.recipes.contend.limits import LONGEST, check_value
 from consul_coord.recipes.hold.grant import Ending, KeyOfSession, loss_of, rewriting
 from consul_coord.recipes.rwlock import queue as rwqueue
@@ -67,9 +67,7 @@ class RwKind(KeyOfSession):
 
     async def _end(self, io: IO, hold: Grant, deadline: float, *, uncertain: bool) -> Ending:
         """End the session, with the contender, which an earlier try has deleted or somebody has written."""
-        call = kv.get(hold.key, options=CONSISTENT)
-        pair = (await perform(io, call, deadline=deadline)).value
-        loss = loss_of(hold.session, pair)
+        loss = loss_of(hold.session, await read(io, hold.key, deadline))
         if loss is None:
             await delete_once(io, hold.key, deadline=deadline)
             destroy = session_endpoint.destroy(hold.session)
