@@ -54,7 +54,6 @@ AGAIN = 1.0
 """Seconds until it looks again at whether it has to ask."""
 INTEREST = 60.0
 """Seconds for which it goes on after the last look."""
-NO_SESSION = "00000000-0000-0000-0000-000000000000"
 LINGER = 1.0
 """Seconds for which the attending program stays at hand after the last new hold."""
 
@@ -214,8 +213,9 @@ class ClientState:
                 continue
             asked_at = io.now()
             # About no session at all: the servers' leader answers, whatever the token may read.
+            about = session_endpoint.info(session_endpoint.NO_SESSION)
             with suppress(ConsulCoordError):
-                await send_once(io, session_endpoint.info(NO_SESSION), deadline=asked_at + PATIENCE)
+                await send_once(io, about, deadline=asked_at + PATIENCE)
             if contact.heard_at < asked_at:
                 await io.wait(self.closing, deadline=io.now() + AGAIN)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Call
     from consul_coord.models import ReadOptions, Result, WriteOptions
 
+NO_SESSION = "00000000-0000-0000-0000-000000000000"
+"""An id that no session has."""
 _ROOT = "/v1/session/"
 _WRITE = ("session:write on the session's node",)
 _READ = ("session:read on the session's node",)

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from consul_coord.recipes.lock.plan import LockPlan
     from consul_coord.recipes.session.keeping import SessionSource
 
-NO_SESSION = "00000000-0000-0000-0000-000000000000"
-"""An id that no session has."""
-
 
 class LockObject(Recipe["SessionSource"]):
     """One lock on a key, or on several."""
@@ -106,7 +103,7 @@ async def _is_delayed(io: IO, key: str, deadline: float) -> bool:
     Asked by what can't succeed: locking it with a session that does not exist. Consul looks at the delay
     before it looks for the session.
     """
-    call = kv.txn(TxnOp.lock(key, NO_SESSION), retry=Retry.IDEMPOTENT)
+    call = kv.txn(TxnOp.lock(key, session_endpoint.NO_SESSION), retry=Retry.IDEMPOTENT)
     try:
         await perform(io, call, deadline=deadline)
     except TxnFailed as error:
