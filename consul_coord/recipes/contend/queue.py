@@ -36,7 +36,7 @@ DIRECTORY = "/.wait/"
 """Follows a key in the names of its contenders."""
 WITHOUT_QUEUE = 60.0
 """Seconds for which a key counts as one whose queue the token may not use."""
-_SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 def directory(key: str) -> str:
@@ -104,7 +104,7 @@ def read(key: str, pairs: Iterable[KVPair]) -> Look:
         name = pair.key.removeprefix(prefix)
         if pair.key == key:
             lock = pair
-        elif pair.key == name or not _SESSION_ID.fullmatch(name):
+        elif pair.key == name or not SESSION_ID.fullmatch(name):
             continue
         elif pair.session is None:
             dead.append(pair)

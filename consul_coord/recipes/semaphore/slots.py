@@ -45,6 +45,7 @@ from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
 from consul_coord.http.endpoints import _json
 from consul_coord.http.endpoints._call import BODY_LIMIT
 from consul_coord.models import SEMAPHORE_FLAGS, TxnOp
+from consul_coord.recipes.contend.queue import SESSION_ID
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ _WAITING = b"consul-coord:wait"
 _HOLDING = b"consul-coord:held"
 _BETWEEN = b"\n"
 _WANTS = re.compile(rb"consul-coord:wait(?: ([1-9][0-9]{0,3}))?")
-_SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _HOLDER_BYTES = len('"11111111-1111-1111-1111-111111111111":true,')
 _ENVELOPE = 2_000
 """Bytes of a take besides its two values and the prefix: verbs, session ids, indexes."""
@@ -109,7 +109,7 @@ def removal(prefix: str, removed: Iterable[str], *, by: str) -> tuple[TxnOp, ...
 
     Two for each, in turn. A text that is no session's id never had a session, nor a lock-delay.
     """
-    keys = [contender_key(prefix, one) for one in removed if _SESSION_ID.fullmatch(one)]
+    keys = [contender_key(prefix, one) for one in removed if SESSION_ID.fullmatch(one)]
     return tuple(op for key in keys for op in (TxnOp.lock(key, by), TxnOp.delete(key)))
 
 
@@ -311,7 +311,7 @@ def read(prefix: str, pairs: Iterable[KVPair], *, limit: int, flags: int, index:
             record = pair
         elif pair.session is not None and pair.session == name:
             live[name] = pair
-        elif pair.session is None and pair.flags == flags and _SESSION_ID.fullmatch(name):
+        elif pair.session is None and pair.flags == flags and SESSION_ID.fullmatch(name):
             leftovers.append(pair)
     return Listing(read_record(record, limit=limit, flags=flags), live, index, tuple(leftovers))
 
