@@ -294,7 +294,7 @@ MUTATIONS = (
         "dead contenders stay",
         RemoveKey,
         "step",
-        "await remove(io, key=self.key, index=self.index, deadline=deadline)",
+        "await perform(io, kv.delete(self.key, cas=self.index), deadline=deadline)",
         "pass",
         breaks="nothing left",
     ),

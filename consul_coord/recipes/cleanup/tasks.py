@@ -22,10 +22,10 @@ from consul_coord.events import Cleaned, Released
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.retry import send_once
+from consul_coord.http.retry import perform, send_once
 from consul_coord.models import ReleaseOutcome, TxnOp
 from consul_coord.models.reply import CONSISTENT
-from consul_coord.recipes.cleanup.unlock import remove, withdraw
+from consul_coord.recipes.cleanup.unlock import withdraw
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
@@ -144,12 +144,12 @@ class RemoveKey(Value):
     key: str
     index: int | None = None
     """At which it is to be removed: another's, that nobody may have touched since. None for one's own, that
-    anybody may have written a note to.
+    anybody may have written a note to, at any index.
     """
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Remove it."""
-        await remove(io, key=self.key, index=self.index, deadline=deadline)
+        await perform(io, kv.delete(self.key, cas=self.index), deadline=deadline)
         return None
 
 

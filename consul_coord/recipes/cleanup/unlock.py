@@ -148,11 +148,6 @@ async def withdraw(
     return True
 
 
-async def remove(io: IO, *, key: str, index: int | None, deadline: float) -> None:
-    """Delete a key if it is still at the index it was seen with, or gone already; None means at any."""
-    await perform(io, kv.delete(key, cas=index), deadline=deadline)
-
-
 async def _remove_own(io: IO, key: str, session: str, deadline: float) -> bool:
     while (pair := await read(io, key, deadline)) is not None and pair.session in {session, None}:
         call = kv.delete(key, cas=pair.modify_index)

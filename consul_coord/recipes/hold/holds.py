@@ -219,15 +219,11 @@ class Holds:
         self.forget(hold)
 
     def _news_of(self, hold: Grant, reason: LossReason) -> Lost | HandedOver:
-        if not self._goes_on_elsewhere(hold, reason):
+        if not hold.kept.exported or reason is not LossReason.CLIENT_CLOSED:
             return Lost(hold.key, hold.session, hold.fence, reason)
         for watch in hold.kind.watches(hold):
             self.fences.pop(watch.key, None)  # somebody else goes on with the hold
         return HandedOver(hold.key, hold.session, hold.fence)
-
-    @staticmethod
-    def _goes_on_elsewhere(hold: Grant, reason: LossReason) -> bool:
-        return hold.kept.exported and reason is LossReason.CLIENT_CLOSED
 
     def forget(self, hold: Grant) -> None:
         """Take a hold out of the register: it is given back, or its loss is announced."""
