@@ -156,14 +156,15 @@ class Contact:
     the next one has ``PATIENCE`` seconds to come.
     """
 
-    __slots__ = ("_error", "_missing_since", "_now", "datacenter", "heard_at")
+    __slots__ = ("_missing_since", "_now", "datacenter", "heard_at", "trouble")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.datacenter: str | None = None
         """The datacenter that the client asks; None for the agent's own."""
         self._missing_since: float | None = None
-        self._error = ""
+        self.trouble = ""
+        """The last failure since the last answer; empty if there was none."""
         self.heard_at = -math.inf
         """When the last answer came."""
 
@@ -176,7 +177,7 @@ class Contact:
         """Take note of an answer."""
         self.heard_at = self._now()
         self._missing_since = None
-        self._error = ""
+        self.trouble = ""
 
     def failed(self, error: Exception) -> None:
         """Take note that a request got no answer."""
@@ -185,12 +186,7 @@ class Contact:
 
     def hindered(self, why: str) -> None:
         """Take note of what keeps a request from being sent, or from being answered."""
-        self._error = why
-
-    @property
-    def trouble(self) -> str:
-        """The last failure since the last answer; empty if there was none."""
-        return self._error
+        self.trouble = why
 
     @property
     def missing_for(self) -> float:
@@ -219,7 +215,7 @@ class Contact:
         if not self.is_missing:
             return None
         began = "ever" if self.heard_at == -math.inf else f"for {self.age:.0f} s"
-        message = f"no answer from Consul {began}" + (f": {self._error}" if self._error else "")
+        message = f"no answer from Consul {began}" + (f": {self.trouble}" if self.trouble else "")
         return RequestTimeout(message, method="", path="", outcome_unknown=False)
 
 

@@ -265,11 +265,6 @@ class Failures:
         """Whether a try that failed may have been applied, or may be later."""
         return self._doubt is not None
 
-    @property
-    def any(self) -> bool:
-        """Whether there was a failure."""
-        return self._failed > 0
-
     def with_doubt(self, error: ConsulCoordError) -> ConsulCoordError:
         """Return the error to raise: one that says so, if a try before ``error`` may have been applied."""
         return _with_doubt(error, self._doubt)
