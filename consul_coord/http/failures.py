@@ -112,12 +112,6 @@ def _no_session(refusal: Refusal) -> ConsulCoordError:
     return refusal.error(partial(SessionNotFound, session=quoted[1] if quoted else ""), advice)
 
 
-def _not_renewed(refusal: Refusal) -> ConsulCoordError:
-    advice = "the session has ended, and what it held is lost: create a new one"
-    session = unquote(refusal.request.path.removeprefix(_RENEW))
-    return refusal.error(partial(SessionNotFound, session=session), advice)
-
-
 def _bad_ttl(refusal: Refusal) -> ConsulCoordError:
     allowed = _TTL_RANGE.search(refusal.text)
     bounds = (
@@ -157,9 +151,12 @@ def _failed(what: str) -> Build:
 
 
 def _missing(refusal: Refusal) -> ConsulCoordError:
-    if refusal.request.path.startswith(_RENEW):
-        return _not_renewed(refusal)
-    return refusal.error(NotFound, "there is no such thing, or this agent does not offer it")
+    path = refusal.request.path
+    if not path.startswith(_RENEW):
+        return refusal.error(NotFound, "there is no such thing, or this agent does not offer it")
+    session = unquote(path.removeprefix(_RENEW))
+    advice = "the session has ended, and what it held is lost: create a new one"
+    return refusal.error(partial(SessionNotFound, session=session), advice)
 
 
 def _no_node(refusal: Refusal) -> ConsulCoordError:

@@ -112,9 +112,8 @@ def register_service(
     return _write(_SERVICE + "register", options, params=params, body=body, needed=_on_service(service.name))
 
 
-def _of_service(spec: CheckSpec) -> dict[str, str]:
-    wanted = {"CheckID": spec.id, **_encode_check(spec)}
-    return {name: value for name, value in wanted.items() if value is not None}
+def _of_service(spec: CheckSpec) -> dict[str, object]:
+    return _json.members_set({"CheckID": spec.id, **_encode_check(spec)})
 
 
 def deregister_service(id: str, *, options: WriteOptions | None = None) -> Call[None]:
