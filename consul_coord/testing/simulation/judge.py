@@ -147,6 +147,8 @@ class Judge:
         """Whether who could be served must be, also while things go wrong."""
         self.permits = "permission revoked" not in plan.chaos
         """Whether nobody is ever refused anything for want of permission."""
+        self.shows_terms = self.permits and "overwrite" not in plan.chaos
+        """Whether everybody sees a leader's term, which a stranger's write hides for a while."""
         self.calm = plan.calm
         """Whether nothing goes wrong but what operators do."""
         self.skew = plan.skew

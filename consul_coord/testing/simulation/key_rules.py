@@ -226,7 +226,7 @@ class KeyRules(Rules):
         entry = self.cluster.entry(self.name)
         if entry is None or not entry.session:
             return None
-        term = self._given[-1][0] if self.judge.permits else 0
+        term = self._given[-1][0] if self.judge.shows_terms else 0
         return entry.session, term, entry.value, entry.modify_index
 
     def showed(self, session: str, value: bytes) -> bool:

@@ -115,7 +115,7 @@ def _leader(found: LeaderInfo | None, rules: KeyRules) -> object:
     """Return a leader in the form of ``KeyRules.led_by``."""
     if found is None:
         return None
-    return found.session, found.term if rules.judge.permits else 0, found.value, found.since_index
+    return found.session, found.term if rules.judge.shows_terms else 0, found.value, found.since_index
 
 
 class LeaderWatcher(Watcher):
