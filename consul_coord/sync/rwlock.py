@@ -131,3 +131,6 @@ class RwSide(Lock):
     def destroy(self) -> bool:
         """Return whether no client holds either side or waits. In that case no key is left on the server."""
         return self._runner.call(recipe.is_unused, self._runner.core, self._side)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} to {self._side.mode} {self._key!r} of {self._runner!r}>"

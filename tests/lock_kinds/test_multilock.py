@@ -23,8 +23,10 @@ from consul_coord import (
     LossReason,
     MultiLock,
     NotHeld,
+    ReadWriteLock,
     ReentrantLock,
     ReleaseOutcome,
+    Semaphore,
     TxnFailed,
     TxnOp,
 )
@@ -399,3 +401,34 @@ def test_it_shows_what_it_is_and_all_its_keys() -> None:
         )
         assert repr(ReentrantLock(client, "a")).startswith("<ReentrantLock on 'a' of")
         assert repr(Lock(client, "a")).startswith("<Lock on 'a' of")
+        both = ReadWriteLock(client, "a")
+        assert repr(both) == "<ReadWriteLock on 'a' of <Client of http://127.0.0.1:1>>"
+        assert repr(both.read) == "<RwSide to read 'a' of <Client of http://127.0.0.1:1>>"
+        assert repr(both.write).startswith("<RwSide to write 'a' of")
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [("read", "'{0}'"), ("write", "'{0}'"), ("slots", "'{0}'"), ("multi", "'{0}-1', '{0}-2'")],
+)
+def test_the_error_of_a_hold_names_what_its_user_named(
+    site: Site, client: Client, kind: str, named: str
+) -> None:
+    both = ReadWriteLock(client, site.key)
+    locks: dict[str, Callable[[], Hold]] = {
+        "read": both.read.acquire,
+        "write": both.write.acquire,
+        "slots": Semaphore(client, site.key, 1).acquire,
+        "multi": MultiLock(client, [f"{site.key}-1", f"{site.key}-2"]).acquire,
+    }
+    released = locks[kind]()
+    released.release()
+    lost = locks[kind]()
+    site.operator.destroy(lost.session)
+    assert lost.lost.wait(10)
+    for hold, error, what in ((released, NotHeld, "released"), (lost, LockLost, "lost")):
+        with pytest.raises(error) as told:
+            hold.check()
+        assert str(told.value).startswith(
+            f"the hold of {named.format(site.key)} (fence {hold.fence}) was {what}: "
+        )

@@ -33,7 +33,9 @@ def check(hold: Grant, now: float) -> None:
     if reason is not None:
         raise lost_error(hold, reason)
     if hold.released:
-        message = f"the hold of {hold.key!r} (fence {hold.fence}) was released: acquire the lock again"
+        message = (
+            f"the hold of {hold.kind.named(hold)} (fence {hold.fence}) was released: acquire the lock again"
+        )
         raise NotHeld(message, key=hold.key, session=hold.session)
 
 

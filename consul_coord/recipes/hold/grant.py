@@ -84,6 +84,10 @@ class HoldKind(Protocol):
         """Return the operations that check what the hold depends on besides its own key."""
         ...
 
+    def named(self, hold: Grant) -> str:
+        """Return what the hold is of, in the names that its user gave, quoted."""
+        ...
+
     def words_for(self, loss: LossReason) -> str | None:
         """Return what a loss means for this hold, where it is not what it means for any."""
         ...
@@ -131,6 +135,10 @@ class KeyOfSession:
     def guard(self, hold: Grant) -> tuple[TxnOp, ...]:  # noqa: ARG002 - a HoldKind's
         """Return nothing: there is no other key."""
         return ()
+
+    def named(self, hold: Grant) -> str:
+        """Return the key."""
+        return repr(hold.key)
 
     def words_for(self, loss: LossReason) -> str | None:  # noqa: ARG002 - a HoldKind's
         """Return nothing: a loss means what it means for any hold."""
@@ -449,7 +457,7 @@ def loss_of(session: str, pair: KVPair | None) -> LossReason | None:
 def lost_error(hold: Grant, reason: LossReason) -> LockLost:
     """Return the error of a lost hold."""
     words = hold.kind.words_for(reason) or _TOLD[reason]
-    message = f"the hold of {hold.key!r} (fence {hold.fence}) was lost: {words}"
+    message = f"the hold of {hold.kind.named(hold)} (fence {hold.fence}) was lost: {words}"
     return LockLost(message, key=hold.key, session=hold.session, fence=hold.fence, reason=reason)
 
 

@@ -196,6 +196,10 @@ class MultiLockKind(LockKind):
         super().__init__(keys)
         self._others = others
 
+    def named(self, hold: Grant) -> str:  # noqa: ARG002 - a HoldKind's
+        """Return all keys."""
+        return ", ".join(map(repr, self._keys.names))
+
     def watches(self, hold: Grant) -> tuple[KeyWatch, ...]:
         """Return a watch on every key."""
         own = watch_of(hold)

@@ -39,6 +39,10 @@ class RwKind(KeyOfSession):
         self._pooled = pooled
         self._mode: Mode = mode
 
+    def named(self, hold: Grant) -> str:  # noqa: ARG002 - a HoldKind's
+        """Return the key of the lock."""
+        return repr(self._key)
+
     def kept_as(self, hold: Grant, value: bytes) -> bytes:
         """Return the value with the mode's mark. Raises ValueTooLarge."""
 

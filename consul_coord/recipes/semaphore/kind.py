@@ -166,6 +166,10 @@ class PermitKind(KeyOfSession):
         self._memory.sessions.saw(record.index, record.holders)
         return None if self._ids <= set(record.holders) else LossReason.SLOT_REMOVED
 
+    def named(self, hold: Grant) -> str:  # noqa: ARG002 - a HoldKind's
+        """Return the prefix of the semaphore."""
+        return repr(self._memory.prefix)
+
     def words_for(self, loss: LossReason) -> str | None:
         """Return that it is the record that was deleted, if it was that."""
         if loss is LossReason.KEY_DELETED and self._record_deleted:
