@@ -54,10 +54,12 @@ def tls_name(settings: Settings) -> str:
     return settings.tls.server_name or settings.host.partition("%")[0]
 
 
-def is_address(host: str) -> bool:
-    """Return whether a host is an IP address, and no name."""
+def is_known(settings: Settings) -> bool:
+    """Return whether no name has to be looked up: the agent is at a unix socket, or at an IP address."""
+    if settings.uds is not None:
+        return True
     try:
-        ipaddress.ip_address(host)
+        ipaddress.ip_address(settings.dial or settings.host)
     except ValueError:
         return False
     return True
@@ -67,7 +69,7 @@ def is_one(settings: Settings) -> bool:
     """Return whether settings stand for one agent: its name, if it has one, is this machine's own."""
     name = settings.host.lower().rstrip(".")
     local = name == "localhost" or name.endswith(".localhost")
-    return settings.uds is not None or local or is_address(settings.dial or settings.host)
+    return local or is_known(settings)
 
 
 def places_of(settings: Settings) -> list[Place]:
@@ -90,7 +92,7 @@ def made(family: int) -> socket.socket:
 
 
 def _places(settings: Settings, attempt: Attempt) -> list[Place]:
-    if settings.uds is not None or is_address(settings.dial or settings.host):
+    if is_known(settings):
         return places_of(settings)
     look_up = functools.partial(places_of, settings)
     return call_bounded(look_up, timeout=attempt.remaining(), cancel=attempt.cancellation)

@@ -19,7 +19,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from consul_coord.errors import ClientClosed
-from consul_coord.http.transport.dial import UNDER_WAY, Place, is_address, made, places_of, tls_name
+from consul_coord.http.transport.dial import UNDER_WAY, Place, is_known, made, places_of, tls_name
 from consul_coord.http.transport.exchange import LOST, Engine
 from consul_coord.http.transport.pool import MAX_IDLE, READ_SIZE, would_block
 
@@ -110,7 +110,7 @@ class StreamTransport(Engine):
 
     async def _places(self) -> list[Place]:
         settings = self._settings
-        if settings.uds is not None or is_address(settings.dial or settings.host):
+        if is_known(settings):
             return places_of(settings)
         found = await anyio.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
         return [(family, address) for family, _, _, _, address in found]
