@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from consul_coord.errors import PermissionDenied
 from consul_coord.io import Signal
 from consul_coord.models import LeaderInfo, SessionSpec
 from consul_coord.recipes.client import ClientState
@@ -16,7 +17,7 @@ from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, ok, pairs, refusal, session, txn_done
 
 if TYPE_CHECKING:
-    from consul_coord.http.messages import Response
+    from consul_coord.http.messages import Request, Response
     from consul_coord.recipes.hold.grant import Grant
 
 OWN_TTL, ITS_TTL = 15.0, 60.0
@@ -44,6 +45,7 @@ class Seen:
     def __init__(self) -> None:
         self.io = FakeIO()
         self.told: list[tuple[float, LeaderInfo | None]] = []
+        self.failures: list[BaseException] = []
         self.stopping, self.changes = Signal(), Changes()
         self.own: Own | None = None
         self.following = Following(
@@ -53,7 +55,7 @@ class Seen:
             changes=self.changes,
             stopping=self.stopping,
             tell=lambda leader: self.told.append((self.io.time, leader)),
-            failed=lambda _: None,
+            failed=self.failures.append,
         )
         self.following._saw(LEADER, ITS_TTL)
 
@@ -107,6 +109,24 @@ def test_that_nobody_is_known_to_lead_any_more_is_told_at_that_time() -> None:
 
     seen.io.run(watch())
     assert seen.told == [(began, LEADER), (began + ITS_TTL, None)]
+
+
+def test_a_look_that_is_refused_is_reported_and_one_that_was_not_served_is_not() -> None:
+    seen = Seen()
+    seen.following.begin()
+
+    def last(_: Request) -> Response:
+        seen.stopping.set()
+        return refusal(500)
+
+    seen.io.expect("GET", "/v1/kv/k", refusal(500), refusal(403, "Permission denied"), last)
+    looks = seen.io.spawned[0].program
+
+    async def look() -> None:
+        await looks(seen.io)
+
+    seen.io.run(look())
+    assert [type(error) for error in seen.failures] == [PermissionDenied]
 
 
 @pytest.mark.parametrize("before", [None, LEADER], ids=["nobody", "another"])

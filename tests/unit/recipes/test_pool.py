@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from consul_coord.errors import RequestTimeout
 from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.rwlock.kind import RwKind
 from consul_coord.recipes.session.pool import IDLE, PooledSession, SessionPool
 from tests.support.fake_io import FakeIO
 from tests.support.replies import entry, lost, ok, txn_done, unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from consul_coord.io import IO
 
 TTL = 15.0
 
@@ -64,6 +72,27 @@ def test_one_whose_lease_is_too_short_to_begin_anything_is_replaced(stock: Stock
     assert session.kept.lease.is_valid(stock.io.time)
     assert stock.get() is not session
     assert not stock.is_live(session)
+
+
+class Busy(FakeIO):
+    """One whose background does not come to make a session."""
+
+    ends: float
+
+    async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str, deadline: float) -> None:
+        self.ends = deadline
+
+
+@pytest.mark.parametrize(("patience", "ends"), [(2.0, 1002.0), (600.0, 1010.0)])
+def test_one_that_is_not_made_is_waited_for_until_the_deadline_and_for_the_clients_time_at_most(
+    patience: float, ends: float
+) -> None:
+    io = Busy()
+    core = ClientState(io, spec=SessionSpec(ttl=TTL), timeout=10.0)
+    pool = SessionPool(core.sessions, SessionSpec(ttl=TTL))
+    with pytest.raises(RequestTimeout, match="no session in time"):
+        io.run(pool.get(io, lambda _: None, deadline=io.time + patience))
+    assert io.time == io.ends == ends
 
 
 @pytest.mark.parametrize("why", ["a request without an answer", "its end"])

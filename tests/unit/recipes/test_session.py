@@ -97,6 +97,17 @@ def test_the_lease_begins_before_the_create_was_sent(bench: Bench) -> None:
     ]
 
 
+def test_the_end_of_a_session_ends_its_keeper_at_once_and_all_waits_for_its_renewal(bench: Bench) -> None:
+    """With nothing that depends on it, the keeper would look again when the next renewal is due."""
+    bench.kept.dependents.clear()
+    renewed = bench.kept.renewed
+    bench.end_at(1001.0)
+    bench.keep()
+    assert bench.io.time == 1001.0
+    assert renewed.is_set()
+    assert bench.kept.over.is_set()
+
+
 def test_everybody_shares_one_session(bench: Bench) -> None:
     assert bench.live() is bench.kept
     assert bench.io.paths == [CREATE]
