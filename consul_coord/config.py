@@ -417,7 +417,7 @@ def _resolve_tls(given: TLSConfig | None, env: _Environment) -> TLSConfig:
         ca_path=_path(own.ca_path, "ca_path", env, "CONSUL_CAPATH"),
         client_cert=client_cert,
         client_key=client_key,
-        server_name=_without_port(server_name) if server_name else None,
+        server_name=_checked_server_name(server_name) if server_name else None,
     )
 
 
@@ -439,8 +439,16 @@ def _as_path(path: str | PathLike[str] | None, name: str) -> str | None:
     return found
 
 
-def _without_port(name: str) -> str:
-    return re.sub(r"^\[(.*)\](:\d+)?$|^([^:]*):\d+$", lambda found: found[1] or found[3], name)
+def _checked_server_name(text: str) -> str:
+    """Return a name as TLS can send it, without its port: another would fail within each handshake."""
+    bare = re.sub(r"^\[(.*)\](:\d+)?$|^([^:]*):\d+$", lambda found: found[1] or found[3], text)
+    name = _ip_v6(bare) or _host_name(bare)
+    if name is None:
+        raise ConfigError(
+            f"server_name (CONSUL_TLS_SERVER_NAME) takes "
+            f"the name or IP address in the agent's certificate, not {text!r}"
+        )
+    return name
 
 
 # --- credentials

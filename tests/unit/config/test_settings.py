@@ -246,6 +246,14 @@ def test_a_server_name_has_no_port(text: str, name: str) -> None:
     assert resolve({"CONSUL_TLS_SERVER_NAME": text}).tls.server_name == name
 
 
+@pytest.mark.parametrize("name", ["a" * 64, "srv..it", ".srv", "\u00fc" * 64, "srv it", "[::1", "1::2::3"])
+def test_a_server_name_that_tls_can_not_send_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match="server_name"):
+        resolve(tls=TLSConfig(server_name=name))
+    with pytest.raises(ConfigError, match="CONSUL_TLS_SERVER_NAME"):
+        resolve({"CONSUL_TLS_SERVER_NAME": name})
+
+
 # --- the rest
 
 
