@@ -447,7 +447,7 @@ def test_the_async_client_is_never_closed(serve: Serve, backend: str) -> None:
 def test_a_client_closed_by_its_user() -> None:
     client = httpx.Client()
     client.close()
-    with pytest.raises(ClientClosed):
+    with pytest.raises(ClientClosed, match=r"the httpx\.Client that carries its requests"):
         sync_transport(HERE, http_client=client).send(GET, timeout=1.0)
 
 

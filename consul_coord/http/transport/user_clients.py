@@ -95,8 +95,12 @@ class _OverClient(Generic[C]):
         """Do nothing: in a forked child, the client's sockets are its owner's to care for."""
 
     def _begin(self, request: Request, timeout: float) -> Attempt:
-        if self._closed or self._client.is_closed:
+        if self._closed:
             raise ClientClosed
+        if self._client.is_closed:
+            raise ClientClosed(
+                f"the httpx.{self._kind} that carries its requests is closed: close it after this client"
+            )
         return Attempt(request, address=self._address, origin=self._origin, timeout=timeout)
 
     def _build(
