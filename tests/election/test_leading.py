@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -577,6 +578,26 @@ def test_closing_the_client_ends_leading_and_is_told(
     election.stop()
     assert leader(client, key) is None
     assert client.kv.keys(key + "/").value == ()
+
+
+def test_closing_the_client_is_told_to_each_call_that_waits_for_leadership(
+    stand: Stand, make_client: MakeClient, key: str
+) -> None:
+    """Also to a call that hears of the closing as its candidate does, before it is ended itself."""
+    stand().wait_for_leadership(timeout=PATIENCE)
+    errors: list[BaseException] = []
+    for number in range(20):
+        closing = make_client()
+        waiting = LeaderElection(closing, key)
+        waiting.start()
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(waiting.wait_for_leadership, timeout=PATIENCE)
+            threading.Event().wait(0.01 * (number % 4))  # the candidate looks, joins the queue, or waits in it
+            closing.close()
+            error = call.exception()
+            assert error is not None
+            errors.append(error)
+    assert {type(error) for error in errors} == {ClientClosed}
 
 
 def test_closing_the_client_of_a_waiting_candidate_leaves_nothing(

@@ -12,7 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import AcquireCancelled, AcquireTimeout, ConsulCoordError, NotHeld, TxnFailed
+from consul_coord.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    ClientClosed,
+    ConsulCoordError,
+    NotHeld,
+    TxnFailed,
+)
 from consul_coord.http.failures import next_step
 from consul_coord.models import Holder, LossReason, ReleaseOutcome, _validate
 from consul_coord.recipes.contend import last_look
@@ -49,7 +56,7 @@ async def wait_for_leadership(
 ) -> tuple[Candidacy, Grant]:
     """Return the leadership, as soon as there is one.
 
-    Raises AcquireTimeout, and AcquireCancelled when there is no candidate (any more).
+    Raises AcquireTimeout, AcquireCancelled when there is no candidate (any more), and ClientClosed.
     """
     began, deadline = io.now(), deadline_of(io, timeout)
     seen: tuple[Holder, ...] | None = None
@@ -58,6 +65,8 @@ async def wait_for_leadership(
             hold = candidacy.leading(io.now())
             if hold is not None:
                 return candidacy, hold
+            if candidacy.client.closing.is_set():
+                raise ClientClosed
             if candidacy.is_over:
                 break
             until = last_look.due(deadline, timeout) if seen is None else deadline
