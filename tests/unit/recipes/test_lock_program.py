@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,11 +12,15 @@ from consul_coord.events import TimedOut, Waiting
 from consul_coord.models import LOCK_FLAGS, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
+from consul_coord.recipes.contend.attempt import SPREAD
 from consul_coord.recipes.contend.last_look import NODES_BUDGET
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, txn_failed
+from tests.support.replies import OTHER, SESSION, entry, ok, pairs, session, txn_done, txn_failed
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Response
 
 TXN = "/v1/txn"
 
@@ -171,3 +176,38 @@ def test_what_is_in_the_way_is_reported_once_and_how_it_ended() -> None:
     assert waits == [("k", "held", OTHER)]
     ends = [(each.key, each.blocker.kind, each.waited) for each in io.seen(TimedOut)]
     assert ends == [("k", "held", raised.value.waited)]
+
+
+def without_a_queue(io: FakeIO, *then: tuple[str, str, Response, float], timeout: float) -> bool:
+    """Acquire a key for which the token may not queue: somebody holds it for 2 s."""
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    core.queue_memory.may_not_queue("k", io.now())
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=OTHER)))
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=None, index=9)), takes=2.0)
+    for method, path, answer, takes in then:
+        io.expect(method, path, answer, takes=takes)
+    plan = LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS)
+    return io.run(recipe.acquire(io, core, LockObject(plan), timeout=timeout)).grant.is_held(io.now())
+
+
+def test_without_a_queue_the_key_is_watched_and_taken_a_random_moment_after_it_is_free() -> None:
+    """All who wait hear of it at once, and the others shall not all lose against the first."""
+    io = FakeIO(random=0.5)
+    assert without_a_queue(io, ("PUT", TXN, txn_done(entry("k", index=11)), 0.0), timeout=5.0)
+    assert not io.steps
+    assert io.sent_at[-1] == pytest.approx(io.sent_at[-2] + 2.0 + 0.5 * SPREAD)
+    assert queue.directory("k").encode() not in (io.requests[-1].body or b"")
+
+
+def test_without_a_queue_nothing_is_tried_while_the_key_is_held() -> None:
+    io, held = FakeIO(), pairs(entry("k", session=OTHER))
+    last_look = (
+        ("GET", "/v1/kv/k", held, 0.0),
+        ("GET", "/v1/session/info/", ok([session(OTHER)]), 0.0),
+        ("GET", "/v1/kv/k", held, 2.0),
+    )
+    with pytest.raises(AcquireTimeout) as told:
+        without_a_queue(io, *last_look, timeout=1.0)
+    assert told.value.blocker.session == OTHER
+    assert TXN not in io.paths
