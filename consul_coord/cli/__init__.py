@@ -44,4 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from consul_coord.cli.app import run
     except MissingExtra as error:
         return report(error)
+    except KeyboardInterrupt:  # loading takes most of a short command's time
+        return 130
     return run(arguments)

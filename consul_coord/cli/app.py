@@ -90,8 +90,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except MissingExtra as error:
         return report(error)
-    except (click.Abort, KeyboardInterrupt):
-        return SIGNALLED + signal.SIGINT
+    except (click.Abort, KeyboardInterrupt, SystemExit) as end:
+        # When nobody reads the answer any more, click ends by SystemExit, with the code that means "no".
+        return SIGNALLED + (signal.SIGPIPE if isinstance(end, SystemExit) else signal.SIGINT)
     except Exception as error:  # noqa: BLE001 - the last place that can tell of a bug
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             click.echo(f"consul-coord: can't write: {error.strerror}", err=True)

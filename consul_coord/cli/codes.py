@@ -40,7 +40,10 @@ SIGNALLED = 128
 
 MEANINGS: tuple[tuple[str, str], ...] = (
     ("the command's own", "the command ran and ended"),
-    ("128 + n", "signal n ended the command, or ended consul-coord while it waited: 130 Ctrl-C, 143 TERM"),
+    (
+        "128 + n",
+        "signal n ended the command, or consul-coord: 130 Ctrl-C, 141 nobody reads the answer, 143 TERM",
+    ),
     ("126, 127", "the command is not executable, or was not found"),
     ("0", "done"),
     ("1", "the answer is no: nothing was found or changed, or doctor found a fault"),

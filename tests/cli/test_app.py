@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +151,39 @@ def test_an_answer_that_cannot_be_written_is_no_bug(unbuffered: str) -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (78, "consul-coord: can't write: No space left on device\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_answer_that_nobody_reads_is_not_the_answer_no(unbuffered: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [*PROGRAM, "--help"],
+            env=environ(PYTHONUNBUFFERED=unbuffered),
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_ctrl_c_before_the_verb_is_loaded_shows_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "consul_coord.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "consul_coord.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert main(["--version"]) == 130
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
