@@ -69,6 +69,7 @@ from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.plan import Pool
 from consul_coord.testing.simulation.promises import Promises
 from consul_coord.testing.simulation.worlds import (
+    RECIPES,
     SCENES,
     draw,
     draw_calm,
@@ -180,6 +181,11 @@ def _in_a_calm_semaphore(seed: int) -> Plan:
         sharing=None,
         pools=(Pool("pool/a", 1 + seed % 2),),
     )
+
+
+def _elections(seed: int) -> Plan:
+    """Return a run with an election and nothing else, in which one thing goes wrong."""
+    return draw_strike(len(RECIPES) * seed + RECIPES.index("election"))
 
 
 def _restarting(seed: int) -> Plan:
@@ -1473,6 +1479,36 @@ MUTATIONS = (
         "pass",
         breaks="sharing",
         within=200,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "a leader whose health function fails resigns",
+        Candidacy,
+        "_watch_health",
+        "hold.lose(LossReason.STALLED)",
+        "pass",
+        breaks="stuck",
+        within=100,
+        drawn=_elections,
+    ),
+    Mutation(
+        "a wait for the end of a leadership is not woken",
+        election_calls,
+        "wait_for_loss",
+        "await io.wait(changed, deadline=min(deadline, hold.valid_until))",
+        "await io.sleep(min(1.0, deadline - io.now()))",
+        breaks="in time",
+        within=100,
+        drawn=_elections,
+    ),
+    Mutation(
+        "a partition is kept whose owner could not begin",
+        Part,
+        "_failed",
+        "owned.ending.set()",
+        "pass",
+        breaks="sharing",
+        within=100,
         drawn=draw_with_members,
     ),
     Mutation(

@@ -243,6 +243,8 @@ class Answers:
         if claim.gone_since is not None and claim.gone_since < since:
             self._judge.convict("answers", f"{claim} was written to, and was gone before that was asked")
         is_ours = entry is not None and entry.session == claim.session
+        # A later hold of the same session has a value of its own.
+        is_ours = is_ours and rules.has_now(claim.session, claim.fence)
         if is_ours and entry is not None and not entry.value.endswith(value) and not self._overwritten:
             text = f"{claim}: {key} is said to have the value {value!r}, and has {entry.value!r}"
             self._judge.convict("answers", text)

@@ -2,6 +2,8 @@
 
 Rules
 - ``on_elected`` and ``on_lost`` take turns in each candidacy; nobody is elected once its stop has returned.
+- ``on_lost`` and a wait for the end give the reason that there was. A leader whose health function fails may
+  be stuck, so it does not resign.
 - A stop that returns before its time is complete, and returns soon when nothing goes wrong. A leader that
   resigns for a while does not queue meanwhile.
 - Once the world is healed a candidate stands until he has led once more, and then no more.
@@ -23,12 +25,13 @@ from consul_coord.errors import (
 )
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
-from consul_coord.models import LeaderInfo, ReleaseOutcome
+from consul_coord.models import LeaderInfo, LossReason, ReleaseOutcome
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import asking, leader
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
 from consul_coord.recipes.election.leadership import told_as_leadership
 from consul_coord.recipes.lock import lock
+from consul_coord.testing.simulation.acts import JUST
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.eyes import CandidateEyes
 from consul_coord.testing.simulation.foreign import ForeignLock
@@ -42,13 +45,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from consul_coord.io import IO
-    from consul_coord.models import LossReason
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.promises import PendingCall, Sighting
 
+WAITS_TOO = 0.4
+"""So often another task of the process waits for the leadership, too, and then for its end."""
+FAILS_SHARE = 0.1
+"""Of so many looks at its health one raises an error."""
 REST = (0.0, 0.5)
 """Seconds that a candidate stays aside after a leadership."""
 HEALTH_INTERVAL = 0.5
@@ -91,7 +97,7 @@ class CandidateUser(Holder):
             health_interval=HEALTH_INTERVAL,
             on_elected=self._office.elected,
             on_lost=self._office.lost,
-            on_change=self._changed if self.rng.chance(0.3) or plan.calm else None,
+            on_change=self._changed if self.rng.chance(0.3) or plan.calm or self.more.chance(0.4) else None,
             health=self._health if sick else None,
             max_hold=self.chance.uniform(0.05, 3.0) if self.chance.chance(plan.stuck) else None,
         )
@@ -115,6 +121,11 @@ class CandidateUser(Holder):
             self._resigning = promises.called(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
             raise ClumsyUser
 
+    def heard_of(self, term: int) -> None:
+        """Take note of the term of which it has heard, 0 for none."""
+        if self._eyes is not None:
+            self._eyes.heard_of = term
+
     def lost(self) -> None:
         """Take note that it leads no more."""
         if self._resigning is not None:
@@ -136,14 +147,29 @@ class CandidateUser(Holder):
         """Return a leader as it has to be known; where nothing goes wrong, what it advertises, too."""
         return (session, value) if self.judge.calm else session
 
+    def _look_aside(self) -> None:
+        """Have the eyes know whether its health keeps it aside."""
+        if self._eyes is not None:
+            self._eyes.is_aside = math.isfinite(self._ill_since)
+
     def _health(self) -> bool:
-        well = self.healed() or self.rng.chance(0.7)
+        fails = not self.healed() and self.more.chance(FAILS_SHARE)
+        well = self._look_at_health(fails=fails)
+        self._look_aside()
+        if fails:
+            raise ClumsyUser
+        return well
+
+    def _look_at_health(self, *, fails: bool) -> bool:
+        well = (not fails and self.healed()) or self.rng.chance(0.7)
         if not well and self._ill_since == math.inf:
             self._queued_then = self._queued()
         self._ill_since = math.inf if well else min(self._ill_since, self.judge.now)
         candidacy, promises = self._candidacy, self.judge.promises
         if not well and candidacy is not None and candidacy.leading(self.process.clock.now()) is not None:
             self._resigning = promises.called(self.process, "resigns, as it is ill,", RESIGNED_WITHIN)
+            if fails:
+                self._office.stuck_in = candidacy.hold
         ill_for = self.judge.now - max(self._ill_since, promises.troubled(self.process.name))
         left = self._queued() if ill_for > JOINED_LATE else self._queued() & self._queued_then
         if left and ill_for > ILL and self.process.awake_since < self._ill_since:
@@ -185,6 +211,7 @@ class CandidateUser(Holder):
         self._candidacy = candidacy
         promises, eyes = self.judge.promises, CandidateEyes(self.process, candidacy, self._of_run)
         self._eyes = eyes
+        self._look_aside()
         close_eyes = self.judge.eyes.open(eyes.look)
         if plan.on_change is not None:
             self._sighting = promises.follows(self.process, f"report of {self.key}'s leader", self._leader)
@@ -193,6 +220,8 @@ class CandidateUser(Holder):
             )
         self.judge.record(self.process.name, "waiting", actor=self.actor, key=self.key)
         await self.process.call(io.task, lambda io: asking.start(io, candidacy))
+        if self.more.chance(WAITS_TOO):
+            self.process.spawn(partial(self._wait_too, candidacy, eyes), name="another that waits to lead")
         led = False
         try:
             while not led:
@@ -240,9 +269,50 @@ class CandidateUser(Holder):
             if well and self._queued() and not process.core.reaper.pending:
                 judge.convict("released", f"{process.name} {what}, and queues")
 
+    async def _wait_too(self, candidacy: Candidacy, eyes: CandidateEyes, io: SimIO) -> None:
+        """Wait for the leadership as another task of the process does, for as long as it takes."""
+        eyes.waits += 1
+        try:
+            await self.process.call(
+                io.task, lambda io: asking.wait_for_leadership(io, candidacy, timeout=None)
+            )
+        except AcquireCancelled:
+            if not candidacy.is_over:
+                self.judge.convict("answers", f"{self.process.name} waits to lead, and nobody ended that")
+        else:
+            if candidacy.leading(io.now()) is None and self.process.able:
+                self.judge.see("leadership over at once")
+            await self._await_loss(io, candidacy, eyes)
+        finally:
+            eyes.waits -= 1
+
+    async def _await_loss(self, io: SimIO, candidacy: Candidacy, eyes: CandidateEyes) -> None:
+        """Wait for the end of a leadership, for a while."""
+        eyes.waits -= 1
+        eyes.waits_for_loss += 1
+        seconds, began, hold = self.more.uniform(0.0, 6.0), io.now(), candidacy.hold
+        what = f"waits for the end of its leadership of {self.key}"
+        call = self.judge.promises.called(self.process, what, seconds)
+        ask = partial(asking.wait_for_loss, candidacy=candidacy, key=self.key, timeout=seconds)
+        try:
+            reason = await self.process.call(io.task, ask, closing=True)
+        except TimeoutError:
+            if io.now() < began + seconds - JUST or (hold is not None and hold.ended):
+                self.judge.convict("answers", f"{self.process.name} {what}, in vain, and that is wrong")
+        else:
+            if hold is not None and reason is not _end_of(hold):
+                text = f"{self.process.name} {what}: {reason} is the answer, not {_end_of(hold)}"
+                self.judge.convict("answers", text)
+        finally:
+            self.judge.promises.ended(call)
+            eyes.waits += 1
+            eyes.waits_for_loss -= 1
+
     async def _wait(self, io: SimIO, candidacy: Candidacy, timeout: float | None) -> Grant:
-        promises = self.judge.promises
+        promises, eyes = self.judge.promises, self._eyes
         call, began = promises.called(self.process, f"waits to lead {self.key}", timeout), io.now()
+        if eyes is not None:
+            eyes.waits += 1
         try:
             _, hold = await self.process.call(
                 io.task, lambda io: asking.wait_for_leadership(io, candidacy, timeout=timeout)
@@ -255,6 +325,8 @@ class CandidateUser(Holder):
             raise
         finally:
             promises.ended(call)
+            if eyes is not None:
+                eyes.waits -= 1
         return hold
 
     async def _lead(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> bool:
@@ -334,6 +406,9 @@ class Office:
     def __init__(self, user: CandidateUser) -> None:
         self._user = user
         self._held = False
+        self._hold: Grant | None = None
+        self.stuck_in: Grant | None = None
+        """The leadership in which a look at its health raised an error."""
         self.terms: set[int] = set()
         """Those that ``on_elected`` was called with."""
         self.stopped_at = math.inf
@@ -367,7 +442,9 @@ class Office:
         if process.clock.now() > self.stopped + CALLED_WITHIN and not process.awake_since:
             user.judge.convict("callbacks", f"{process.name} heard of an election after it had stopped")
         self._held = True
+        self._hold = hold
         self.terms.add(hold.fence)
+        user.heard_of(hold.fence)
         user.elected()
 
     def lost(self, reason: LossReason) -> None:
@@ -375,8 +452,21 @@ class Office:
         if not self._held:
             text = f"{self._user.process.name} lost a leadership twice, or none: {reason}"
             self._user.judge.convict("callbacks", text)
+        hold = self._hold
+        if hold is not None and reason is not _end_of(hold):
+            text = f"{self._user.process.name} hears of the end of its leadership as {reason}"
+            self._user.judge.convict("callbacks", f"{text}, which is {_end_of(hold)}")
+        if hold is not None and hold is self.stuck_in and reason is LossReason.RESIGNED:
+            text = f"{self._user.process.name} may be stuck, as its health failed, and has resigned"
+            self._user.judge.convict("stuck", text)
         self._held = False
+        self._user.heard_of(0)
         self._user.lost()
+
+
+def _end_of(hold: Grant) -> LossReason | None:
+    """Return why a leadership is over; None while it lasts."""
+    return hold.reason or (LossReason.RESIGNED if hold.ended else None)
 
 
 class ClumsyUser(ConsulCoordError):

@@ -8,7 +8,6 @@ Rules
 from __future__ import annotations
 
 import json
-import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 
 _GONE = RELEASED_WITHIN + 4.0
 """Seconds after which nothing of a closed client runs: a release has ended by then, and a user has rested."""
+_TRIED_WITHIN = 8.0
+"""Seconds after which what was refused for a while is tried again: pauses grow with that time."""
 _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""
 OLD_FOR = 2.5
@@ -260,7 +261,13 @@ class Chaos:
         if cluster.state.leader:
             self._world.scheduler.after(seconds, lambda: cluster.set_health(passing=True))
             self._note("check critical", seconds=seconds)
+            self._keep_sessions_out(seconds)
             cluster.set_health(passing=False)
+
+    def _keep_sessions_out(self, seconds: float) -> None:
+        """Tell the judge that nobody gets a session for a while, unless sessions have a node of their own."""
+        if not self._world.plan.calm:
+            self._trouble(lasts=seconds)
 
     def _let_check_flap(self) -> None:
         for number in range(self._rng.randrange(2, 6)):
@@ -282,7 +289,7 @@ class Chaos:
         cluster.permit((rule,))
         seconds = self._later(0.1, 6.0, lambda: cluster.permit(()))
         self._note(f"only {rule.policy} on {rule.resource} {rule.name!r}", seconds=seconds)
-        self._trouble(lasts=math.inf)  # who may not read a key watches it no more
+        self._world.judge.promises.refuse(lasts=seconds + _TRIED_WITHIN)
 
     # -- operators
 
@@ -303,6 +310,7 @@ class Chaos:
         # Until anti-entropy has put the agent's node back, nobody gets a session.
         seconds = self._later(0.1, 4.0, lambda: cluster.set_health(passing=True))
         self._note("node deregistered", seconds=seconds)
+        self._keep_sessions_out(seconds)
         for session in cluster.sessions():
             self._end_early(session)
         cluster.deregister()

@@ -6,14 +6,20 @@ Rules
 - ``on_change`` reports each leader once, and no value that never was. It reports no term after a later one,
   except where an old leader of the servers answers.
 - A candidate that says that Consul does not answer has heard nothing for a while.
+- A candidate that nothing keeps aside queues or leads, whatever has failed before. It shows the leader that
+  ``on_change`` has reported last.
+- A call that waits for the leadership, for its end, or for a membership ends as soon as that is so, and
+  callbacks come as soon.
 - A member that says that it has joined is one on the servers. It shows the value that it was given last, also
-  if that was given between two memberships.
+  if that was given between two memberships: it joins with it, and does not give it only afterwards. Its joins
+  and losses are events. One that was lost joins again soon, if it can ask and its id is free.
 
 Nobody who looks sends a request or draws a number, so a run is the same with these eyes and without them.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import RequestTimeout
@@ -40,8 +46,35 @@ JUST_NOW = 0.3
 """The same where nothing goes wrong."""
 SHOWN_WITHIN = 2.5
 """Seconds after a join, or after a value was given, within which a member shows it."""
+TOLD_SOON = 0.1
+"""Seconds after which a call that waits for something, and a callback about it, has come."""
+STANDS_WITHIN = 3.0
+"""Seconds within which a candidate that nothing keeps aside queues or leads, when nothing goes wrong."""
+JOIN_LOOK = 0.3
+"""Seconds between two looks of a call that joins while another one does."""
+JOINS_AGAIN = 3.0
+"""Seconds within which a member that was lost is one again, if its id is free, when nothing goes wrong."""
 _CHANGED_BY_HAND = {"restore", "overwrite", "permission revoked"}
 """The faults after which terms and values are others than those of the elections."""
+
+
+class Stopwatch:
+    """Since when each of several things has been so, at each look at a process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._since: dict[str, float] = {}
+
+    def since(self, what: str, *, is_so: bool) -> float:
+        """Return since when something is so, while the process was awake; infinite if it isn't."""
+        if not is_so:
+            self._since.pop(what, None)
+            return math.inf
+        return max(self._since.setdefault(what, self._process.judge.now), self._process.awake_since)
+
+    def lasts(self, what: str, *, is_so: bool) -> float:
+        """Return for how many seconds something has been so, without those for which its machine slept."""
+        return max(0.0, self._process.judge.now - self.since(what, is_so=is_so) - self._process.slept)
 
 
 class Eyes:
@@ -80,6 +113,15 @@ class CandidateEyes:
         self._reported: list[LeaderInfo | None] = []
         self._latest = 0
         """The highest term that was reported."""
+        self._watch = Stopwatch(process)
+        self.waits = 0
+        """How many calls wait for the leadership."""
+        self.waits_for_loss = 0
+        """How many wait for its end."""
+        self.heard_of = 0
+        """The term that ``on_elected`` was called with, while ``on_lost`` was not called after it."""
+        self.is_aside = False
+        """Whether its user has a reason not to let it stand."""
 
     def _convict(self, how: str) -> None:
         self._judge.convict("sight", f"{self._process.name}'s candidate for {self._rules.name} {how}")
@@ -100,7 +142,10 @@ class CandidateEyes:
     def look(self) -> None:
         """Judge what it shows at this moment."""
         process, candidacy, now = self._process, self._candidacy, self._process.clock.now()
-        if not process.able or candidacy.is_over:
+        if not process.able:
+            return
+        self._check_calls(now)
+        if candidacy.is_over:
             return
         shown, age, hold = candidacy.following.leader(now), candidacy.following.age(now), candidacy.hold
         leads = candidacy.leading(now) is not None
@@ -112,6 +157,48 @@ class CandidateEyes:
             self._check_other(shown, age)
         if self._judges_problems:
             self._check_problem()
+        self._check_standing(leads=leads)
+        self._check_reports(shown)
+
+    def _check_calls(self, now: float) -> None:
+        """Judge that each call, and each callback, comes as soon as what it is about is so."""
+        candidacy, hold = self._candidacy, self._candidacy.hold
+        leads = candidacy.leading(now) is not None
+        is_due = self.waits > 0 and (leads or candidacy.is_over)
+        if self._watch.lasts("wait", is_so=is_due) > TOLD_SOON:
+            self._judge.convict("in time", f"{self._process.name} leads, or stands no more, and a call waits")
+        ended = hold is not None and hold.ended
+        if self._watch.lasts("wait for loss", is_so=self.waits_for_loss > 0 and ended) > TOLD_SOON:
+            self._judge.convict("in time", f"{self._process.name} leads no more, and a call waits for that")
+        term = 0 if hold is None else hold.fence
+        for what, is_so in (
+            ("leads, and was not called back", leads and self.heard_of != term),
+            ("leads no more, and was not called back", ended and self.heard_of == term),
+        ):
+            if self._watch.lasts(what, is_so=is_so and not candidacy.is_over) > TOLD_SOON:
+                self._judge.convict("callbacks", f"{self._process.name} {what}, in term {term}")
+
+    def _check_standing(self, *, leads: bool) -> None:
+        """Judge that it stands, whatever has failed before, unless its user or its plan keeps it aside."""
+        judge, process, key = self._judge, self._process, self._rules.name
+        kept = (judge.cluster.holder(key), *self._rules.queue)
+        stands = leads or any(process.core.sessions.get(session) is not None for session in kept if session)
+        is_absent = not (stands or self.is_aside or self._candidacy.plan.priority_delay)
+        since = self._watch.since("absence", is_so=is_absent and not process.goes_without_queue(key))
+        if judge.room is not None or judge.cluster.down:
+            return
+        since = max(since, process.aside.get(key, 0.0), judge.promises.undisturbed_since(process))
+        if judge.now > since + STANDS_WITHIN * judge.stretch:
+            judge.convict("progress", f"{process.name} stands for {key}, and does not queue")
+
+    def _check_reports(self, shown: LeaderInfo | None) -> None:
+        """Judge that what it shows is what ``on_change`` has reported."""
+        if not self._reported:
+            return
+        said = self._reported[0]
+        differs = (shown and shown.session) != (said and said.session)
+        if self._watch.lasts("reports", is_so=differs) > TOLD_SOON:
+            self._convict(f"shows {shown}, and its last report was {said}")
 
     def _check_other(self, shown: LeaderInfo, age: float | None) -> None:
         judge = self._judge
@@ -161,6 +248,15 @@ class MemberEyes:
         """The membership of which a write has failed: it may show one value or the other."""
         self._gone_since: float | None = None
         self._wrong_since: float | None = None
+        self._watch = Stopwatch(process)
+        self._known: Grant | None = None
+        """The latest membership that was looked at."""
+        self._lost: Grant | None = None
+        """The latest one whose loss was looked at."""
+        self.joins = 0
+        """How many calls wait for it to be a member."""
+        self.is_leaving = False
+        """Whether its user has it leave."""
 
     def gives(self, value: bytes) -> None:
         """Take note that a value is being given."""
@@ -174,6 +270,8 @@ class MemberEyes:
         """Judge what it shows at this moment."""
         process, judge, hold = self._process, self._judge, self._membership.hold
         joined = self._membership.is_joined(process.clock.now())
+        if process.able and not process.core.closing.is_set():
+            self._check_course(hold, joined=joined)
         if hold is None or not joined or not process.able:
             self._gone_since = self._wrong_since = None
             return
@@ -194,6 +292,49 @@ class MemberEyes:
         if self._is_late(max(self._wrong_since, self._given_at), SHOWN_WITHIN):
             text = f"{process.name} was given the value {self._given!r}, and shows {entry.value!r}"
             judge.convict("sharing", text)
+
+    def _check_course(self, hold: Grant | None, *, joined: bool) -> None:
+        """Judge what becomes of it: calls that join end, a loss is an event, and it joins again."""
+        judge, process, member = self._judge, self._process, self._membership
+        if self._watch.lasts("join", is_so=joined and self.joins > 0) > TOLD_SOON + JOIN_LOOK:
+            judge.convict("in time", f"{process.name} is a member, and a call still joins")
+        if joined and hold is not None and hold is not self._known:
+            if self._watch.lasts("news", is_so=True) > LOOK:
+                again = "joined again" if self._known is not None else "joined"
+                judge.news.expect(process, again, member.key, hold.fence)
+                self._check_first_value(hold)
+                self._known = hold
+        else:
+            self._watch.lasts("news", is_so=False)
+        is_lost = hold is not None and hold.reason is not None and hold is not self._lost
+        if hold is not None and self._watch.lasts("loss", is_so=is_lost) > LOOK:
+            judge.news.expect(process, "lost", member.key, hold.fence)
+            self._lost = hold
+        entry = judge.cluster.entry(member.key)
+        is_free = entry is None or not entry.session
+        final = hold is not None and (hold.released or hold.reason in member.final)
+        is_out = hold is not None and not joined and not final and not self.is_leaving
+        since = self._watch.since("out", is_so=is_out and is_free)
+        since = max(since, judge.promises.undisturbed_since(process))
+        if judge.now > since + JOINS_AGAIN * judge.stretch and not judge.cluster.down:
+            judge.convict("progress", f"{process.name} has lost {member.key}, and does not join again")
+        is_well = joined and entry is not None and entry.value == self._given and self._unsure_of is None
+        if self._watch.lasts("problem", is_so=is_well and member.problem is not None) > SHOWN_WITHIN:
+            judge.convict("answers", f"{process.name} is a member, and has the problem {member.problem}")
+
+    def _check_first_value(self, hold: Grant) -> None:
+        """Judge the value with which it has become a member: the one that it was given last."""
+        judge, process = self._judge, self._process
+        entry = judge.cluster.entry(self._membership.key)
+        given_long = self._given_at < judge.now - TOLD_SOON - 2 * LOOK
+        if entry is None or entry.session != hold.session or not given_long:
+            return
+        if entry.modify_index == hold.fence and entry.value != self._given:
+            if not judge.answers.excused(process, since=self._given_at):
+                text = f"{process.name} has joined with {entry.value!r}, and was given {self._given!r} before"
+                judge.convict("sharing", text)
+        elif entry.modify_index != hold.fence and not judge.answers.excused(process, since=self._given_at):
+            judge.convict("sharing", f"{process.name} has joined, and has given its value only then")
 
     def _is_late(self, since: float, within: float) -> bool:
         """Return whether something should have been done by now."""

@@ -104,7 +104,7 @@ _SILENT = {"request lost", "reply lost", "late", "fading"}
 _SLOW = {"slow", "index back", "twice"}
 _LATE = {"late", "late and cut off"}
 _EXPECTED = ("PermissionDenied", "SessionCheckFailed", CLUMSY)
-_REPORTS = ("of the election", "taking the partition", "watching the group")
+_REPORTS = ("of the election", "of the partition", "taking the partition", "watching the group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,8 @@ class Judge:
         """The rules of connections, where the agent has a limit."""
         self.gentle = plan.gentle
         """Whether who could be served must be, also while things go wrong."""
+        self.prompt = plan.gentle or plan.calm
+        """Whether that can be judged by what anybody does at each moment."""
         self.permits = "permission revoked" not in plan.chaos
         """Whether nobody is ever refused anything for want of permission."""
         self.shows_terms = self.permits and "overwrite" not in plan.chaos

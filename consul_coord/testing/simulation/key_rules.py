@@ -174,7 +174,7 @@ class KeyRules(Rules):
         """Return whether an heir that counts, and has queued all the time, was not let go first."""
         queues = self.cluster.entry(self._directory + before.heir)
         return (
-            self.judge.gentle
+            self.judge.prompt
             and queues is not None
             and queues.create_index < before.named_at
             and before.heir in before.live
@@ -190,11 +190,11 @@ class KeyRules(Rules):
         else:
             self._crowded.pop(who, None)
         process = self.judge.process(who)
-        if process is None or not (self.judge.gentle or self.judge.calm):
+        if process is None or not self.judge.prompt:
             return
         if self.judge.now < process.aside.get(self.name, 0.0):
             self.judge.convict("order", f"{who} has resigned for a while, and queues for {self.name}")
-        if self.name not in process.modest or not self.judge.gentle:
+        if self.name not in process.modest or not self.judge.prompt:
             return
         now, delay = self.judge.now, PRIORITY_DELAY * _YOUNG / (1 + self.judge.skew)
         # Another may have been faster since it looked, and may even have resigned again.
@@ -208,6 +208,11 @@ class KeyRules(Rules):
             vacant = min(until, now) - since
             text = f"{who} is of low priority, and queues for {self.name}, vacant for {vacant:.3f} s"
             self.judge.convict("order", text)
+
+    @property
+    def queue(self) -> tuple[str, ...]:
+        """The sessions that wait, the first one first."""
+        return self._queue
 
     def was_given(self, session: str, fence: int) -> bool:
         """Return whether it was the session's turn when the key had this index."""
@@ -228,6 +233,10 @@ class KeyRules(Rules):
             return None
         term = self._given[-1][0] if self.judge.shows_terms else 0
         return entry.session, term, entry.value, entry.modify_index
+
+    def is_relied_on(self, session: str) -> bool:
+        """Return whether a client relies on having the key by a session."""
+        return any(claim.session == session and claim.believed() for claim in self.claims)
 
     def showed(self, session: str, value: bytes) -> bool:
         """Return whether the key ever had this value while the session had it."""

@@ -37,6 +37,7 @@ ONCE: dict[type[Event], tuple[str, str]] = {
     events.Elected: ("elected", "term"),
     events.Resigned: ("resigned", "term"),
     events.Acquired: ("acquired", "fence"),
+    events.Joined: ("a member", "index"),
     events.Overwritten: ("overwritten", "modify_index"),
 }
 """The events that come once: a name for each, and the number that tells one from another."""
@@ -89,6 +90,8 @@ class News:
                         f"{process.name} says that {key} was overwritten, by its own write at index {index}"
                     )
                     self._judge.convict("told", text)
+            case events.Joined(key=key, index=index, again=again):
+                self._note(process, "joined again" if again else "joined", key, index)
             case events.TimedOut(key=key, waited=waited):
                 self._note(process, "timed out", key, waited)
             case events.Waiting():

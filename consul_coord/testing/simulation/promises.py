@@ -104,6 +104,8 @@ class Contact:
     failures: list[float] = field(default_factory=list[float])
     answered_from: float = 0.0
     """From when on a request, except a blocking query, is answered or has failed."""
+    blind: bool = False
+    """Whether it may look no more after what it holds: it was refused once."""
 
     def fail(self, now: float, *, lasts: float, fails_within: float) -> None:
         """Take note of something that went wrong, and can be felt for so many seconds.
@@ -327,6 +329,11 @@ class Promises:
         contact = self.contact(who)
         return max(contact.troubled_until, *contact.failures, 0.0)
 
+    def undisturbed_since(self, process: Process) -> float:
+        """Return since when a process could do what it wants: nothing holds it up, and no pause lasts."""
+        rest = self.contact(process.name).patience()
+        return max(self.troubled(process.name), process.awake_since) + rest
+
     def failed(self, who: str, *, silent: bool, slow: bool) -> None:
         """Take note that a request went wrong; nothing tells its sender so if it is ``silent``."""
         lasts = UNANSWERED if silent else 7.0 if slow else 0.0
@@ -339,6 +346,12 @@ class Promises:
             self._all_troubled_until = max(self._all_troubled_until, self._judge.now + lasts)
         for name in [who] if who is not None else self._judge.names():
             self.contact(name).fail(self._judge.now, lasts=lasts, fails_within=lasts)
+
+    def refuse(self, *, lasts: float) -> None:
+        """Take note that clients are refused something for so long; they may watch no hold after that."""
+        self.trouble(None, lasts=lasts)
+        for name in self._judge.names():
+            self.contact(name).blind = True
 
     def went_back(self, index: int) -> None:
         """Take note that the state is an earlier one: what shows a loss may be older than the hold."""
@@ -377,7 +390,8 @@ class Promises:
         began = max(claim.gone_since, contact.troubled_until, process.awake_since)
         within = NOTICED_CALMLY if judge.calm else NOTICED_WITHIN
         limit = began + (seldom + within + contact.patience()) * judge.stretch
-        if judge.now > limit and process.able and not self.is_forgiven(claim.fence) and claim.believed():
+        may_see = process.able and not contact.blind and not self.is_forgiven(claim.fence)
+        if judge.now > limit and may_see and claim.believed():
             text = f"{claim} is over for {judge.now - claim.gone_since:.2f} s, and its holder can ask"
             judge.convict("noticed", text)
 
@@ -404,6 +418,8 @@ class Promises:
         judge, index = self._judge, self._judge.cluster.state.store.raft_index
         for sighting in self._sightings:
             process = sighting.process
+            if process.core.closing.is_set():
+                continue
             if self._is_own(sighting):
                 sighting.know(judge.now)
             elif sighting.is_stale(judge.now, judge.stretch) and process.able:

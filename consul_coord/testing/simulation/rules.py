@@ -275,7 +275,7 @@ class Rules(ABC):
             self._check_stuck()
             self.check_queue()
             self._look_at_holders()
-        if self.judge.healed_at is not None or self.judge.gentle:
+        if self.judge.healed_at is not None or self.judge.prompt:
             self._check_taken()
 
     def _look_at_holders(self) -> None:
@@ -356,7 +356,7 @@ class Rules(ABC):
         """Return since when a waiter could have taken what is free."""
         judge = self.judge
         process = judge.carer(waiter)
-        if not judge.gentle or process is None or judge.now > judge.quiet_at:
+        if not judge.prompt or process is None or judge.now > judge.quiet_at:
             return judge.quiet_at
         return max(judge.promises.troubled(process.name) + PAUSED_FOR, process.awake_since)
 

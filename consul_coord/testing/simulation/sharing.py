@@ -8,6 +8,9 @@ Rules
   that until the callback has returned, or ``handover`` seconds have passed, and not much longer.
 - A member takes a partition only if the members have called for that lately, and hands it over only if they
   have not. It takes a free partition soon.
+- Nobody keeps what is another member's by then, once it had time to finish. A partition whose owner could
+  not begin is given up.
+- The judge draws the owners by itself: processes with different versions of this package agree on them.
 - A stop or a leave that returns before its time is complete, and returns soon when nothing goes wrong.
 - A member shows the value that it was given last.
 - Once the world is healed, a member that was lost joins again, and each partition goes to the member that the
@@ -16,9 +19,10 @@ Rules
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import AcquireTimeout, ConsulCoordError, PermissionDenied, SessionCheckFailed
@@ -28,8 +32,7 @@ from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.group.membership import Membership, join, leave, update
 from consul_coord.recipes.group.membership import members as list_members
 from consul_coord.recipes.partition import partitioning as recipe
-from consul_coord.recipes.partition.rendezvous import Rendezvous
-from consul_coord.testing.simulation.candidates import CALLED_WITHIN
+from consul_coord.testing.simulation.candidates import CALLED_WITHIN, ClumsyUser
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.eyes import MemberEyes
 from consul_coord.testing.simulation.holding import FAILED, Holder
@@ -63,14 +66,20 @@ OWNED_WITHIN = 2.5
 """Seconds within which a free partition is owned by the member that is to, once that has settled."""
 TELLS_SHARE = 0.02
 """Of so many looks a member changes its value, or asks about the others."""
+GIVEN_UP_WITHIN = 0.5
+"""Seconds after an owner could not begin within which it hears that the partition is given up."""
 FINISHES_SHARE = 0.4
 """Of so many callbacks before a handover the owner has still to finish something."""
 JOINS_TWICE = 0.2
 """So often two tasks of a process join at once."""
+FAILS_SHARE = 0.04
+"""Of so many partitions that it gets, its owner can't begin."""
 GIVES_SHARE = 0.02
 """Of so many looks a member is given another value."""
 GIVES_WITHOUT_SHARE = 0.3
 """The same while it is no member: the value counts from its next join."""
+JOINED_WITHIN = 1.0
+"""Seconds within which a member joins, when nothing goes wrong."""
 ENDED_SOON = 1.0
 """Seconds within which a member has stopped and left, when nothing goes wrong."""
 
@@ -97,14 +106,26 @@ class Sharing:
         return f"{self.prefix}/partitions/{partition}"
 
     def owners(self, members: Collection[str]) -> dict[str, str]:
-        """Return the member that each partition falls to."""
-        return Rendezvous(self.partitions).owners(dict.fromkeys(members, 1.0))
+        """Return the member that each partition falls to; all versions of this package agree on that."""
+        if not members:
+            return {}
+        return {one: max(members, key=lambda name: (_draw(name, one), name)) for one in self.partitions}
 
     def members(self, cluster: Cluster) -> list[tuple[str, str, bytes]]:
         """Return each member with its session and its value, the longest one first."""
         entries = [entry for entry in cluster.under(self.group.directory + "/") if entry.session]
         entries.sort(key=lambda entry: entry.create_index)
         return [(entry.key.rpartition("/")[2], entry.session, entry.value) for entry in entries]
+
+    def owned(self, cluster: Cluster) -> dict[str, tuple[str, bytes, int] | None]:
+        """Return who owns each partition: its session, its value, and its fence."""
+        found = {one: cluster.entry(self.key(one)) for one in self.partitions}
+        return {
+            one: (entry.session, entry.value, entry.modify_index)
+            if entry is not None and entry.session
+            else None
+            for one, entry in found.items()
+        }
 
     def is_settled(self, judge: Judge) -> bool:
         """Return whether each partition is locked by the member that is to own it."""
@@ -115,6 +136,12 @@ class Sharing:
             (carer := carers[partition]) is not None and carer.name == owner
             for partition, owner in owners.items()
         )
+
+
+@lru_cache(maxsize=4096)
+def _draw(member: str, partition: str) -> int:
+    """Return what a member draws for a partition; the most wins, as all of them have the same weight."""
+    return int.from_bytes(hashlib.blake2b(f"{member}/{partition}".encode(), digest_size=8).digest(), "big")
 
 
 class SharingRules:
@@ -128,6 +155,8 @@ class SharingRules:
         """The owners that the members called for, and since when; as far back as anybody may act on it."""
         self._free_since: dict[str, float] = {}
         """Since when a partition is free, with the member there that is to own it."""
+        self._kept_since: dict[str, float] = {}
+        """Since when a member keeps what is another's."""
         self._sharers: dict[str, float] = {}
         """The processes that share, each since when."""
 
@@ -135,6 +164,7 @@ class SharingRules:
         """Take note of the members, and judge whether what is free is taken."""
         if written:
             self._look_at_members()
+        self._check_kept()
         now = self._judge.now
         for partition, since in self._free_since.items():
             owner = self._judge.process(self._calls_for[-1][1][partition])
@@ -147,6 +177,25 @@ class SharingRules:
                     continue
                 text = f"{partition} is free for {now - since:.2f} s, and {owner.name} is to own it"
                 self._judge.convict("progress", text)
+
+    def _check_kept(self) -> None:
+        """Judge that nobody keeps what is another's by now, once it had time to finish."""
+        since, owners = self._calls_for[-1]
+        for name, began in self._sharers.items():
+            process = self._judge.process(name)
+            if process is None or not process.able or process.core.closing.is_set():
+                continue
+            for partition, owner in owners.items():
+                holder = self._cluster.holder(self._sharing.key(partition))
+                if owner == name or not holder or process.core.sessions.get(holder) is None:
+                    self._kept_since.pop(partition, None)
+                    continue
+                kept = self._kept_since.setdefault(partition, self._judge.now)
+                late = max(kept, since, began, self._judge.promises.undisturbed_since(process))
+                if self._judge.now > late + (ACTED_WITHIN + HANDOVER + OWNED_WITHIN) * self._judge.stretch:
+                    seconds = self._judge.now - since
+                    text = f"{name} keeps {partition}, which {owner} is to own for {seconds:.2f} s"
+                    self._judge.convict("sharing", text)
 
     def _has_dead_waiter(self, partition: str) -> bool:
         """Return whether a contender queues for a partition whose process has crashed."""
@@ -227,20 +276,35 @@ class MemberUser(Holder):
         )
         self._eyes = MemberEyes(self.process, self._member)
         call = self.judge.promises.called(self.process, f"joins {self._sharing.prefix}", timeout)
+        began, since = io.now(), self.judge.now
+        self._close_eyes = self.judge.eyes.open(self._eyes.look)
+        self._eyes.joins += 1
         if self.more.chance(JOINS_TWICE):
             self.process.spawn(partial(self._join_too, timeout), name="another that joins")
         try:
             await self.process.call(io.task, lambda io: join(io, self._member, timeout=timeout))
-        except (AcquireTimeout, PermissionDenied, SessionCheckFailed):
-            return False
+        except AcquireTimeout as error:
+            took = io.now() - began
+            self.judge.answers.waited(self.process, error, took=took, timeout=timeout or 0.0)
+            if took > JOINED_WITHIN and not self.judge.answers.excused(self.process, since=since):
+                self.judge.convict("progress", f"{self.process.name} could not join: {error}")
+            return self._joined_not()
+        except (PermissionDenied, SessionCheckFailed):
+            return self._joined_not()
         except ConsulCoordError as error:
             if not retryable(error):
                 raise
-            return False
+            return self._joined_not()
         finally:
             self.judge.promises.ended(call)
+            self._eyes.joins -= 1
         self.judge.see("joined")
         return True
+
+    def _joined_not(self) -> bool:
+        """Look at the membership no more, as there is none."""
+        self._close_eyes()
+        return False
 
     async def _join_too(self, timeout: float | None, io: SimIO) -> None:
         """Join as another task of the process does at the same time."""
@@ -252,7 +316,7 @@ class MemberUser(Holder):
     async def _share(self, io: SimIO, *, until: float) -> None:
         """Own partitions for a while; in a calm world, until each is with its owner, too."""
         core, sharing, office = self.process.core, self._sharing, Office(self)
-        plan = recipe.PartitionPlan(
+        plan = self._partitions = recipe.PartitionPlan(
             group=sharing.group,
             partitions=sharing.partitions,
             settle=SETTLE,
@@ -268,7 +332,7 @@ class MemberUser(Holder):
         await self.process.call(io.task, lambda io: recipe.start(io, partitioning))
         least, rules = until if self.healed() else -math.inf, self.judge.sharing
         eyes = self.judge.eyes
-        close_eyes = [eyes.open(self._eyes.look), eyes.open(office.check_finishing)]
+        close_eyes = [self._close_eyes, eyes.open(office.check_finishing)]
         if rules is not None:
             rules.begins(self.process)
         try:
@@ -296,9 +360,14 @@ class MemberUser(Holder):
             office.check_stopped(io)
         if partitioning.task is None or partitioning.task.done.is_set():
             office.stopped = io.now()
+        self._eyes.is_leaving = True
         has_left = await self._end("leaves the group", partial(leave, membership=self._member), io)
         if has_left and self._member.is_joined(io.now()):
             self.judge.convict("sharing", f"{self.process.name} has left, and is a member")
+        hold, holder = self._member.hold, self.judge.cluster.holder(self._member.key)
+        is_done = has_left and hold is not None and hold.released and not self.process.core.reaper.pending
+        if is_done and hold is not None and holder == hold.session:
+            self.judge.convict("released", f"{self.process.name} has left, and the server has it")
 
     async def _tell(self, io: SimIO) -> None:
         """Change the member's value, or ask about the others."""
@@ -327,7 +396,17 @@ class MemberUser(Holder):
         async def ask(io: IO) -> object:
             return [(one.id, one.session, one.value) for one in await list_members(io, core, sharing.group)]
 
-        return (View(f"asks who is in {of}", ask, sharing.members),)
+        async def ask_owners(io: IO) -> object:
+            found = await recipe.holders(io, core, self._partitions)
+            return {
+                name: None if one is None else (one.session, one.value, one.fence)
+                for name, one in found.items()
+            }
+
+        return (
+            View(f"asks who is in {of}", ask, sharing.members),
+            View(f"asks who owns what in {of}", ask_owners, sharing.owned),
+        )
 
     async def _end(self, what: str, program: Callable[..., Coroutine[Any, Any, object]], io: SimIO) -> bool:
         """Stop something, in more or less time; returns whether it has ended before its time was over."""
@@ -364,6 +443,8 @@ class Office:
     def __init__(self, user: MemberUser) -> None:
         self._user = user
         self._owned: dict[str, tuple[Grant, Claim]] = {}
+        self._failed: dict[str, float] = {}
+        """The partitions whose ``on_acquired`` has raised an error, and when: they are given up."""
         self._finishing: dict[str, tuple[Grant, float, float]] = {}
         """The partitions to be handed over while their owners finish, since when, and until when they may."""
         self.stopping = False
@@ -390,11 +471,16 @@ class Office:
         claim = judge.granted(process, hold, of=hold.key, actor=user.actor)
         process.core.holds.on_lost(hold, lambda _: judge.told(claim))
         self._owned[partition] = hold, claim
+        if not user.healed() and user.more.chance(FAILS_SHARE):
+            self._failed[partition] = judge.now
+            judge.see("on_acquired failed")
+            raise ClumsyUser
 
     def released(self, partition: str, hold: Grant) -> float | None:
         """Judge a call of ``on_released``; returns the seconds that the owner takes to finish, if any."""
         process, judge = self._user.process, self._user.judge
         owned, claim = self._owned.pop(partition, (None, None))
+        failed = self._failed.pop(partition, None) is not None
         if owned is not hold or claim is None:
             judge.convict("sharing", f"{process.name} heard that it owns {partition} no more, and never did")
             return None
@@ -404,11 +490,12 @@ class Office:
         if not hold.ended:
             judge.write(claim)
             judge.tell(claim, "released")
-            if judge.sharing is not None and not (self.stopping or process.core.closing.is_set()):
+            if judge.sharing is not None and not (failed or self.stopping or process.core.closing.is_set()):
                 judge.sharing.moved(process, partition, comes=False)
         claim.left = True
         more = self._user.more
-        if hold.ended or self._user.healed() or not more.chance(FINISHES_SHARE):
+        # What could not begin has nothing to finish.
+        if failed or hold.ended or self._user.healed() or not more.chance(FINISHES_SHARE):
             return None
         lasts, now = more.uniform(0.0, 1.5 * HANDOVER), process.clock.now()
         self._finishing[partition] = hold, now, now + min(lasts, HANDOVER)
@@ -418,6 +505,10 @@ class Office:
         """Judge whether what is handed over is kept for as long as its owner may finish, and no longer."""
         process, judge = self._user.process, self._user.judge
         now = process.clock.now()
+        for partition, at in self._failed.items():
+            late = judge.now > max(at, process.awake_since) + GIVEN_UP_WITHIN + process.slept
+            if late and process.able and not process.core.closing.is_set():
+                judge.convict("sharing", f"{process.name} keeps {partition}, whose on_acquired has failed")
         for partition, (hold, since, until) in list(self._finishing.items()):
             if hold.reason is not None or process.core.closing.is_set() or not process.able:
                 del self._finishing[partition]

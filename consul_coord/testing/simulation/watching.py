@@ -102,7 +102,11 @@ def led(process: Process, key: str) -> View:
     """Return the question who leads, since when, and with which value."""
 
     async def ask(io: IO) -> object:
-        return _leader(await leader.leader(io, process.core, key), rules)
+        found, truth = _leader(await leader.leader(io, process.core, key), rules), rules.led_by()
+        if found is not None and truth is not None and not rules.is_relied_on(found[0]):
+            # A leader that knows of its end has removed the note of its term, and may have the key yet.
+            return (found[0], truth[1], *found[2:])
+        return found
 
     def truth(_: Cluster) -> object:
         return rules.led_by()
@@ -111,7 +115,7 @@ def led(process: Process, key: str) -> View:
     return View(f"asks who leads {key}", ask, truth, requests=2)
 
 
-def _leader(found: LeaderInfo | None, rules: KeyRules) -> object:
+def _leader(found: LeaderInfo | None, rules: KeyRules) -> tuple[str, int, bytes, int] | None:
     """Return a leader in the form of ``KeyRules.led_by``."""
     if found is None:
         return None
