@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.http.agents import Agents
+from consul_coord.http.agents import Agent, Agents
 from consul_coord.http.retry import Failures
 from consul_coord.http.transport import pool
 from consul_coord.http.transport.exchange import Engine
@@ -1517,6 +1517,46 @@ MUTATIONS = (
         "_ask",
         "agent.hear(way.now())",
         "agent.heard_at = way.now()",
+        breaks="ways in",
+        within=50,
+        drawn=draw_with_agents,
+    ),
+    Mutation(
+        "an agent is tried out of order",
+        Agents,
+        "_in_order",
+        "places.get(agent, -1)\n",
+        "-places.get(agent, -1)\n",
+        breaks="told",
+        within=50,
+        drawn=draw_with_agents,
+    ),
+    Mutation(
+        "a change of the agent is not reported",
+        Agents,
+        "_use",
+        "self.on_move(before.address, agent.address)",
+        "pass",
+        breaks="told",
+        within=50,
+        drawn=draw_with_agents,
+    ),
+    Mutation(
+        "an agent that was left is used without another check",
+        Agent,
+        "leave",
+        "now, -math.inf, math.inf",
+        "now, self.checked_at, math.inf",
+        breaks="ways in",
+        within=200,
+        drawn=draw_with_agents,
+    ),
+    Mutation(
+        "a slow answer is no reason to wait",
+        Agents,
+        "look_for_life",
+        "agent.asked_at + SILENT_AFTER",
+        "agent.asked_at",
         breaks="ways in",
         within=50,
         drawn=draw_with_agents,

@@ -83,7 +83,7 @@ class Answers:
         self._behind = OLD_FOR if "old leader" in plan.chaos else 0.0
         """Seconds by which a reading may be out of date."""
         self._twice = "twice" in plan.fates
-        self._late = any("late" in fate for fate in plan.fates) or "agent silence" in plan.chaos
+        self._late = plan.agents > 1 or any("late" in fate for fate in plan.fates)
         """Whether a request may be applied long after it was sent."""
 
     def excused(self, process: Process, *, since: float) -> bool:

@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
-from consul_coord.errors import ClientClosed, RequestTimeout
+from consul_coord.errors import ClientClosed, ConnectFailed, RequestTimeout
 from consul_coord.host import BaseHost, HostedIO
 from consul_coord.http.blocking import read_timeout
 from consul_coord.io import Signal
@@ -185,7 +185,12 @@ class SimIO(HostedIO):
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
         self._begin()
         if (agents := self._process.agents) is not None:
-            return await agents.send(Way(self), request, timeout=deadline - self.now())
+            ways, began = self._process.judge.ways, self._process.judge.now
+            try:
+                return await agents.send(Way(self), request, timeout=deadline - self.now())
+            except ConnectFailed:
+                ways.not_sent(self._process, since=began, deadline=deadline)
+                raise
         if (engine := self._process.engine) is not None:
             timeout = min(deadline - self.now(), LONGEST_TIMER)
             return await engine.send(Call(self), request, timeout=timeout)
@@ -229,6 +234,8 @@ class SimIO(HostedIO):
         """Send a request, and wait for what becomes of it."""
 
         def time_out() -> NoReturn:
+            if agent is not None:
+                self._process.judge.ways.timed_out(self._process, agent)
             message = f"{request.method} {request.path}: no reply in time"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=True)
 

@@ -133,7 +133,7 @@ class Judge:
         self.news = News(self, plan)
         self.sessions = SessionRules(self, plan)
         self.eyes = Eyes()
-        self.ways = WayRules(self)
+        self.ways = WayRules(self, plan)
         if plan.agents > 1:
             self.eyes.open(self.ways.look)
         self.belongings = Belongings(self, plan)
@@ -351,6 +351,7 @@ class Judge:
         self.note(process.name, _Described(event))
         self.news.reported(process, event)
         self.sessions.reported(process, event)
+        self.ways.reported(process, event)
         match event:
             case events.Lost(reason=reason):
                 self.see(f"lost: {reason}")

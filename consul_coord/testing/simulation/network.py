@@ -221,6 +221,7 @@ class Exchange:
         "_request",
         "_sent_at",
         "_shape",
+        "began_at",
         "link",
     )
 
@@ -238,6 +239,7 @@ class Exchange:
 
     def begin(self) -> None:
         """Send it on its way."""
+        self.began_at = self._network.scheduler.now
         network, course, agent = self._network, self._course, self._agent
         if self._request.hold_open:
             self.link.parked[self] = None
@@ -353,7 +355,7 @@ class Exchange:
         judge = self._network.judge
         process = judge.process(self.link.who)
         if process is not None and self._agent is not None:
-            judge.ways.heard(process, self._agent)
+            judge.ways.heard(process, self._agent, self._request)
         if process is not None:
             judge.promises.heard(
                 process, self._shape, self._sent_at, response, waited=bool(self._request.hold_open)
@@ -391,6 +393,8 @@ class Exchange:
         process = judge.process(self.link.who)
         if process is not None:
             judge.sessions.failed(process, self._shape)
+            if self._agent is not None:
+                judge.ways.broke(process, self._agent)
         raise kind(
             f"{request.method} {request.path}: {self._fate}",
             method=request.method,

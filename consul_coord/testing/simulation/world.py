@@ -90,7 +90,7 @@ class World:
         self.judge = Judge(self.scheduler, plan, self.cluster)
         self.network = Network(self.scheduler, self.cluster, plan, self._dice("network"), self.judge)
         if plan.agents > 1:
-            self.network.agents = self._make_agents(plan)
+            self.network.agents = self.judge.ways.agents = self._make_agents(plan)
         if plan.connections:
             self.network.room = Room(plan.connections, self._dice("room"))
             self.judge.watch_room(self.network.room)
