@@ -1522,6 +1522,16 @@ MUTATIONS = (
         drawn=draw_with_agents,
     ),
     Mutation(
+        "a change in a folder is looked for in its first group alone",
+        Together,
+        "_take",
+        "[folder for folder in folders if folder.path != cover.path]",
+        "[]",
+        breaks="sight",
+        within=50,
+        drawn=draw_with_members,
+    ),
+    Mutation(
         "an agent is tried out of order",
         Agents,
         "_in_order",

@@ -11,7 +11,9 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
+from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.contend import queue as waitqueue
+from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation.network import FADED
@@ -84,6 +86,7 @@ class Chaos:
             "agent silence": lambda: self._lose_agent(SimAgent.fall_silent),
             "crowd": self._crowd,
             "remove member": self._remove_member,
+            "strangers": self._move_stranger,
         }
         self._agents_rest_until = 0.0
         self._keys = tuple(world.judge.keys)
@@ -398,6 +401,23 @@ class Chaos:
             key, act = self._rng.choice(members).key, self._rng.choice(("deletes", "releases"))
             self._note(f"operator {act} {key}")
             (cluster.delete if act == "deletes" else cluster.release)(key)
+
+    def _move_stranger(self) -> None:
+        """Let a member of another group come, show another value, or go."""
+        cluster, group = self._world.cluster, GroupPlan(self._rng.choice(self._world.plan.strangers))
+        if not cluster.state.leader or not cluster.has_node:
+            return
+        members = [one.key for one in cluster.under(f"{group.directory}/") if one.session]
+        act = self._rng.choice(("comes", "shows another value", "goes")) if members else "comes"
+        self._note(f"a member of {group.prefix} {act}")
+        if act == "comes":
+            session, name = cluster.open_session(ttl=60.0), f"stranger {self._rng.randrange(100)}"
+            cluster.lock(group.key(name), session, flags=GROUP_FLAGS)
+            self._later(1.0, 14.0, lambda: cluster.destroy_session(session))
+        elif act == "goes":
+            cluster.delete(self._rng.choice(members))
+        else:
+            cluster.overwrite(self._rng.choice(members), self._rng.randbytes(2).hex().encode())
 
     def _idle(self) -> None:
         cluster, elections = self._world.cluster, self._world.plan.elections

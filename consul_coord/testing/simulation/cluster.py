@@ -160,9 +160,9 @@ class Cluster:
         """Destroy a session."""
         self._do(lambda now: self.state.destroy_session(session, now))
 
-    def lock(self, key: str, session: str) -> None:
+    def lock(self, key: str, session: str, *, flags: int = LOCK_FLAGS) -> None:
         """Lock a key for a session."""
-        self._write("lock", Entry(key, session=session, flags=LOCK_FLAGS))
+        self._write("lock", Entry(key, session=session, flags=flags))
 
     def release(self, key: str) -> None:
         """Release a key from whichever session has it."""

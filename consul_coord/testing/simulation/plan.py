@@ -70,10 +70,14 @@ AGENT_CHAOS = {
     "agent silence": "one of several agents takes requests and answers nothing, and goes on after a while",
 }
 """The further faults where there are several agents."""
-MEMBER_CHAOS = {"remove member": "an operator deletes a member's key, or releases it from its session"}
+MEMBER_CHAOS = {
+    "remove member": "an operator deletes a member's key, or releases it from its session",
+    "strangers": "a member of another group comes, shows another value, or goes",
+}
 """The further faults where processes are members of a group."""
 CROWD_CHAOS = {"crowd": "other programs of the host take all of the agent's connections for a while"}
 """The further faults where an agent has a limit on connections."""
+_ACTS = {"release key", "delete key", "destroy session", "crash", *MEMBER_CHAOS}
 LATEST = 40.0
 """Seconds: clean-up looks for what comes late for more than that."""
 SAFE_SKEW = 0.045
@@ -153,6 +157,8 @@ class Plan:
     """Read-write locks."""
     sharing: Sharing | None = None
     """The partitions that the processes share as members of a group."""
+    strangers: tuple[str, ...] = ()
+    """Other groups, whose members are strangers, and which users watch."""
     agents: int = 1
     """Ways to the servers, of which one at a time is gone or silent; with a stray one among several."""
     connections: int = 0
@@ -169,6 +175,17 @@ class Plan:
         """The keys that one at a time may hold."""
         partitions = () if self.sharing is None else self.sharing.keys
         return (*self.keys, *self.elections, *self.jobs, *partitions)
+
+    @property
+    def group_folders(self) -> set[str]:
+        """The top-level folders of the groups that there are."""
+        own = () if self.sharing is None else (self.sharing.prefix,)
+        return {prefix.partition("/")[0] for prefix in (*own, *self.strangers)}
+
+    @property
+    def has_only_acts(self) -> bool:
+        """Whether there are groups, and nothing goes wrong but what operators do, and crashes."""
+        return self.sharing is not None and not self.fates and self.chaos.keys() <= _ACTS
 
     @property
     def gentle(self) -> bool:

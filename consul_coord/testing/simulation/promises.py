@@ -50,6 +50,8 @@ SEEN_CALMLY = 1.0
 """Likewise, within which a candidate learns who leads, though leaders follow each other quickly."""
 FADED_WITHIN = 0.2
 """Seconds within which a candidate says that it knows of no leader, once what it has heard counts no more."""
+SEEN_IN_TURN = 2.0
+"""Seconds more, as documented, where groups are in several folders, which take turns."""
 SEEN_WITHIN = 2.0
 """Seconds more within which a candidate learns who leads."""
 PAUSE = 0.3
@@ -200,6 +202,9 @@ class Promises:
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
         self._renewed_in_time: dict[tuple[str, str], float] = {}
         """The same, of those whose answer was surely read before the lease was over."""
+        self._undisturbed = plan.calm or plan.has_only_acts
+        """Whether nobody is held up by anything, except where that is noted."""
+        self._seen_calmly = SEEN_CALMLY + SEEN_IN_TURN * (len(plan.group_folders) > 1)
         self._contacts: dict[str, Contact] = {}
         self._all_troubled_until = 0.0
         self._sent: dict[tuple[str, str], deque[float]] = {}
@@ -430,8 +435,8 @@ class Promises:
                 continue
             contact = self.contact(process.name)
             began = max(sighting.right_at, contact.troubled_until, process.awake_since)
-            calm = judge.calm and not contact.failures
-            within = SEEN_CALMLY if calm else SEEN_WITHIN + NOTICED_WITHIN + contact.patience()
+            calm = self._undisturbed and not contact.failures
+            within = self._seen_calmly if calm else SEEN_WITHIN + NOTICED_WITHIN + contact.patience()
             if process.able and judge.now > began + within * judge.stretch:
                 seconds = judge.now - sighting.right_at
                 text = f"{process.name}'s {sighting.what} is wrong for {seconds:.2f} s: {sighting.told}"

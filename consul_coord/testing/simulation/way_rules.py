@@ -71,13 +71,13 @@ class Seen:
 
 @dataclass(slots=True)
 class Client:
-    """What is known of one client."""
+    """One client, by its requests and its reports."""
 
     current: SimAgent | None = None
     """The agent that it uses, as it says."""
     first_answer: float = math.inf
     refused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
-    """What it has reported of agents that must not be used."""
+    """Its reports of agents that must not be used."""
     moves: dict[SimAgent, float] = field(default_factory=dict["SimAgent", float])
     """The agents that have answered beside the one that it says it uses, and until when it may not say so."""
     seen: dict[SimAgent, Seen] = field(default_factory=dict["SimAgent", Seen])

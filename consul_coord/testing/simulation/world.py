@@ -34,7 +34,7 @@ from consul_coord.testing.simulation.network import COURSES, Network
 from consul_coord.testing.simulation.process import STOPPING, Process
 from consul_coord.testing.simulation.promises import AT_REST
 from consul_coord.testing.simulation.scheduler import Scheduler
-from consul_coord.testing.simulation.sharing import MemberUser
+from consul_coord.testing.simulation.sharing import MemberUser, Sharing
 from consul_coord.testing.simulation.trace import short
 from consul_coord.testing.simulation.watching import GroupWatcher, LeaderWatcher, Watcher
 from consul_coord.testing.simulation.ways import SimAgent
@@ -72,6 +72,8 @@ RESTED = 20.0
 look for something in between."""
 WATCHED_SHARE = 0.2
 """The part of the processes with candidates in which somebody watches the leader; twice that for members."""
+WATCHED_SHARE_OF_STRANGERS = 0.7
+"""The part of the processes that watch another group, of each."""
 _TURN = 1.5
 """Seconds that one turn takes at most, beyond the hold itself, when nothing goes wrong."""
 
@@ -156,6 +158,10 @@ class World:
             self._run_users(process, [MemberUser(process, plan.sharing, healed=self._is_healed)])
             if watches.chance(2 * WATCHED_SHARE):
                 self._run_users(process, [GroupWatcher(process, plan.sharing, healed=self._is_healed)])
+        others = [
+            Sharing(prefix, ()) for prefix in plan.strangers if watches.chance(WATCHED_SHARE_OF_STRANGERS)
+        ]
+        self._run_users(process, [GroupWatcher(process, one, healed=self._is_healed) for one in others])
         # Where all is calm, each candidate follows the leader anyway, and the requests are counted.
         if not plan.calm and watches.chance(WATCHED_SHARE):
             watchers = [LeaderWatcher(process, key, healed=self._is_healed) for key in plan.elections]

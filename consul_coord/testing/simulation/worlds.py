@@ -237,7 +237,7 @@ def draw_with_limit(seed: int) -> Plan:
 
 def draw_with_members(seed: int) -> Plan:
     """Return a run whose processes are members of a group that share partitions, and do nothing else."""
-    rng = Dice(seed, "members")
+    rng, others = Dice(seed, "members"), Dice(seed, "strangers").choice(STRANGERS)
     plan = _mixed(seed, Dice(seed, "plan"))
     if rng.chance(0.5):
         # Who is told of each change can be expected to act at once.
@@ -245,6 +245,7 @@ def draw_with_members(seed: int) -> Plan:
     return replace(
         plan,
         sharing=Sharing("group/a", ("0", "1", "2", "3")[: rng.choice((1, 2, 4))]),
+        strangers=others,
         curious=True,
         keys=(),
         several=False,
@@ -256,6 +257,7 @@ def draw_with_members(seed: int) -> Plan:
         chaos={
             **{name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
             **({"remove member": 5.0} if Dice(seed, "removed").chance(0.5) else {}),
+            **({"strangers": 1.0} if others else {}),
         },
     )
 
@@ -564,6 +566,14 @@ def _spec(rng: Dice) -> SessionSpec:
     )
 
 
+STRANGERS = (
+    (),
+    (),
+    ("group/b",),
+    ("other/c",),
+    ("group/a/b", "group/b", "other/c", "wide/d"),
+)
+"""The other groups that are watched: below one folder, in another one, and everywhere."""
 ACTS = {"release key": 3.0, "delete key": 6.0, "destroy session": 15.0, "crash": 20.0}
 """The faults of groups where nobody is held up by one."""
 SHARES = {
