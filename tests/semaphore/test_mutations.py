@@ -351,7 +351,7 @@ BROKEN = (
             "pooled.contender = self.contender_of(pooled.id)",
             "pass",
         ),
-        on_a_bench(program.TestGivingUp().test_the_contender_is_deleted_before_its_session),
+        on_a_bench(program.TestGivingUp().test_the_contender_is_deleted_before_its_session_and_after_it),
     ),
     Broken(
         "S9",

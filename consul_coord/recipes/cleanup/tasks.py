@@ -189,18 +189,23 @@ async def delete_once(io: IO, contender: str, *others: str, deadline: float) -> 
 
 @dataclass(slots=True, eq=False)
 class DestroySession:
-    """Destroy a session that nobody here relies on any more, its contender first where it has one."""
+    """Destroy a session that nobody here relies on any more, and remove its contender where it has one."""
 
     session: str
     contender: str | None = None
-    """The key to delete first, so that no lock-delay closes what it stands for; None to leave all locked."""
+    """The key to delete, so that no lock-delay closes what it stands for; None to leave all locked."""
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
-        """Destroy it; harmless when it is gone."""
-        contender, self.contender = self.contender, None
-        if contender is not None:
-            await delete_once(io, contender, deadline=deadline)
+        """Destroy it; harmless when it is gone.
+
+        A join that is still under way may be applied just before the end of the session: its contender would
+        be dead, and closed for the lock-delay. Only then can it not come any more.
+        """
+        if self.contender is not None:
+            await delete_once(io, self.contender, deadline=deadline)
         await send_once(io, session_endpoint.destroy(self.session), deadline=deadline)
+        if self.contender is not None:
+            await delete_once(io, self.contender, deadline=deadline)
         return None
 
 

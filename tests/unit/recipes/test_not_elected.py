@@ -9,6 +9,7 @@ import pytest
 
 from consul_coord.errors import AcquireTimeout, PermissionDenied
 from consul_coord.http.failures import next_step
+from consul_coord.io import Signal
 from consul_coord.models import Blocker
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.election import asking
@@ -54,7 +55,7 @@ def test_it_says_what_stood_in_the_way(row: str) -> None:
         refusal=refusal,
         blocker=Blocker("queued") if under_way is None else under_way.blocker,
         plan=SimpleNamespace(key="k"),
-        client=None,
+        client=SimpleNamespace(closing=Signal()),
         changes=Changes(),
         leading=lambda _: None,
         is_over=False,

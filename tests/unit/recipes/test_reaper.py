@@ -394,6 +394,27 @@ def test_closing_tries_each_task_once_sessions_last_and_no_sweep(bench: Bench) -
     assert bench.reaper.pending == 0
 
 
+def test_a_contender_that_a_late_join_has_made_is_removed_after_its_session(bench: Bench) -> None:
+    contender = f"k/.wait/{SESSION}"
+    keys: set[str] = set()
+
+    def destroyed(_: Request) -> Response:
+        keys.add(contender)  # the join was applied just before
+        return ok(value=True)
+
+    def deleted(_: Request) -> Response:
+        keys.discard(contender)
+        return ok(value=True)
+
+    bench.reaper.add(DestroySession(SESSION, contender))
+    bench.io.expect("DELETE", CONTENDER, deleted)
+    bench.io.expect("PUT", "/v1/session/destroy/", destroyed)
+    bench.io.expect("DELETE", CONTENDER, deleted)
+    bench.run()
+    assert not keys
+    assert bench.reaper.pending == 0
+
+
 def test_what_closing_could_not_do_stays_counted(bench: Bench) -> None:
     bench.reaper.add(DestroySession(SESSION))
     bench.io.expect("PUT", "/v1/session/destroy/", unreachable())

@@ -144,9 +144,10 @@ class Bench:
                 self.io.spawned.remove(spawned)
                 for task in self.core.reaper.tasks:
                     assert isinstance(task, DestroySession)
-                    if task.contender is not None:
-                        self.io.expect("DELETE", f"/v1/kv/{P}/{task.session}", ok(True))
+                    contenders = () if task.contender is None else (ok(True),)
+                    self.io.expect("DELETE", f"/v1/kv/{P}/{task.session}", *contenders)
                     self.io.expect("PUT", f"/v1/session/destroy/{task.session}", ok(True))
+                    self.io.expect("DELETE", f"/v1/kv/{P}/{task.session}", *contenders)
                 self.io.run(self.core.reaper._run(self.io))
         paths = [path for path in self.io.paths if path.startswith("/v1/session/destroy/")]
         return [path.rpartition("/")[2] for path in paths]
@@ -579,7 +580,7 @@ class TestGivingUp:
             bench.acquire(timeout=0)
         assert bench.destroyed() == [US]
 
-    def test_the_contender_is_deleted_before_its_session(self, bench: Bench) -> None:
+    def test_the_contender_is_deleted_before_its_session_and_after_it(self, bench: Bench) -> None:
         # Destroying the session with it would close the slot for the lock-delay, if a take has come through.
         bench.makes(US)
         bench.joins(contender(US, at=10))
@@ -587,8 +588,9 @@ class TestGivingUp:
         with pytest.raises(AcquireTimeout):
             bench.acquire(timeout=0)
         assert bench.destroyed() == [US]
-        ends = [(request.method, request.path) for request in bench.io.requests][-2:]
-        assert ends == [("DELETE", f"/v1/kv/{P}/{US}"), ("PUT", f"/v1/session/destroy/{US}")]
+        ends = [(request.method, request.path) for request in bench.io.requests][-3:]
+        removal = ("DELETE", f"/v1/kv/{P}/{US}")
+        assert ends == [removal, ("PUT", f"/v1/session/destroy/{US}"), removal]
 
     def test_after_any_unanswered_request_the_session_is_destroyed(self, bench: Bench) -> None:
         # Its repeat was answered all the same: the first one may still arrive.
@@ -664,7 +666,7 @@ class TestLeaving:
         hold = bench.held()
         hold.abandon()
         assert bench.destroyed() == [US]
-        assert [request.method for request in bench.io.requests][-2:] == ["DELETE", "PUT"]
+        assert [request.method for request in bench.io.requests][-3:] == ["DELETE", "PUT", "DELETE"]
 
     def test_with_others_there_the_contender_alone_is_deleted(self, bench: Bench) -> None:
         bench.makes(US)
