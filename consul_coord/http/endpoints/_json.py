@@ -11,6 +11,7 @@ import base64
 import binascii
 import json
 import re
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from consul_coord.http.endpoints import _durations
@@ -143,6 +144,11 @@ def items(what: str, value: object, read: Callable[[str, object], T]) -> tuple[T
     return tuple([read(f"{what}[{at}]", item) for at, item in enumerate(array(what, value))])
 
 
+def list_of(read: Callable[[str, object], T]) -> Callable[[str, object], tuple[T, ...]]:
+    """Return what reads a list whose items ``read`` reads; null is an empty list."""
+    return partial(items, read=read)
+
+
 def mapping(what: str, value: object, read: Callable[[str, object], T]) -> dict[str, T]:
     """Return an object's members, each read by ``read``; null is an empty object."""
     if value is None:
@@ -159,9 +165,8 @@ def _shown(name: str) -> str:
     return ascii(name[:_LONGEST_NAME])[1:-1]
 
 
-def texts(what: str, value: object) -> tuple[str, ...]:
-    """Return a list of strings; null is an empty list."""
-    return items(what, value, text)
+texts = list_of(text)
+"""Returns a list of strings; null is an empty list."""
 
 
 def text_map(what: str, value: object) -> dict[str, str]:

@@ -41,8 +41,7 @@ def read_node(what: str, value: object) -> Node:
     )
 
 
-def _nodes(what: str, value: object) -> tuple[Node, ...]:
-    return _json.items(what, value, read_node)
+_nodes = _json.list_of(read_node)
 
 
 def _port(what: str, value: object) -> int:
@@ -97,10 +96,6 @@ def service(name: str, *, options: ReadOptions | None = None) -> Call[Result[tup
     )
 
 
-def _instances(what: str, value: object) -> tuple[ServiceInstance, ...]:
-    return _json.items(what, value, _instance)
-
-
 def _instance(what: str, value: object) -> ServiceInstance:
     fields = _json.Fields(what, value)
     node = models.Node(
@@ -119,6 +114,9 @@ def _instance(what: str, value: object) -> ServiceInstance:
         meta=fields.get("ServiceMeta", _json.text_map, {}),
     )
     return models.ServiceInstance(node, service)
+
+
+_instances = _json.list_of(_instance)
 
 
 def register(registration: Registration, *, options: WriteOptions | None = None) -> Call[bool]:

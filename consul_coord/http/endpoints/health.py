@@ -32,9 +32,8 @@ def check(what: str, value: object) -> HealthCheck:
     )
 
 
-def checks(what: str, value: object) -> tuple[HealthCheck, ...]:
-    """Read a list of health checks."""
-    return _json.items(what, value, check)
+checks = _json.list_of(check)
+"""Reads a list of health checks."""
 
 
 def node(name: str, *, options: ReadOptions | None = None) -> Call[Result[tuple[HealthCheck, ...]]]:
@@ -61,11 +60,6 @@ def service(
     return _call.get(path, options, instances, params=(*chosen, *tagged), needed=needed)
 
 
-def instances(what: str, value: object) -> tuple[ServiceInstance, ...]:
-    """Read a list of instances, as health and executed queries show them."""
-    return _json.items(what, value, _instance)
-
-
 def _instance(what: str, value: object) -> ServiceInstance:
     fields = _json.Fields(what, value)
     return models.ServiceInstance(
@@ -73,3 +67,7 @@ def _instance(what: str, value: object) -> ServiceInstance:
         fields.get("Service", catalog.read_service),
         checks=fields.get("Checks", checks, ()),
     )
+
+
+instances = _json.list_of(_instance)
+"""Reads a list of instances, as health and executed queries show them."""

@@ -408,7 +408,7 @@ def _read_txn(ops: Sequence[TxnOp], request: Request, response: Response) -> Txn
         raise TxnFailed(_refusal(request, failures), failures=failures)
     if "Results" not in fields.members:
         raise _json.ShapeError("the reply.Results is missing")
-    pairs = fields.get("Results", lambda what, value: _json.items(what, value, _entry), ())
+    pairs = fields.get("Results", _json.list_of(_entry), ())
     found = _txn_results.assign(ops, pairs)
     for at, op in enumerate(ops):
         if op.verb in _ANSWERED and not found[at]:

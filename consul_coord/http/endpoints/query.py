@@ -31,8 +31,7 @@ def _query(what: str, value: object) -> PreparedQuery:
     )
 
 
-def _queries(what: str, value: object) -> tuple[PreparedQuery, ...]:
-    return _json.items(what, value, _query)
+_queries = _json.list_of(_query)
 
 
 def _one(response: Response) -> PreparedQuery | None:

@@ -25,6 +25,10 @@ _WRITE = ("session:write on the session's node",)
 _READ = ("session:read on the session's node",)
 
 
+def _check_id(what: str, value: object) -> str:
+    return _json.Fields(what, value).get("ID", _json.text)
+
+
 def session(what: str, value: object) -> Session:
     """Read one session; releases before 1.7 list the node checks as ``Checks``."""
     fields = _json.Fields(what, value)
@@ -36,17 +40,12 @@ def session(what: str, value: object) -> Session:
         lock_delay=fields.get("LockDelay", _json.nanoseconds, DEFAULT_LOCK_DELAY),
         behavior=fields.get("Behavior", _json.text, "release"),
         node_checks=fields.get("NodeChecks", _json.texts, fields.get("Checks", _json.texts, ())),
-        service_checks=fields.get("ServiceChecks", _service_checks, ()),
+        service_checks=fields.get("ServiceChecks", _json.list_of(_check_id), ()),
         create_index=fields.get("CreateIndex", _json.integer, 0),
     )
 
 
-def _service_checks(what: str, value: object) -> tuple[str, ...]:
-    return _json.items(what, value, lambda at, check: _json.Fields(at, check).get("ID", _json.text))
-
-
-def _sessions(what: str, value: object) -> tuple[Session, ...]:
-    return _json.items(what, value, session)
+_sessions = _json.list_of(session)
 
 
 def _first_or_none(what: str, value: object) -> Session | None:
