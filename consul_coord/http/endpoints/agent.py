@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from consul_coord import models
-from consul_coord.http.endpoints import _call, _durations, _json, _keys, health
+from consul_coord.http.endpoints import _call, _durations, _json, _keys, catalog, health
 from consul_coord.http.messages import Retry
 from consul_coord.models._validate import choice, instance, instances, text
 
@@ -99,12 +99,7 @@ def register_service(
     """Have the agent keep a service, with its checks; those that it had besides are forgotten."""
     instance("service", service, models.Service)
     wanted: dict[str, object] = {
-        "ID": service.id or None,
-        "Name": service.name,
-        "Address": service.address or None,
-        "Port": service.port or None,
-        "Tags": list(service.tags) or None,
-        "Meta": dict(service.meta) or None,
+        **catalog.encode_service(service, "Name"),
         "Checks": [_of_service(check) for check in instances("checks", checks, models.CheckSpec)] or None,
     }
     body = _json.dump_set(wanted)

@@ -122,33 +122,34 @@ _instances = _json.list_of(_instance)
 def register(registration: Registration, *, options: WriteOptions | None = None) -> Call[bool]:
     """Enter a node, with a service and checks if given, or overwrite what is there."""
     instance("registration", registration, models.Registration)
+    service = registration.service
     wanted: dict[str, object] = {
         "Node": registration.node,
         "Address": registration.address,
         "ID": registration.node_id,
         "NodeMeta": dict(registration.node_meta) or None,
-        "Service": _encode_service(registration.service),
+        "Service": None if service is None else encode_service(service, "Service"),
         "Checks": [_encode_check(registration.node, check) for check in registration.checks] or None,
         "SkipNodeUpdate": registration.skip_node_update or None,
     }
-    services = () if registration.service is None else (f'service:write on "{registration.service.name}"',)
+    services = () if service is None else (f'service:write on "{service.name}"',)
     return _write(
         _ROOT + "register", wanted, options, needed=(f'node:write on node "{registration.node}"', *services)
     )
 
 
-def _encode_service(service: Service | None) -> dict[str, object] | None:
-    if service is None:
-        return None
-    wanted: dict[str, object] = {
-        "ID": service.id or None,
-        "Service": service.name,
-        "Address": service.address or None,
-        "Port": service.port or None,
-        "Tags": list(service.tags) or None,
-        "Meta": dict(service.meta) or None,
-    }
-    return _json.members_set(wanted)
+def encode_service(service: Service, name: str) -> dict[str, object]:
+    """Return a service as it is registered, with its name in the field ``name``."""
+    return _json.members_set(
+        {
+            "ID": service.id or None,
+            name: service.name,
+            "Address": service.address or None,
+            "Port": service.port or None,
+            "Tags": list(service.tags) or None,
+            "Meta": dict(service.meta) or None,
+        }
+    )
 
 
 def _encode_check(node: str, check: HealthCheck) -> dict[str, str]:
