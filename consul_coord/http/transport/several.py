@@ -25,13 +25,16 @@ from consul_coord.http.transport.pool import KEEP, Pool
 from consul_coord.io import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from consul_coord.config import Settings
     from consul_coord.http.agents import Agent
     from consul_coord.http.messages import Request, Response
     from consul_coord.http.transport.base import Cancellation
     from consul_coord.http.transport.exchange import Engine
+
+    Infos = Sequence[tuple[object, ...]]
+    """What ``getaddrinfo`` returns."""
 
 E = TypeVar("E", bound="Engine")
 
@@ -135,36 +138,44 @@ class _Blocking:
 
     async def find(self, agents: Agents, *, timeout: float) -> None:
         """Look up the names among the addresses, within ``timeout`` seconds."""
-        found: list[Settings] = []
-        for settings in agents.settings.agents:
-            addresses: Sequence[str] = ()
-            if not is_one(settings):
-                look_up = functools.partial(
-                    socket.getaddrinfo, settings.host, settings.port, type=socket.SOCK_STREAM
-                )
-                try:
-                    addresses = unique(call_bounded(look_up, timeout=timeout, cancel=self._cancel))
-                except OSError:
-                    found += known_of(agents, settings)
-                    continue
-            found += members(settings, addresses)
-        agents.update(found)
+
+        async def look_up(host: str, port: int) -> Infos:
+            ask = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+            return call_bounded(ask, timeout=timeout, cancel=self._cancel)
+
+        await find_agents(agents, look_up)
 
 
-def unique(infos: Sequence[tuple[object, ...]]) -> list[str]:
+async def find_agents(agents: Agents, look_up: Callable[[str, int], Awaitable[Infos]]) -> None:
+    """Take the agents that the addresses stand for now; ``look_up`` asks for the IP addresses of one name."""
+    found: list[Settings] = []
+    for settings in agents.settings.agents:
+        if is_one(settings):
+            found.append(settings)
+            continue
+        try:
+            infos = await look_up(settings.host, settings.port)
+        except OSError:
+            found += _known_of(agents, settings)
+        else:
+            found += _members(settings, _unique(infos))
+    agents.update(found)
+
+
+def _unique(infos: Infos) -> list[str]:
     """Return the IP addresses that a look-up has found, each once."""
     places = (cast("tuple[object, ...]", info[4]) for info in infos if isinstance(info[4], tuple))
     return list(dict.fromkeys(str(place[0]) for place in places))
 
 
-def members(settings: Settings, addresses: Sequence[str]) -> list[Settings]:
+def _members(settings: Settings, addresses: Sequence[str]) -> list[Settings]:
     """Return the agents that an address stands for."""
     if len(addresses) < 2:  # noqa: PLR2004
         return [settings]
     return [replace(settings, dial=each, address=f"{settings.address} ({each})") for each in addresses]
 
 
-def known_of(agents: Agents, settings: Settings) -> list[Settings]:
+def _known_of(agents: Agents, settings: Settings) -> list[Settings]:
     """Return the agents that a name stood for when it was looked up last."""
     known = [agent.settings for agent in agents.all]
     return [each for each in known if (each.host, each.port) == (settings.host, settings.port)]

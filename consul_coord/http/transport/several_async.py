@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from consul_coord.http.agents import LOOK
-from consul_coord.http.transport.dial import is_one
 from consul_coord.http.transport.pool import KEEP
-from consul_coord.http.transport.several import Several, known_of, members, unique
+from consul_coord.http.transport.several import Several, find_agents
 from consul_coord.http.transport.streams import StreamTransport
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from consul_coord.http.agents import Agent, Agents
     from consul_coord.http.messages import Request, Response
     from consul_coord.http.transport.pool import Pool
+    from consul_coord.http.transport.several import Infos
 
 
 class AsyncSeveralTransport(Several[StreamTransport]):
@@ -58,17 +58,9 @@ class AsyncSeveralTransport(Several[StreamTransport]):
 
     async def find(self, agents: Agents, *, timeout: float) -> None:
         """Look up the names among the addresses, within ``timeout`` seconds."""
-        found: list[Settings] = []
-        for settings in agents.settings.agents:
-            addresses: list[str] = []
-            if not is_one(settings):
-                try:
-                    with anyio.fail_after(timeout):
-                        addresses = unique(
-                            await anyio.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
-                        )
-                except OSError:
-                    found += known_of(agents, settings)
-                    continue
-            found += members(settings, addresses)
-        agents.update(found)
+
+        async def look_up(host: str, port: int) -> Infos:
+            with anyio.fail_after(timeout):
+                return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+        await find_agents(agents, look_up)
