@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from consul_coord.http.transport.exchange import Engine
 
     Infos = Sequence[tuple[object, ...]]
-    """What ``getaddrinfo`` returns."""
+    """The outcome of ``getaddrinfo``."""
 
 E = TypeVar("E", bound="Engine")
 
@@ -137,11 +137,13 @@ class _Blocking:
         return self._several.engine(agent).send(request, timeout=timeout, cancel=self._cancel)
 
     async def find(self, agents: Agents, *, timeout: float) -> None:
-        """Look up the names among the addresses, within ``timeout`` seconds."""
+        """Look up the names among the addresses, all within ``timeout`` seconds."""
+        deadline = self.now() + timeout
 
         async def look_up(host: str, port: int) -> Infos:
             ask = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-            return call_bounded(ask, timeout=timeout, cancel=self._cancel)
+            left = max(0.0, deadline - self.now())
+            return call_bounded(ask, timeout=left, cancel=self._cancel)
 
         await find_agents(agents, look_up)
 

@@ -57,10 +57,11 @@ class AsyncSeveralTransport(Several[StreamTransport]):
         return await self.engine(agent).send(request, timeout=timeout)
 
     async def find(self, agents: Agents, *, timeout: float) -> None:
-        """Look up the names among the addresses, within ``timeout`` seconds."""
+        """Look up the names among the addresses, all within ``timeout`` seconds."""
+        deadline = self.now() + timeout
 
         async def look_up(host: str, port: int) -> Infos:
-            with anyio.fail_after(timeout):
+            with anyio.fail_after(deadline - self.now()):
                 return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
         await find_agents(agents, look_up)

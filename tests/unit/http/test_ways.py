@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import socket
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,3 +86,22 @@ def test_a_name_that_can_not_be_looked_up_any_more_is_what_it_was(
     monkeypatch.delitem(FOUND, "first.test")
     way.run(way.way.find(way.agents, timeout=5.0))
     assert way.agents.all == before
+
+
+def test_all_look_ups_together_take_no_longer_than_they_may(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = threading.Event()
+
+    async def hang(*_: object, **__: object) -> list[tuple[object, ...]]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: hung.wait(30) and [])
+    monkeypatch.setattr(anyio, "getaddrinfo", hang)
+    began = time.monotonic()
+    try:
+        way.run(way.way.find(way.agents, timeout=0.5))
+    finally:
+        hung.set()
+    assert time.monotonic() - began < 1.0, "three names, and each had all the time"
