@@ -58,13 +58,14 @@ def _most(carrier: Carrier) -> int:
     """Return the most bytes of a value that fit into a transaction, perhaps several times; 0 if none do."""
     empty = carrier(b"")
     marks = [len(op.value or b"") for op, other in zip(empty, carrier(b"v"), strict=True) if op != other]
-    room = BODY_LIMIT - _size(empty) + sum(map(_as_base64, marks))
+    room = BODY_LIMIT - _size(empty) + sum(map(as_base64, marks))
     if not marks:
         return room
     return max(room // len(marks) // 4 * 3 - max(marks), 0)  # base64 makes 4 bytes of 3
 
 
-def _as_base64(size: int) -> int:
+def as_base64(size: int) -> int:
+    """Return how many bytes so many take as base64."""
     return (size + 2) // 3 * 4
 
 

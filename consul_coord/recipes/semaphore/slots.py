@@ -45,6 +45,7 @@ from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
 from consul_coord.http.endpoints import _json
 from consul_coord.http.endpoints._call import BODY_LIMIT
 from consul_coord.models import SEMAPHORE_FLAGS, TxnOp
+from consul_coord.recipes.contend.limits import as_base64
 from consul_coord.recipes.contend.queue import SESSION_ID
 from consul_coord.value import Value
 
@@ -234,7 +235,7 @@ def check_limit(prefix: str, limit: object, *, value: bytes = b"", permits: int 
     removed = most_removed(permits)
     size = _ENVELOPE + removed * _REMOVAL + (permits - 1) * _FURTHER
     size += (_PREFIXES + permits - 1 + 2 * removed) * len(_json.dump(prefix))
-    size += _as_base64(limit * _HOLDER_BYTES) + permits * _as_base64(len(holding(value)))
+    size += as_base64(limit * _HOLDER_BYTES) + permits * as_base64(len(holding(value)))
     if size > BODY_LIMIT:
         message = (
             f"the semaphore {prefix!r} can't have {limit} holders and a value of {len(value)} bytes: "
@@ -253,10 +254,6 @@ def check_permits(prefix: str, permits: object, *, limit: int, value: bytes = b"
         raise InvalidArgument(message)
     check_limit(prefix, limit, value=value, permits=permits)
     return permits
-
-
-def _as_base64(size: int) -> int:
-    return (size + 2) // 3 * 4
 
 
 # -- the listing
