@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair
+from consul_coord.recipes.contend.queue import session_of
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Prune, Take, TooSmall
 from tests.models.explorer import Broken, Step
@@ -377,7 +378,7 @@ class SemaphoreModel:
             index = seen.changed if self.watches_prefix else seen.record
             return client._replace(doing="front", at=index, seen=seen if client.refused else None)
         ahead = verdict.predecessor
-        other = _number(slots.session_of(ahead))
+        other = _number(session_of(ahead))
         return client._replace(doing="follow", other=other, at=ahead.modify_index, refused=())
 
     def _ask(self, world: World, who: int, client: Client) -> Iterator[tuple[str, World | Broken]]:

@@ -49,9 +49,14 @@ def contender_key(key: str, session: str) -> str:
     return directory(key) + session
 
 
+def session_in(key: str) -> str:
+    """Return the session that a contender's key names."""
+    return key.rpartition("/")[2]
+
+
 def session_of(contender: KVPair) -> str:
     """Return the session that a contender stands for."""
-    return contender.key.rpartition("/")[2]
+    return session_in(contender.key)
 
 
 def shown(waiters: Iterable[KVPair], value_of: Callable[[KVPair], bytes]) -> tuple[Contender, ...]:

@@ -37,6 +37,7 @@ from consul_coord.http.retry import perform, send_once
 from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import delete_once
 from consul_coord.recipes.contend.limits import LONGEST, check_value
+from consul_coord.recipes.contend.queue import session_of
 from consul_coord.recipes.hold.grant import Ending, KeyOfSession, KeyWatch, loss_of, rewriting, watch_of
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.session.keeping import renew
@@ -282,7 +283,7 @@ class PermitKind(KeyOfSession):
 
 
 def _check_of(contender: KVPair) -> TxnOp:
-    return TxnOp.check_session(contender.key, slots.session_of(contender))
+    return TxnOp.check_session(contender.key, session_of(contender))
 
 
 def _delete_of(contender: KVPair) -> TxnOp:

@@ -25,7 +25,7 @@ from consul_coord.models import Holder, TxnOp
 from consul_coord.models._validate import uint64
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.models.session import check_spec
-from consul_coord.recipes.contend.queue import shown
+from consul_coord.recipes.contend.queue import session_of, shown
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
@@ -122,7 +122,7 @@ async def holders(io: IO, client: Shared, semaphore: SemaphoreObject) -> tuple[H
     pairs = sorted((listing.live[one] for one in listing.held), key=lambda pair: pair.modify_index)
     return tuple(
         Holder(
-            session := slots.session_of(pair),
+            session := session_of(pair),
             node=nodes.get(session),
             value=slots.value_of(pair),
             fence=pair.modify_index,

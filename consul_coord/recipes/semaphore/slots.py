@@ -95,16 +95,6 @@ def contender_key(prefix: str, session: str) -> str:
     return directory(prefix) + session
 
 
-def session_in(key: str) -> str:
-    """Return the session that a contender's key names."""
-    return key.rpartition("/")[2]
-
-
-def session_of(contender: KVPair) -> str:
-    """Return the session that a contender stands for."""
-    return session_in(contender.key)
-
-
 def removal(prefix: str, removed: Iterable[str], *, by: str) -> tuple[TxnOp, ...]:
     """Return the operations that let a transaction fail while the lock-delay of a removed holder lasts.
 

@@ -14,6 +14,7 @@ from consul_coord.errors import DecodeError, InvalidArgument, ValueTooLarge
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._call import BODY_LIMIT
 from consul_coord.models import SEMAPHORE_FLAGS, KVPair, TxnOp
+from consul_coord.recipes.contend.queue import session_of
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.slots import (
     Follow,
@@ -243,12 +244,12 @@ class TestListing:
 
     def test_waiters_queue_by_creation_and_holders_do_not_wait(self) -> None:
         found = listing(record({B: True}), contender(A, at=9), contender(B, at=1), contender(C, at=3))
-        assert [slots.session_of(pair) for pair in found.waiters] == [C, A]
+        assert [session_of(pair) for pair in found.waiters] == [C, A]
 
     def test_foreign_contenders_hold_but_never_wait(self) -> None:
         found = listing(record({A: True}), go_client(A, at=1), go_client(B, at=2), contender(C, at=3))
         assert found.held == (A,)
-        assert [slots.session_of(pair) for pair in found.waiters] == [C]
+        assert [session_of(pair) for pair in found.waiters] == [C]
 
     def test_whoever_is_there_without_a_slot_wants_one(self) -> None:
         found = listing(record({A: True}), holder(A, at=1), go_client(B, at=2))
