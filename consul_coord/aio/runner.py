@@ -192,31 +192,24 @@ class AsyncRunner(BaseRunner):
             calls.pop(interrupt, None)
             calls.left()
 
-    async def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         """Run a program, in this task."""
-        self._require_background()
-        try:
-            return await self._run(Interrupt(), program, *args, **kwargs)
-        except OUTAGES as error:
-            raise brief(error) from error.__cause__
+        return self.run(Interrupt(), program, *args, **kwargs)
 
     async def finish(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that gives something back, or only waits: also when the client is closed."""
         return await program(AsyncIO(self._host, self._transport), *args, **kwargs)
 
-    async def perform(self, call: Call[T], /, *, timeout: float | None = None) -> T:
+    def perform(self, call: Call[T], /, *, timeout: float | None = None) -> Coroutine[Any, Any, T]:
         """Carry out one endpoint's call, in ``timeout`` seconds; None for the client's own.
 
         Needs no background.
         """
-        try:
-            return await self._run(Interrupt(), ask, call, timeout=self.seconds_for(timeout))
-        except OUTAGES as error:
-            raise brief(error) from error.__cause__
+        return self._run(Interrupt(), ask, call, timeout=self.seconds_for(timeout))
 
-    async def alone(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def alone(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         """Run a program that needs no background, in this task."""
-        return await self._run(Interrupt(), program, *args, **kwargs)
+        return self._run(Interrupt(), program, *args, **kwargs)
 
     async def start(self) -> None:
         """Start the background; harmless when that was done before."""

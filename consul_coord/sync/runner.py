@@ -112,8 +112,11 @@ class Runner(BaseRunner):
         """Run a program, on this thread."""
         try:
             return self.run(Interrupt(), program, *args, **kwargs)
-        except OUTAGES as error:
+        except OUTAGES as error:  # again, as ``run`` has its frames in it
             raise brief(error) from error.__cause__
+
+    alone = call
+    """Run a program that needs no background: here any program may be run, as what it needs starts then."""
 
     def finish(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a program that gives something back, or only waits: also when the client is closed."""
@@ -125,10 +128,6 @@ class Runner(BaseRunner):
             return self.run(Interrupt(), ask, call, timeout=self.seconds_for(timeout))
         except OUTAGES as error:
             raise brief(error) from error.__cause__
-
-    def alone(self, program: Program[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a program that needs no background, on this thread."""
-        return self.run(Interrupt(), program, *args, **kwargs)
 
     @property
     def serving(self) -> str:
