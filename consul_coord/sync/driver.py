@@ -141,12 +141,13 @@ class BlockingIO(HostedIO):
     def _wait_for(self, signals: list[Signal], deadline: float | None) -> None:
         """Wait until a signal is raised or the deadline comes. Raises the interrupt's error."""
         self.host.hurry()  # it may be a background program that raises the signal
+        ends = math.inf if deadline is None else deadline
         interrupt = self._open_to
         if interrupt is None:
-            wait_for_any(signals, deadline, self.host.clock)
+            wait_for_any(signals, ends, self.host.clock)
             return
         interrupt.raise_if_fired()
-        wait_for_any([*signals, interrupt.signal], deadline, self.host.clock)
+        wait_for_any([*signals, interrupt.signal], ends, self.host.clock)
         interrupt.raise_if_fired()
 
     def shield(self, seconds: float) -> AbstractAsyncContextManager[float]:
@@ -171,8 +172,8 @@ class _Shield(AbstractAsyncContextManager[float, None]):
         self._io.shields -= 1
 
 
-def wait_for_any(signals: list[Signal], deadline: float | None, clock: Clock) -> None:
-    """Block this thread until one of the signals is raised or the deadline comes.
+def wait_for_any(signals: list[Signal], deadline: float, clock: Clock) -> None:
+    """Block this thread until one of the signals is raised or the deadline comes, which may be infinite.
 
     Ctrl-C gets through at once, or within ``SIGNAL_SLICE``.
     """
@@ -187,13 +188,13 @@ def wait_for_any(signals: list[Signal], deadline: float | None, clock: Clock) ->
 
     in_main = threading.current_thread() is threading.main_thread()
     longest = SIGNAL_SLICE if in_main else LONGEST_TIMER
-    stepped = deadline is not None and math.isfinite(deadline) and isinstance(clock, SteppedClock)
     unsubscribes = [signal.subscribe(wake) for signal in signals]
     try:
-        if stepped and deadline is not None and isinstance(clock, SteppedClock):
+        if math.isfinite(deadline) and isinstance(clock, SteppedClock):
             unsubscribes.append(clock.alarm(deadline, wake).cancel)
+            deadline = math.inf  # the alarm ends the wait
         while True:
-            left = longest if deadline is None or stepped else min(deadline - clock.now(), longest)
+            left = min(deadline - clock.now(), longest)
             if left <= 0 or latch.acquire(timeout=left):
                 return
     finally:
