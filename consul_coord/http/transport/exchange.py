@@ -445,16 +445,7 @@ class Engine(ABC):
             fit = attempt.let_go() and whole and reader.reusable and link.home is self.pool.open
             fit = fit and not attempt.is_spare and now < link.kept_until
         except BaseException as error:
-            now = self.pool.now()
-            # A blocked read that ends by its time has lost no byte, as one that is interrupted may have.
-            unread = isinstance(error, TimeoutError) or (self.parks and not isinstance(error, Exception))
-            intact = attempt.let_go() and whole and unread and not self._closed
-            # One whose time is up is as good as lost, except where there may be no room for another one.
-            in_time = now < attempt.deadline or self.pool.limit.is_near(now)
-            if intact and in_time and now < link.back_by + LATE:
-                self.pool.park(link, reader, now)
-            else:
-                link.close()
+            self._give_up(link, attempt, reader, error, whole=whole)
             raise
         # With nothing called in between, no signal handler comes before the pool has it.
         if not fit:
@@ -464,6 +455,24 @@ class Engine(ABC):
         if len(self.pool.idle) > self.most or not self.pool.engines:
             self._sweep()
         return reader.response
+
+    def _give_up(
+        self, link: Link, attempt: Attempt, reader: ReplyReader, error: BaseException, *, whole: bool
+    ) -> None:
+        """Park a connection whose exchange has failed, if its reply may be read yet; otherwise close it.
+
+        ``whole``: the whole request was sent.
+        """
+        now = self.pool.now()
+        # A blocked read that ends by its time has lost no byte, as one that is interrupted may have.
+        unread = isinstance(error, TimeoutError) or (self.parks and not isinstance(error, Exception))
+        intact = attempt.let_go() and whole and unread and not self._closed
+        # One whose time is up is as good as lost, except where there may be no room for another one.
+        in_time = now < attempt.deadline or self.pool.limit.is_near(now)
+        if intact and in_time and now < link.back_by + LATE:
+            self.pool.park(link, reader, now)
+        else:
+            link.close()
 
     def _is_waited_for(self) -> bool:
         """Return whether requests other than renewals wait for a connection."""
