@@ -1110,7 +1110,7 @@ MUTATIONS = (
         "the write of somebody else is reported again and again",
         evidence,
         "_note_write",
-        "hold.overwritten_at = index",
+        "hold.overwritten_at = pair.modify_index",
         "hold.overwritten_at = 0",
         breaks="told",
         within=200,
