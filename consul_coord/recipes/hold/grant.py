@@ -199,7 +199,7 @@ class Grant:
         kind: HoldKind,
         now: float,
         announcer: Announcer,
-        others: tuple[KeptSession, ...] = (),
+        others: tuple[KeptSession, ...],
     ) -> None:
         self.key = granted.key
         self.session = kept.id

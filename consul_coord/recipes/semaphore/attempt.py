@@ -87,7 +87,7 @@ class PermitAttempt(PooledAttempt):
         *,
         limit: int,
         timeout: float | None,
-        permits: int = 1,
+        permits: int,
     ) -> None:
         super().__init__(io, client, plan.prefix, memory.sessions, timeout=timeout, places=permits)
         self.permits = permits

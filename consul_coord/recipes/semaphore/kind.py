@@ -104,7 +104,7 @@ class Memory:
         """Remember the record as this client left it, if nobody waits."""
         self._left = [] if listing.wanted() else [listing.record]
 
-    def recall(self, permits: int = 1) -> Record | None:
+    def recall(self, permits: int) -> Record | None:
         """Return the record as left last, once, if so many slots were free; None if it is not worth a try."""
         left, self._left = self._left, []
         fits = left and len(left[0].holders) + permits <= left[0].limit
@@ -126,7 +126,7 @@ class PermitKind(KeyOfSession):
         record: Record,
         *,
         alone: bool,
-        further: tuple[KVPair, ...] = (),
+        further: tuple[KVPair, ...],
     ) -> None:
         self._client = client
         self._memory = memory

@@ -235,7 +235,7 @@ def check_limit(prefix: str, limit: object, *, value: bytes = b"", permits: int 
     return limit
 
 
-def check_permits(prefix: str, permits: object, *, limit: int, value: bytes = b"") -> int:
+def check_permits(prefix: str, permits: object, *, limit: int, value: bytes) -> int:
     """Return a number of slots that one permit can have. Raises InvalidArgument, ValueTooLarge."""
     most = min(limit, MOST_PERMITS)
     if isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= most:

@@ -55,6 +55,7 @@ class Bench:
             kind=LockKind(self.keys),
             now=0.0,
             announcer=self,
+            others=(),
         )
 
     def ended(self, hold: Grant) -> None:

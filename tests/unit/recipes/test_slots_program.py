@@ -883,14 +883,14 @@ class TestTakingAtOnce:
 
     def test_whoever_is_there_is_let_go_first(self, bench: Bench) -> None:
         self.leave(bench, contender(THEM, at=30))
-        assert bench.semaphore.with_client(bench.core).recall() is None
+        assert bench.semaphore.with_client(bench.core).recall(1) is None
 
     def test_the_dead_keep_their_slots(self) -> None:
         bench = Bench(limit=2)
         memory = bench.semaphore.with_client(bench.core)
         listed = [KVPair(f"{P}/.lock", slots.Record(2, (THEM, AHEAD)).encode(), SEMAPHORE_FLAGS)]
         memory.left(memory.read(tuple(listed), 40))
-        assert memory.recall() is None
+        assert memory.recall(1) is None
 
     def test_a_fair_semaphore_always_queues(self) -> None:
         bench = Bench(fair=True)
@@ -903,8 +903,8 @@ class TestTakingAtOnce:
     def test_what_was_left_is_recalled_once(self, bench: Bench) -> None:
         self.leave(bench)
         memory = bench.semaphore.with_client(bench.core)
-        assert memory.recall() is not None
-        assert memory.recall() is None
+        assert memory.recall(1) is not None
+        assert memory.recall(1) is None
 
     def test_each_record_is_tried_once_and_a_failure_leaves_chances_out(self, bench: Bench) -> None:
         self.leave(bench)
