@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import ConnectFailed
-from consul_coord.models import LOCK_FLAGS, KVPair, SessionSpec
+from consul_coord.errors import AcquireTimeout, ConnectFailed
+from consul_coord.events import Waiting
+from consul_coord.models import LOCK_FLAGS, Blocker, KVPair, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue
 from consul_coord.recipes.election import heirs, notes
@@ -17,17 +19,41 @@ from consul_coord.recipes.lock.plan import LockPlan
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, txn_failed, unreachable
 
+if TYPE_CHECKING:
+    from consul_coord.recipes.hold.grant import Handle
+
 THIRD = "33333333-3333-3333-3333-333333333333"
 
 
-def test_naming_is_bound_to_the_leader_the_heir_and_the_one_before_it() -> None:
-    io = FakeIO()
+def leading(io: FakeIO) -> tuple[ClientState, Handle]:
+    """Return a client that leads, and its leadership."""
     core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
     io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
     kept = io.run(core.sessions.shared.live(io, deadline=io.time + 10))
     pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
     kind = LockKind(Keys(core, ["k"], LOCK_FLAGS, "me"))
-    handle = core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+    return core, core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+
+
+def candidate(io: FakeIO, *, timeout: float | None = None, follows: bool = False) -> Candidate:
+    """Return an attempt of a new client to become leader."""
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    return Candidate(
+        io,
+        core,
+        LockPlan(keys=("k",), value=b"", fair=True),
+        core.sessions.shared,
+        timeout=timeout,
+        vacancy=None,
+        saw=lambda _: None,
+        follows=lambda: follows,
+    )
+
+
+def test_naming_is_bound_to_the_leader_the_heir_and_the_one_before_it() -> None:
+    io = FakeIO()
+    core, handle = leading(io)
     directory = queue.directory("k")
     waiters = [
         entry(directory + each, session=each, index=index) | {"CreateIndex": index}
@@ -56,7 +82,7 @@ def test_naming_is_bound_to_the_leader_the_heir_and_the_one_before_it() -> None:
 def test_an_heirs_time_begins_at_the_first_look_at_its_note_and_again_at_a_newer_note() -> None:
     """The heir does not take the key, and its contender changes meanwhile."""
     io, began = FakeIO(), 1000.0
-    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    stands = candidate(io)
     directory = queue.directory("k")
     own, heir = directory + SESSION, directory + OTHER
 
@@ -67,7 +93,6 @@ def test_an_heirs_time_begins_at_the_first_look_at_its_note_and_again_at_a_newer
         queued = entry(own, index=10), entry(heir, session=OTHER, index=heir_at) | {"CreateIndex": 6}
         io.expect("PUT", "/v1/txn", txn_done(*first, entry("k", session=None), *queued, noted(note)))
 
-    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
     look(note=20, heir_at=11)
     look(entry(own, index=10), note=20, heir_at=11)
     for note, heir_at, takes in ((20, 21, 2.0), (20, 22, 2.0), (30, 23, 0.5)):
@@ -78,16 +103,103 @@ def test_an_heirs_time_begins_at_the_first_look_at_its_note_and_again_at_a_newer
     look(note=30, heir_at=23)
     taken = [entry(key, index=40) for key in ("k", notes.term_key("k"))]
     io.expect("PUT", "/v1/txn", txn_done(entry(own, index=10), noted(30), *taken))
-    candidate = Candidate(
-        io,
-        core,
-        LockPlan(keys=("k",), value=b"", fair=True),
-        core.sessions.shared,
-        timeout=None,
-        vacancy=None,
-        saw=lambda _: None,
-        follows=lambda: False,
-    )
-    handle = io.run(candidate.run())
+    handle = io.run(stands.run())
     assert handle.grant.is_held(io.now())
     assert io.time == pytest.approx(began + 4.5 + notes.HONOURED)
+
+
+NOTE = entry(notes.heir_key("k"), session=None, index=20, value=OTHER.encode())
+
+
+@pytest.mark.parametrize("changes", range(heirs.HAND_OVER_TRIES + 1))
+def test_a_queue_that_changes_is_read_again_a_few_times_and_whether_an_heir_was_named_is_told(
+    changes: int,
+) -> None:
+    io = FakeIO()
+    core, leads = leading(io)
+    heir, names = entry(queue.directory("k") + OTHER, session=OTHER), changes < heirs.HAND_OVER_TRIES
+    tried = [txn_failed((1, "the heir has gone"))] * changes
+    for answer in [*tried, txn_done(entry("k"), heir, NOTE)] if names else tried:
+        io.expect("GET", f"/v1/kv/{queue.directory('k')}", pairs(heir))
+        io.expect("PUT", "/v1/txn", answer)
+    error: AcquireTimeout | None = None
+    try:
+        io.run(heirs.name(io, core, leads.grant, OTHER))
+    except AcquireTimeout as raised:
+        error = raised
+    assert not io.steps
+    assert leads.grant.is_held(io.now())
+    assert (error is None) == names
+    if error is not None:
+        assert (error.key, error.session, error.blocker) == ("k", SESSION, Blocker("queued", OTHER))
+
+
+@pytest.mark.parametrize(
+    ("named", "removed"),
+    [(None, []), (OTHER, []), (f"{SESSION} ", []), (SESSION, [(f"/v1/kv/{NOTE['Key']}", "20")])],
+    ids=["nobody", "another one", "nobody that queues", "this one"],
+)
+def test_a_candidate_that_leaves_removes_the_note_that_names_it_as_it_saw_it_and_no_other(
+    named: str | None, removed: list[tuple[str, str]]
+) -> None:
+    io = FakeIO()
+    stands = candidate(io, timeout=5.0)
+    held, own = entry("k", session=OTHER, index=30), entry(queue.directory("k") + SESSION, index=10)
+    note = [] if named is None else [entry(notes.heir_key("k"), session=None, index=20, value=named.encode())]
+    for first in ([], [own]):  # it looks before it joins, and sees the same then
+        io.expect("PUT", "/v1/txn", txn_done(*first, held, own, *note))
+    io.expect("GET", "/v1/kv/k", pairs(held), takes=50.0)
+    io.expect("PUT", "/v1/txn", txn_done(held, own, *note))
+    io.expect("GET", "/v1/session/info/", ok([]))
+    io.expect("GET", "/v1/kv/k", pairs(held), takes=50.0)
+    io.expect("GET", f"/v1/kv/{own['Key']}", pairs())
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    with pytest.raises(AcquireTimeout):
+        io.run(stands.run())
+    io.expect("DELETE", "/v1/kv/", *[ok(value=True)] * len(removed))
+    if stands.client.reaper.pending:
+        io.run_spawned("reaper")
+    deleted = [each for each in io.requests if each.method == "DELETE"]
+    assert [(each.path, dict(each.params)["cas"]) for each in deleted] == removed
+    assert not io.steps
+
+
+AHEAD = queue.directory("k") + OTHER
+WRITTEN, ANOTHER, FREE = (
+    entry("k", session=session, index=index) for session, index in ((THIRD, 35), (OTHER, 40), (None, 45))
+)
+
+
+@pytest.mark.parametrize(
+    ("led", "follows", "watched", "places"),
+    [
+        (False, False, [(AHEAD, 11, None)], [2]),
+        (False, True, [(AHEAD, 11, None)], [2]),
+        (True, False, [(AHEAD, 11, None), ("k", 30, FREE)], [2, 1]),
+        (True, True, [("k", 30, FREE)], [2]),
+        (True, True, [("k", 30, WRITTEN), ("k", 35, FREE)], [2]),
+        (True, True, [("k", 30, ANOTHER), ("k", 40, FREE)], [2, 1]),
+    ],
+)
+def test_a_candidate_watches_the_one_before_it_or_the_leader_that_it_also_follows_and_not_both(
+    *, led: bool, follows: bool, watched: list[tuple[str, int, dict[str, object] | None]], places: list[int]
+) -> None:
+    """So one that follows nobody reports its new place as soon as the one before it has left."""
+    io = FakeIO()
+    stands = candidate(io, follows=follows)
+    key = entry("k", session=THIRD if led else None, index=30)
+    own = entry(queue.directory("k") + SESSION, index=12) | {"CreateIndex": 12}
+    for first in ([], [own]):
+        io.expect("PUT", "/v1/txn", txn_done(*first, key, own, entry(AHEAD, session=OTHER, index=11)))
+    for number, (name, _, seen) in enumerate(watched):
+        io.expect("GET", f"/v1/kv/{name}", pairs(index=39) if seen is None else pairs(seen))
+        if number == 0 and seen is not WRITTEN:
+            io.expect("PUT", "/v1/txn", txn_done(seen or key, own))
+    if watched[0][2] is WRITTEN:
+        io.expect("PUT", "/v1/txn", txn_done(FREE, own))
+    io.expect("PUT", "/v1/txn", txn_done(own, entry("k", index=50), entry(notes.term_key("k"), index=50)))
+    assert io.run(stands.run()).grant.is_held(io.now())
+    watches = [each for each in io.requests if each.method == "GET"]
+    assert [dict(each.params)["index"] for each in watches] == [str(index) for _, index, _ in watched]
+    assert [each.blocker.position for each in io.seen(Waiting)] == places
+    assert not io.steps
