@@ -592,7 +592,7 @@ def test_closing_the_client_is_told_to_each_call_that_waits_for_leadership(
         waiting.start()
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(waiting.wait_for_leadership, timeout=PATIENCE)
-            threading.Event().wait(0.01 * (number % 4))  # the candidate looks, joins the queue, or waits in it
+            threading.Event().wait(0.01 * (number % 4))  # it looks, joins the queue, or waits in it
             closing.close()
             error = call.exception()
             assert error is not None

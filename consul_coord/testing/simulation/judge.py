@@ -149,8 +149,6 @@ class Judge:
         """Whether that can be judged by what anybody does at each moment."""
         self.permits = "permission revoked" not in plan.chaos
         """Whether nobody is ever refused anything for want of permission."""
-        self.shows_terms = self.permits and "overwrite" not in plan.chaos
-        """Whether everybody sees a leader's term, which a stranger's write hides for a while."""
         self.calm = plan.calm
         """Whether nothing goes wrong but what operators do."""
         self.skew = plan.skew
@@ -173,6 +171,11 @@ class Judge:
         self._index = -1
         self._deleted_contenders: set[str] = set()
         self._in_jeopardy: set[str] = set()
+
+    @property
+    def shows_terms(self) -> bool:
+        """Whether everybody sees a leader's term, which a stranger's write hides for a while."""
+        return self.permits and "overwrite" not in self._plan.chaos
 
     @property
     def now(self) -> float:
