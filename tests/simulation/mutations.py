@@ -979,7 +979,7 @@ MUTATIONS = (
     Mutation(
         "the connection of a cancelled request is closed",
         Engine,
-        "_give_up",
+        "_put_away",
         "if intact and",
         "if not intact and",
         breaks="limit of connections",

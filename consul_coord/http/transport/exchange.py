@@ -445,7 +445,7 @@ class Engine(ABC):
             fit = attempt.let_go() and whole and reader.reusable and link.home is self.pool.open
             fit = fit and not attempt.is_spare and now < link.kept_until
         except BaseException as error:
-            self._give_up(link, attempt, reader, error, whole=whole)
+            self._put_away(link, attempt, reader, error, whole=whole)
             raise
         # With nothing called in between, no signal handler comes before the pool has it.
         if not fit:
@@ -456,7 +456,7 @@ class Engine(ABC):
             self._sweep()
         return reader.response
 
-    def _give_up(
+    def _put_away(
         self, link: Link, attempt: Attempt, reader: ReplyReader, error: BaseException, *, whole: bool
     ) -> None:
         """Park a connection whose exchange has failed, if its reply may be read yet; otherwise close it.
