@@ -19,7 +19,7 @@ from consul_coord.aio.callbacks import check_work, outcome
 from consul_coord.aio.driver import current_owner
 from consul_coord.base_client import OUTAGES
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
-from consul_coord.recipes.hold.view import handle_of, host_of
+from consul_coord.recipes.hold.view import handle_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -50,7 +50,7 @@ class Blocks(Generic[H]):
         """Begin the caller's block on a hold, which keeps it from then on, and return the hold."""
         body, handle = self._kind(hold), handle_of(hold)
         if interrupt:
-            body.interrupt_at_loss(functools.partial(_has, weakref.ref(self)), host_of(hold))
+            body.interrupt_at_loss(functools.partial(_has, weakref.ref(self)))
         if handle is not None:
             if self._owners is not None:
                 self._owners.note(body.owner, handle)

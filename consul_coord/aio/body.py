@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consul_coord.aio.hold import AsyncHold
-    from consul_coord.io import Host, Signal
+    from consul_coord.io import Signal
 
 
 class Body:
@@ -41,7 +41,7 @@ class Body:
         """Return what cancels the body."""
         return grant_of(hold).lost
 
-    def interrupt_at_loss(self, entered: Callable[[Body], bool], host: Host) -> None:
+    def interrupt_at_loss(self, entered: Callable[[Body], bool]) -> None:
         """Do nothing: it is cancelled at its loss."""
 
     def is_mine(self) -> bool:

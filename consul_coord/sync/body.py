@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from consul_coord.models import LossReason
 from consul_coord.recipes.election.leadership import leadership_lost, resigned, told_as_leadership
 from consul_coord.recipes.hold.grant import lost_error
-from consul_coord.recipes.hold.view import error_at_exit, grant_of
+from consul_coord.recipes.hold.view import error_at_exit, grant_of, host_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from consul_coord.errors import LockLost
-    from consul_coord.io import Host
     from consul_coord.sync.hold import Hold
     from consul_coord.sync.interrupting import Interruption
 
@@ -36,12 +35,12 @@ class Body:
         self.owner = threading.current_thread()
         """The thread that entered."""
 
-    def interrupt_at_loss(self, entered: Callable[[Body], bool], host: Host) -> None:
+    def interrupt_at_loss(self, entered: Callable[[Body], bool]) -> None:
         """Have the body interrupted at its loss, once ``entered`` says that it is entered."""
         from consul_coord.sync.interrupting import Interruption
 
         self._entered = entered
-        self._interruption = Interruption(self, grant_of(self._hold).over, host)
+        self._interruption = Interruption(self, grant_of(self._hold).over, host_of(self._hold))
 
     def is_inside(self) -> bool:
         """Return whether the body runs: it was entered, and is not being left."""
