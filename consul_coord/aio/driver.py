@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from consul_coord.http.transport.base import AsyncTransport, Transport
     from consul_coord.io import IO, Interrupt
 
-LONGEST_TIMER = 3600.0
 _runs_this: ContextVar[Supervisor | None] = ContextVar("_runs_this", default=None)
 """The supervisor whose program, or a user's callback among them, is running."""
 
@@ -57,7 +56,7 @@ class AsyncIO(HostedIO):
 
     async def send(self, request: Request, *, deadline: float) -> Response:
         """Exchange one request for a reply."""
-        timeout = min(deadline - self.now(), LONGEST_TIMER)
+        timeout = min(deadline - self.now(), backend.LONGEST_TIMER)
         if timeout <= 0:
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
@@ -87,17 +86,16 @@ class AsyncIO(HostedIO):
             def stop() -> None:
                 wake(scope.cancel)
 
-            unsubscribes = [until.subscribe(stop)] if until is not None else []
-            alarm = self._alarm(deadline, stop)
-            if deadline is not None and alarm is None and math.isfinite(deadline):
+            undo = [] if until is None else [until.subscribe(stop)]
+            if (alarm := self._alarm(deadline, stop)) is not None:
+                undo.append(alarm)
+            elif deadline is not None:
                 scope.deadline = anyio.current_time() + max(0.0, deadline - self.now())
             try:
                 reply.append(await self.send(request, deadline=self.now() + read_timeout(request.hold_open)))
             finally:
-                for unsubscribe in unsubscribes:
-                    unsubscribe()
-                if alarm is not None:
-                    alarm()
+                for take_back in undo:
+                    take_back()
         return reply[0] if reply else None
 
     async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
@@ -208,7 +206,8 @@ class Supervisor:
         self._transport = transport
         self._foreground = foreground
         self._io = AsyncIO(host, transport)
-        self._wake = backend.current_waker()
+        self.wake = backend.current_waker()
+        """Has the loop call a function soon; from any thread."""
         self._pending: deque[tuple[BackgroundTask, Callable[[IO], Awaitable[object]], str]] = deque()
         self._more = anyio.Event()
         self._ready = anyio.Event()
@@ -260,9 +259,9 @@ class Supervisor:
 
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> BackgroundTask:
         """Run a program; from any thread."""
-        task = BackgroundTask(self._wake)
+        task = BackgroundTask(self.wake)
         self._pending.append((task, program, name))
-        self._wake(self._notify)
+        self.wake(self._notify)
         if self._stopping:
             self._drop_pending()
         return task
@@ -279,14 +278,10 @@ class Supervisor:
                 return
             task.done.set()
 
-    def wake(self, function: Callable[[], object]) -> None:
-        """Have a function called in the loop soon; from any thread."""
-        self._wake(function)
-
     def request_stop(self) -> None:
         """Begin to stop; from any thread."""
         self._stopping = True
-        self._wake(self._notify)
+        self.wake(self._notify)
 
     @property
     def is_stopping(self) -> bool:
