@@ -204,10 +204,22 @@ def test_nobody_is_in_beside_a_writer_under_contention(site: Site, make_client: 
     assert len(fences) == 12
 
 
-def test_who_is_in_does_not_enter_again(site: Site, client: Client) -> None:
+@pytest.mark.parametrize("inner", ["read", "write"])
+@pytest.mark.parametrize("outer", ["read", "write"])
+def test_who_is_in_does_not_enter_again_by_whichever_object(
+    site: Site, client: Client, outer: str, inner: str
+) -> None:
     lock = ReadWriteLock(client, site.key)
-    with lock.read.hold(timeout=5), pytest.raises(AlreadyHeld):
-        lock.write.acquire(timeout=1)
+    other = ReadWriteLock(client, site.key)
+    with getattr(lock, outer).hold(timeout=5) as hold:
+        for again in (lock, other):
+            with pytest.raises(AlreadyHeld, match=f"already, to {outer}") as caught:
+                getattr(again, inner).acquire(timeout=1)
+            assert (caught.value.key, caught.value.session) == (site.key, hold.session)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(AcquireTimeout):
+            pool.submit(ReadWriteLock(client, site.key).write.acquire, timeout=0).result()
+        getattr(ReadWriteLock(client, f"{site.key}/else"), inner).acquire(timeout=5).release()
+    getattr(other, inner).acquire(timeout=5).release()
 
 
 def test_a_reader_whose_session_ends_is_told_and_lets_the_writer_in(

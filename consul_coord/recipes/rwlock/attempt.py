@@ -145,7 +145,8 @@ class RwAttempt(PooledAttempt):
         if not pooled.kept.lease.is_valid(self.io.now()):
             self._drop_session()
             return None
-        self.kind = RwKind(rwqueue.key_of(self.base), self.pool, pooled, self.mode)
+        key, owner = rwqueue.key_of(self.base), self.io.owner()
+        self.kind = RwKind(key, self.pool, pooled, self.mode, owner=owner)
         handle = self.client.holds.grant(
             own,
             kept=pooled.kept,

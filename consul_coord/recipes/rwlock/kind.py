@@ -33,11 +33,18 @@ if TYPE_CHECKING:
 class RwKind(KeyOfSession):
     """The kind of a place in the queue that is in: its contender, held by a session of its own."""
 
-    def __init__(self, key: str, pool: SessionPool, pooled: PooledSession, mode: Mode) -> None:
+    def __init__(
+        self, key: str, pool: SessionPool, pooled: PooledSession, mode: Mode, *, owner: object
+    ) -> None:
         self._key = key
         self._pool = pool
         self._pooled = pooled
-        self._mode: Mode = mode
+        self.mode: Mode = mode
+        self._owner = owner
+
+    def lets_in(self, key: str, owner: object) -> bool:
+        """Return whether by this a thread or task has entered the lock of that key."""
+        return self._key == key and self._owner == owner
 
     def named(self, hold: Grant) -> str:  # noqa: ARG002 - a HoldKind's
         """Return the key of the lock."""
@@ -47,11 +54,11 @@ class RwKind(KeyOfSession):
         """Return the value with the mode's mark. Raises ValueTooLarge."""
 
         def rewrite(value: bytes) -> tuple[TxnOp, ...]:
-            kept = rwqueue.marked(self._mode, value)
+            kept = rwqueue.marked(self.mode, value)
             return rewriting(hold.key, hold.session, kept, index=LONGEST, flags=hold.flags)
 
         check_value((self._key,), value, (rewrite,))
-        return rwqueue.marked(self._mode, value)
+        return rwqueue.marked(self.mode, value)
 
     async def give_back(self, io: IO, hold: Grant, *, deadline: float) -> Ending:
         """Delete the contender; the session is kept for the next attempt."""

@@ -22,13 +22,13 @@ from consul_coord.recipes.contend.limits import ANY_SESSION, check_value
 from consul_coord.recipes.contend.recipe import Recipe
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.recipes.rwlock.attempt import RwAttempt
+from consul_coord.recipes.rwlock.kind import RwKind
 from consul_coord.recipes.rwlock.queue import MODES
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.models import Contender
     from consul_coord.recipes.contend.queue import Look
-    from consul_coord.recipes.contend.recipe import Owners
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.rwlock.queue import Mode
     from consul_coord.recipes.session.pool import SessionPool
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class RwSide(Recipe["SessionPool"]):
     """The read or the write side of one lock object.
 
-    Both share their sessions, and know of each other's holds.
+    All sides for one key and one spec share a client's sessions.
     """
 
     def __init__(
@@ -48,12 +48,8 @@ class RwSide(Recipe["SessionPool"]):
         value: bytes | None,
         flags: int,
         session: SessionSpec | None,
-        inside: dict[Mode, Owners],
     ) -> None:
         super().__init__(key, one="hold")
-        self._inside = inside
-        """The holders, on both sides."""
-        inside[mode] = self.owners
         self.base = rwqueue.base_of(check_parent(key))
         self.mode: Mode = mode
         self._value = value
@@ -67,7 +63,7 @@ class RwSide(Recipe["SessionPool"]):
 
     def attempt(self, io: IO, client: Shared, *, timeout: float | None) -> RwAttempt:
         """Return one call of ``acquire``. Raises AlreadyHeld when the thread or task is in already."""
-        self._refuse_owner_of_a_hold(io.owner())
+        self._refuse_owner_of_a_hold(client, io.owner())
         return RwAttempt(
             io,
             client,
@@ -84,13 +80,13 @@ class RwSide(Recipe["SessionPool"]):
         spec = replace(self._spec or client.sessions.spec, behavior="release")
         return client.pools.pool(waitqueue.directory(self.base), spec)
 
-    def _refuse_owner_of_a_hold(self, owner: object) -> None:
+    def _refuse_owner_of_a_hold(self, client: Shared, owner: object) -> None:
         """Raise AlreadyHeld for a thread or task that would wait for itself, or let a writer do so."""
-        for mode, owners in self._inside.items():
-            handle = owners.latest(owner)
-            if handle is not None and not handle.grant.ended:
-                message = f"this thread or task is in {self.name!r} already, to {mode}: release that first"
-                raise AlreadyHeld(message, key=self.name, session=handle.grant.session)
+        for hold in client.holds.all():
+            if isinstance(hold.kind, RwKind) and hold.kind.lets_in(self.name, owner):
+                where = f"in {self.name!r} already, to {hold.kind.mode}"
+                message = f"this thread or task is {where}: release that first"
+                raise AlreadyHeld(message, key=self.name, session=hold.session)
 
 
 def sides(
@@ -105,10 +101,7 @@ def sides(
         raise InvalidArgument(message)
     check_spec(session)
     uint64("flags", flags)
-    inside: dict[Mode, Owners] = {}
-    read, write = (
-        RwSide(key, mode, value=value, flags=flags, session=session, inside=inside) for mode in MODES
-    )
+    read, write = (RwSide(key, mode, value=value, flags=flags, session=session) for mode in MODES)
     return read, write
 
 

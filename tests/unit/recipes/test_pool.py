@@ -112,7 +112,7 @@ def test_one_whose_place_was_given_back_is_used_again_unless_a_copy_may_come_lat
     stock: Stock, first: Exception, *, again: bool
 ) -> None:
     session, io = stock.get(), stock.io
-    kind = RwKind("k", stock.pool, session, "read")
+    kind = RwKind("k", stock.pool, session, "read", owner=None)
     pair = KVPair("k/.rw/.wait/1", session=session.id, modify_index=7, lock_index=1)
     handle = stock.core.holds.grant(pair, kept=session.kept, value=b"", flags=LOCK_FLAGS, kind=kind)
     io.expect("PUT", "/v1/txn", first, txn_done(entry(pair.key)))
