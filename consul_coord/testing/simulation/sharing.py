@@ -155,6 +155,7 @@ class SharingRules:
         """The owners that the members called for, and since when; as far back as anybody may act on it."""
         self._free_since: dict[str, float] = {}
         """Since when a partition is free, with the member there that is to own it."""
+        self._next_look = 0.0
         self._kept_since: dict[str, float] = {}
         """Since when a member keeps what is another's."""
         self._sharers: dict[str, float] = {}
@@ -164,8 +165,10 @@ class SharingRules:
         """Take note of the members, and judge whether what is free is taken."""
         if written:
             self._look_at_members()
-        self._check_kept()
         now = self._judge.now
+        if now >= self._next_look:
+            self._next_look = now + LOOK
+            self._check_kept()
         for partition, since in self._free_since.items():
             owner = self._judge.process(self._calls_for[-1][1][partition])
             if owner is None or not owner.able:
