@@ -51,7 +51,7 @@ class Needless(Exception):
         self.code = code
 
 
-def acquire(wanted: Holdable, *, timeout: float | None, inbox: Inbox, max_hold: float | None = None) -> Hold:
+def acquire(wanted: Holdable, *, timeout: float | None, inbox: Inbox, max_hold: float | None) -> Hold:
     """Take what is wanted, waiting up to ``timeout`` seconds (None: for ever), for ``max_hold`` at most.
 
     Raises Interrupted, and what its ``acquire`` raises, Needless among that.

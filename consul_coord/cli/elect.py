@@ -126,7 +126,7 @@ class _Observer(Observer):
     help="How long the command may take to end when it hands over.",
 )
 @options.MAX_HOLD
-@click.option("-q", "--quiet", is_flag=True, help="Report problems only.")
+@options.quiet
 @options.connection
 def elect(
     *,

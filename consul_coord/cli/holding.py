@@ -62,7 +62,7 @@ _OPTIONS = (
         metavar="N",
         help="Exit code when it was not acquired in time.",
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Report problems only."),
+    options.quiet,
 )
 
 

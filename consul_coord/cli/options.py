@@ -90,6 +90,7 @@ MAX_HOLD = click.option(
     help="How long it may be held: a command that goes on for longer is stopped, with exit code 76.",
 )
 
+quiet = click.option("-q", "--quiet", is_flag=True, help="Report problems only.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 

@@ -85,7 +85,7 @@ class Grace(NamedTuple):
     """After the session has ended."""
 
 
-def grace_of(spec: SessionSpec, *, max_hold: float | None = None) -> Grace:
+def grace_of(spec: SessionSpec, *, max_hold: float | None) -> Grace:
     """Return what the hold can spare and, once the session has ended, the lock-delay."""
     longest = min(spec.lease_horizon or 0.0, math.inf if max_hold is None else max_hold)
     lease = min(LONGEST_GRACE, GRACE_SHARE * longest)
@@ -255,10 +255,8 @@ class _Supervision:
         return min(patience, max(0.0, self._drained_at + self._drain.timeout - now))
 
     def _time_is_up(self) -> None:
-        if self._kill_at is not None:
-            self._kill()
-            return
-        if self._drained_at is not None and self._client.now() >= self._drained_at + self._drain.timeout:
+        drained = math.inf if self._drained_at is None else self._drained_at + self._drain.timeout
+        if self._kill_at is not None or self._client.now() >= drained:
             self._kill()
             return
         left = self._hold.remaining()

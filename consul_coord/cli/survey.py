@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["lock", "election", "semaphore", "reading", "writing", "member", "key"]
 
-_QUEUE = "/.wait/"
-
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -85,13 +83,15 @@ def survey(pairs: Iterable[KVPair], sessions: Mapping[str, Session]) -> tuple[Pl
     by_key = {pair.key: pair for pair in pairs}
     queues: dict[str, list[KVPair]] = defaultdict(list)
     slotted: dict[str, list[KVPair]] = defaultdict(list)
+    rest: list[KVPair] = []
     for key, pair in by_key.items():
-        before, queue, _ = key.rpartition(_QUEUE)
+        before, queue, _ = key.rpartition(waitqueue.DIRECTORY)
         if queue:
             queues[before].append(pair)
         elif pair.flags == SEMAPHORE_FLAGS:
             slotted[key.rpartition("/")[0]].append(pair)
-    rest = [pair for key, pair in by_key.items() if _QUEUE not in key and pair.flags != SEMAPHORE_FLAGS]
+        else:
+            rest.append(pair)
     shared = {base: queue for base, queue in queues.items() if rwqueue.key_of(base) != base}
     plain = {pair.key for pair in rest if pair.flags == LOCK_FLAGS or pair.session} | queues.keys()
     places = [
@@ -157,14 +157,15 @@ def _waiting(
     found: list[Waits] = []
     for position, pair in enumerate(queue, start=1):
         session = pair.session or ""
-        known = sessions.get(session)
-        node, name = (None, None) if known is None else (known.node, without_mark(known.name))
-        found.append(Waits(position, pair.key, session, value(pair), node, name))
+        found.append(Waits(position, pair.key, session, value(pair), *_owner(session, sessions)))
     return tuple(found)
 
 
 def _held(pair: KVPair, session: str, value: bytes, fence: int, sessions: Mapping[str, Session]) -> Held:
+    return Held(pair.key, session, value, fence, *_owner(session, sessions))
+
+
+def _owner(session: str, sessions: Mapping[str, Session]) -> tuple[str | None, str | None]:
+    """Return the node and the name of a session, as far as the token may see it."""
     known = sessions.get(session)
-    if known is None:
-        return Held(pair.key, session, value, fence)
-    return Held(pair.key, session, value, fence, node=known.node, session_name=without_mark(known.name))
+    return (None, None) if known is None else (known.node, without_mark(known.name))

@@ -162,6 +162,6 @@ def plain(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [list(columns), *([printable(cell) or "-" for cell in row] for row in rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     ]

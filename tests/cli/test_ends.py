@@ -113,6 +113,6 @@ def test_the_first_of_several_signals_is_that_which_has_ended_the_wait() -> None
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
         inbox.put(Signalled(number))
     with pytest.raises(Interrupted) as ended:
-        acquire(Wanted(), timeout=None, inbox=inbox)
+        acquire(Wanted(), timeout=None, max_hold=None, inbox=inbox)
     assert ended.value.number == signal.SIGTERM
     assert str(ended.value) == "ended by SIGTERM while waiting"
