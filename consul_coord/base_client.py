@@ -127,7 +127,7 @@ class BaseRunner:
         return f"<{self._kind} of {self._settings.label}>"
 
 
-def own_name(given: bytes | None = None) -> bytes:
+def own_name(given: bytes | None) -> bytes:
     """Return what a client's keys show by default: ``given`` or, for None, host and process as of now."""
     return f"{socket.gethostname()}:{os.getpid()}".encode() if given is None else given
 

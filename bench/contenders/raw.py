@@ -60,7 +60,7 @@ def whole(key: str, session: str) -> Verbs:
 
 def bare_lock(key: str, session: str) -> Verbs:
     """Return what a lock without a queue would send."""
-    value = base64.b64encode(own_name()).decode()
+    value = base64.b64encode(own_name(None)).decode()
     common: Op = {"Key": key, "Value": value, "Flags": LOCK_FLAGS, "Session": session}
     check: Op = {"Verb": "check-index", "Key": key, "Index": _BLANK}
     return Verbs(({"Verb": "lock", **common},), (check, {"Verb": "unlock", **common}))

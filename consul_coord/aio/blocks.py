@@ -101,7 +101,7 @@ class AsyncHeld(Generic[H]):
         key: str,
         take: Callable[[], Awaitable[H]],
         *,
-        interrupt: bool = False,
+        interrupt: bool,
         kind: type[Body] | None = None,
         owners: Owners | None = None,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.base_client import own_name
-from consul_coord.models._validate import as_bytes
+from consul_coord.models._validate import bytes_or_none
 
 if TYPE_CHECKING:
     from consul_coord import Hold
@@ -24,4 +24,4 @@ def environ_of(hold: Hold) -> dict[str, str]:
 
 def shown_value(value: str | None) -> bytes:
     """Return what a key shows: what was asked for or, for None, host and process. Raises InvalidArgument."""
-    return own_name() if value is None else as_bytes(value)
+    return own_name(bytes_or_none(value))

@@ -102,7 +102,7 @@ class Held(Generic[H]):
         key: str,
         take: Callable[[], H],
         *,
-        interrupt: bool = False,
+        interrupt: bool,
         kind: type[Body] | None = None,
         owners: Owners | None = None,
     ) -> None:
