@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING, Literal
@@ -85,8 +84,7 @@ def break_(
             reporter.tell("broken", f"taken from session {holder.session}", session=holder.session, how=how)
             return ExitCode.DONE
 
-    with reporter.logging():
-        return reporter.answer(work)
+    return reporter.answer(work)
 
 
 def is_id(given: str, session: str) -> bool:
@@ -113,5 +111,4 @@ def _text(key: str, holder: Holder) -> str:
 
 
 def _fields(key: str, holder: Holder) -> dict[str, object]:
-    members = dataclasses.asdict(holder)
-    return {"key": key, **tables.fields_of(members.pop("value")), **members}
+    return {"key": key, **tables.fields_of(holder)}

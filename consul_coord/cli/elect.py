@@ -172,7 +172,7 @@ def elect(
                     reporter=reporter,
                 )
 
-    with Guard() as guard, inbox.signals(FORWARDED), reporter.logging():
+    with Guard() as guard, inbox.signals(FORWARDED):
         try:
             return reporter.answer(lambda: work(guard))
         except Interrupted as error:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consul_coord import ReadOptions
 from consul_coord.cli import options, tables
 from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
 from consul_coord.cli.survey import survey
 from consul_coord.cli.tables import Column
+from consul_coord.models.reply import CONSISTENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,6 @@ COLUMNS = (
     Column("NODE", drop=1),
     Column("FENCE", drop=2),
 )
-_CONSISTENT = ReadOptions(consistency="consistent")
 
 
 @click.command(epilog=EPILOG)
@@ -55,7 +54,7 @@ def holders(*, prefix: str, show_all: bool, agent: Agent, as_json: bool) -> int:
 
     def work() -> int:
         with agent.client() as client:
-            pairs = client.kv.list(prefix, options=_CONSISTENT).value
+            pairs = client.kv.list(prefix, options=CONSISTENT).value
             sessions = {session.id: session for session in client.session.list().value}
         places = [place for place in survey(pairs, sessions) if show_all or place.in_use]
         if as_json:
@@ -69,8 +68,7 @@ def holders(*, prefix: str, show_all: bool, agent: Agent, as_json: bool) -> int:
             )
         return ExitCode.DONE
 
-    with reporter.logging():
-        return reporter.answer(work)
+    return reporter.answer(work)
 
 
 def rows(places: Iterable[Place]) -> list[tuple[str, ...]]:
@@ -81,8 +79,8 @@ def rows(places: Iterable[Place]) -> list[tuple[str, ...]]:
 def fields(place: Place) -> dict[str, object]:
     """Return a place for JSON."""
     members = dataclasses.asdict(place)
-    members["holders"] = [_fields(held) for held in place.holders]
-    members["waiters"] = [_fields(waits) for waits in place.waiters]
+    members["holders"] = [tables.fields_of(held) for held in place.holders]
+    members["waiters"] = [tables.fields_of(waits) for waits in place.waiters]
     return members
 
 
@@ -103,8 +101,3 @@ def _rows(place: Place) -> list[tuple[str, ...]]:
 def _who(each: Held | Waits) -> tuple[str, str]:
     """Return what names a holder or waiter best, and its session."""
     return tables.text_of(each.value) or each.session_name or "", each.session
-
-
-def _fields(each: Held | Waits) -> dict[str, object]:
-    members = dataclasses.asdict(each)
-    return {**tables.fields_of(members.pop("value")), **members}

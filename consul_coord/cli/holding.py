@@ -121,7 +121,7 @@ def run(
             )
 
     driver.start_delay = LOOP_DELAY
-    with Guard() as guard, inbox.signals(FORWARDED), reporter.logging():
+    with Guard() as guard, inbox.signals(FORWARDED):
         try:
             return reporter.answer(lambda: work(guard), not_acquired=errand["not_acquired_code"])
         except Needless as error:

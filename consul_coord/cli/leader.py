@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -48,8 +47,7 @@ def leader(*, key: str, watch: bool, agent: Agent, as_json: bool) -> int:
                 click.echo(line(key, seen.value))
         return ExitCode.DONE
 
-    with reporter.logging():
-        return reporter.answer(show)
+    return reporter.answer(show)
 
 
 def _as_text(key: str, info: LeaderInfo | None) -> str:
@@ -62,9 +60,4 @@ def _as_text(key: str, info: LeaderInfo | None) -> str:
 
 
 def _as_json(key: str, info: LeaderInfo | None) -> str:
-    return json.dumps({"key": key, "leader": None if info is None else _fields(info)})
-
-
-def _fields(info: LeaderInfo) -> dict[str, object]:
-    members = dataclasses.asdict(info)
-    return {**tables.fields_of(members.pop("value")), **members}
+    return json.dumps({"key": key, "leader": None if info is None else tables.fields_of(info)})

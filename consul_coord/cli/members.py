@@ -61,13 +61,12 @@ def members(*, prefix: str, watch: bool, agent: Agent, as_json: bool) -> int:
     def once(found: tuple[Member, ...]) -> int:
         if as_json:
             for member in found:
-                click.echo(json.dumps(_fields(member)))
+                click.echo(json.dumps(tables.fields_of(member)))
         elif found:
             tables.show(COLUMNS, [_row(member) for member in found])
         return ExitCode.DONE if found else reporter.fail(ExitCode.NO, f"nobody is in {prefix!r}")
 
-    with reporter.logging():
-        return reporter.answer(show)
+    return reporter.answer(show)
 
 
 def _row(member: Member) -> tuple[str, ...]:
@@ -82,9 +81,4 @@ def _as_text(seen: Members) -> Iterable[str]:
 
 def _as_json(seen: Members) -> Iterable[str]:
     states = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
-    yield json.dumps({name: [_fields(member) for member in some] for name, some in states.items()})
-
-
-def _fields(member: Member) -> dict[str, object]:
-    found = dataclasses.asdict(member)
-    return {**tables.fields_of(found.pop("value")), **found}
+    yield json.dumps({name: [tables.fields_of(member) for member in some] for name, some in states.items()})

@@ -103,9 +103,13 @@ class Reporter:
         return int(code)
 
     def answer(self, work: Callable[[], int], *, not_acquired: int = ExitCode.NOT_ACQUIRED) -> int:
-        """Return what ``work`` does, or tell an error of the library and return its exit code; bugs go on."""
+        """Return what ``work`` does, or tell an error of the library and return its exit code; bugs go on.
+
+        Meanwhile the library's warnings are shown.
+        """
         try:
-            return work()
+            with self._logging():
+                return work()
         except ConsulCoordError as error:
             code = code_of(error)
             if code is ExitCode.BUG:
@@ -114,7 +118,7 @@ class Reporter:
             return self.fail(not_acquired if code is ExitCode.NOT_ACQUIRED else code, told)
 
     @contextmanager
-    def logging(self) -> Generator[None]:
+    def _logging(self) -> Generator[None]:
         """Show the library's warnings meanwhile, except events, which the observer gets anyway."""
         logger, handler = events.logger, _Handler(self)
         propagate, logger.propagate = logger.propagate, False

@@ -46,5 +46,4 @@ def resize(*, prefix: str, limit: int, agent: Agent, as_json: bool) -> int:
         reporter.tell("resized", f"{prefix} has {limit} slots, {held} are held", limit=limit, held=held)
         return ExitCode.DONE
 
-    with reporter.logging():
-        return reporter.answer(work)
+    return reporter.answer(work)

@@ -77,8 +77,7 @@ def sessions(
             reporter.tell("destroyed", f"destroyed {len(found)}", sessions=[each.id for each in found])
             return ExitCode.DONE
 
-    with reporter.logging():
-        return reporter.answer(work)
+    return reporter.answer(work)
 
 
 def _show(found: Sequence[Session], *, as_json: bool) -> None:

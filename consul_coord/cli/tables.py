@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import base64
+import dataclasses
 import os
 import shutil
 import sys
@@ -24,6 +25,8 @@ from consul_coord.http.failures import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import IO
+
+    from _typeshed import DataclassInstance
 
 SHORT_ID = 8
 """Characters of an id on a narrow terminal."""
@@ -49,8 +52,14 @@ def text_of(value: bytes) -> str:
     return printable(value.decode(errors="replace"))
 
 
-def fields_of(value: bytes) -> dict[str, str]:
-    """Return a key's value for JSON: as text in ``value`` or, if it is not text, in ``value_base64``."""
+def fields_of(found: DataclassInstance) -> dict[str, object]:
+    """Return something that has a key's value, for JSON."""
+    members = dataclasses.asdict(found)
+    return {**_field_of(members.pop("value")), **members}
+
+
+def _field_of(value: bytes) -> dict[str, str]:
+    """Return a key's value: as text in ``value`` or, if it is not text, in ``value_base64``."""
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:

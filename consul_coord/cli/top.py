@@ -81,7 +81,7 @@ def top(*, prefix: str, agent: Agent, as_json: bool) -> int:
                 follower.join()
 
     # Suspended in the middle, it would leave a terminal behind that nobody can read.
-    with inbox.signals(ENDING | {signal.SIGTSTP, signal.SIGWINCH}), reporter.logging():
+    with inbox.signals(ENDING | {signal.SIGTSTP, signal.SIGWINCH}):
         return reporter.answer(work)
 
 

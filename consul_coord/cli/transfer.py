@@ -73,8 +73,7 @@ def transfer(*, key: str, session: str, timeout: float, agent: Agent, as_json: b
             return reporter.fail(ExitCode.NO, f"the leader of {key} did not hand over within {timeout:g} s")
         return reporter.fail(ExitCode.NO, f"{leader or 'nobody'} leads {key} now, not {heir}")
 
-    with reporter.logging():
-        return reporter.answer(work)
+    return reporter.answer(work)
 
 
 def _ask(client: Client, key: str, leader: str, heir: str) -> None:

@@ -63,8 +63,7 @@ def doctor(*, key: str | None, kind: Kind | None, agent: Agent, as_json: bool) -
                 faults += finding.status == "fault"
         return ExitCode.NO if faults else ExitCode.DONE
 
-    with reporter.logging():
-        return reporter.answer(work)
+    return reporter.answer(work)
 
 
 def _tell(finding: Finding, *, as_json: bool) -> None:
