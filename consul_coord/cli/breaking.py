@@ -74,7 +74,7 @@ def break_(
                 return reporter.fail(ExitCode.NO, f"nobody holds {key}")
             if holder.lock_delay_active:
                 return reporter.fail(ExitCode.NO, f"nobody holds {key}: its lock-delay is in force")
-            click.echo(json.dumps(_fields(key, holder)) if as_json else _text(key, holder))
+            click.echo(json.dumps({"key": key} | tables.fields_of(holder)) if as_json else _text(key, holder))
             if session is not None and not is_id(session, holder.session):
                 return reporter.fail(ExitCode.NO, f"{key} is not held by session {session}")
             if session is None and not yes and not _confirmed(how):
@@ -108,7 +108,3 @@ def _text(key: str, holder: Holder) -> str:
         f"{key}: {value}, session {holder.session}, node {holder.node or 'unknown'}, "
         f"index {holder.since_index}"
     )
-
-
-def _fields(key: str, holder: Holder) -> dict[str, object]:
-    return {"key": key, **tables.fields_of(holder)}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consul_coord import Client, ConsulCoordError, Lock, SessionSpec
+from consul_coord import Client, Lock, SessionSpec
 from consul_coord.cli import options
-from consul_coord.cli.codes import ExitCode, code_of
+from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.output import Reporter
 from consul_coord.extras import needs
 
@@ -55,15 +55,9 @@ def demo(*, real: str | None, ttl: float | None) -> int:
 
     Exits with 0 if the fences rose and no two holds overlapped, else with 1.
     """
-    try:
-        return (
-            _on_agent(real, ttl=ttl or REAL_TTL) if real is not None else _embedded(ttl=ttl or EMBEDDED_TTL)
-        )
-    except ConsulCoordError as error:
-        code = code_of(error)
-        if code is ExitCode.BUG:
-            raise
-        return Reporter().fail(code, str(error))
+    if real is None:
+        return Reporter().answer(lambda: _embedded(ttl=ttl or EMBEDDED_TTL))
+    return Reporter().answer(lambda: _on_agent(real, ttl=ttl or REAL_TTL))
 
 
 def _embedded(*, ttl: float) -> int:
