@@ -499,6 +499,20 @@ def test_the_timeout_covers_all_until_the_job_begins(
     assert Once(client, site.key).run(job, slot="1", timeout=PATIENCE).ran
 
 
+def test_a_single_try_that_fails_after_the_grant_does_not_wait_for_its_release(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
+) -> None:
+    client = make_client(address=proxy.address)
+    with Lock(client, f"{site.key}-other"):
+        pass  # a session is at hand
+    proxy.add(Fault(lose=Lose.AGENT, path=f"/v1/kv/{site.key}/.once", times=99))
+    proxy.add(Fault(lose=Lose.AGENT, path="/v1/txn", containing=b'"unlock"', times=99))
+    with lasting(least=0.0, most=0.5), pytest.raises(AcquireTimeout):
+        Once(client, site.key).run(job, slot="1", timeout=0)
+    proxy.clear()
+    eventually(lambda: site.operator.holder(site.key) is None)
+
+
 def test_a_failure_that_is_over_is_not_what_stood_in_the_way(
     site: Site, proxy: FaultProxy, make_client: MakeClient, job: Job
 ) -> None:

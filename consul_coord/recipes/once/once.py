@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, DecodeError, TxnFailed
+from consul_coord.errors import AcquireTimeout, ConsulCoordError, DecodeError, TxnFailed
 from consul_coord.events import SlotAhead
 from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import raise_if_denied
@@ -103,12 +103,13 @@ async def begin(
         pair = attempt.read[0] if attempt.read else await _alone(attempt, once, handle.grant)
         verdict = judge(ask, read(pair))
         check(handle.grant, io.now())
-    except ConsulCoordError:
-        await _let_go(attempt, handle.grant)
+    except ConsulCoordError as error:
+        time_is_up = isinstance(error, AcquireTimeout)  # a single try's at its first failure
+        await _let_go(attempt, handle.grant, until=io.now() if time_is_up else attempt.deadline)
         raise
     if isinstance(verdict, str):
         return Turn(handle, verdict, attempt.value.decode(errors="replace"))
-    await _let_go(attempt, handle.grant)
+    await _let_go(attempt, handle.grant, until=attempt.deadline)
     return _told(io, once, ask, verdict, attempt.began)
 
 
@@ -137,9 +138,9 @@ async def _alone(attempt: LockAttempt, once: OnceObject, hold: Grant | None = No
     return (await attempt.until_answered(_reading(once), hold)).value
 
 
-async def _let_go(attempt: LockAttempt, hold: Grant) -> None:
+async def _let_go(attempt: LockAttempt, hold: Grant, *, until: float) -> None:
     """Give the lock back in what is left of an attempt's time; the rest is done in the background."""
-    left = attempt.deadline - attempt.io.now()
+    left = until - attempt.io.now()
     budget = min(BUDGET, max(GIVE_UP_BUDGET, left))
     await release(attempt.io, attempt.client.holds, hold, budget=budget)
 
