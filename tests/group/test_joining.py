@@ -176,8 +176,12 @@ def test_a_value_that_was_changed_is_that_of_the_next_membership(client: Client,
 
 def test_only_a_member_has_a_value_to_change(client: Client, prefix: str) -> None:
     group = Group(client, prefix, id="one")
-    with pytest.raises(NotHeld, match="join first"):
-        group.update("new")
+    for _ in ("before it joins", "after it has left"):
+        with pytest.raises(NotHeld, match="join first"):
+            group.update("new")
+        group.join()
+        group.update("newer")
+        group.leave()
 
 
 MANY = 6

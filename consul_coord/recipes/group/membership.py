@@ -315,8 +315,7 @@ async def update(io: IO, membership: Membership | None, key: str, value: bytes) 
     next join.
     """
     _checked(key, value)
-    hold = None if membership is None or membership.stopping.is_set() else membership.hold
-    if membership is None or hold is None:
+    if membership is None or membership.stopping.is_set() or (hold := membership.hold) is None:
         message = f"{key!r} is not a member: join first"
         raise NotHeld(message, key=key)
     membership.value = value

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import AcquireTimeout, PermissionDenied
-from consul_coord.events import Failed
+from consul_coord.events import Failed, Joined
 from consul_coord.io import Signal
-from consul_coord.models import LossReason, SessionSpec
+from consul_coord.models import LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.group import membership
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.group.membership import LOOK, Membership
 from tests.support.counted import Counted
@@ -54,6 +55,8 @@ def test_a_member_that_joins_again_keeps_nothing_of_each_time() -> None:
     io.run_spawned("stay a member")
     assert not io.steps
     assert stopping.listening == 0
+    told = [(each.key, each.session, each.index, each.again) for each in io.seen(Joined)]
+    assert told == [(member.key, SESSION, 10 * (1 + number), number > 0) for number in range(1 + TIMES)]
 
 
 def test_a_value_that_was_given_while_it_joined_again_is_written_as_often_as_it_takes() -> None:
@@ -152,3 +155,31 @@ def test_a_join_beside_another_one_waits_for_its_timeout_and_no_longer(timeout: 
     assert io.time == pytest.approx(1000.0 + timeout)
     assert raised.value.waited == pytest.approx(timeout)
     assert not io.requests
+
+
+@pytest.mark.parametrize("timeout", [0.0, 3.0])
+def test_leaving_while_it_joins_again_ends_that_attempt_and_waits_for_it_no_longer_than_its_timeout(
+    timeout: float,
+) -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{member.key}", pairs())
+    io.expect("PUT", "/v1/txn", txn_done(entry(member.key) | {"Flags": GROUP_FLAGS}))
+    io.run(member.join(io, timeout=5.0))
+    assert member.hold is not None
+    io.at(1001.0, partial(member.hold.lose, LossReason.KEY_DELETED))
+    outcomes = []
+
+    def leave_meanwhile() -> None:
+        again = next(each for each in io.spawned if each.name.startswith("join again"))
+        outcomes.append(io.run(membership.leave(io, member, timeout=timeout)))
+        assert again.cancelled
+        assert io.time == 1002.0 + timeout
+        again.done.set()
+
+    io.at(1002.0, leave_meanwhile)
+    io.run_spawned("stay a member")
+    assert outcomes == [ReleaseOutcome.ALREADY_LOST]
+    assert not io.steps
