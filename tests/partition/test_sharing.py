@@ -24,6 +24,7 @@ from consul_coord import (
     SessionSpec,
     TxnOp,
 )
+from consul_coord.recipes.partition.partitioning import AT_ONCE
 from consul_coord.recipes.partition.rendezvous import Rendezvous
 from tests.election.waiting import Told, until
 from tests.group.seeing import Seen
@@ -192,6 +193,21 @@ def test_another_client_that_has_the_lock_is_waited_for(address: str, member: Ma
         all_owned(one)
         assert one.owned["3"].fence > lost.fence
         assert not other.kv.acquire(lost.key, session, flags=LOCK_FLAGS)
+
+
+def test_as_many_as_are_taken_at_once_that_others_hold_keep_no_other_from_being_taken(
+    address: str, member: MakeMember
+) -> None:
+    one = member("one", AT_ONCE + 2)
+    all_owned(one)
+    keys = [hold.key for _, hold in sorted(one.owned.items(), key=lambda owned: int(owned[0]))]
+    one.stop()
+    with Client(address=address, session=SPEC) as other:
+        session = other.session.create(SPEC)
+        for key in keys[:AT_ONCE]:
+            assert other.kv.acquire(key, session, flags=LOCK_FLAGS)
+        one.start()
+        until(lambda: {hold.key for hold in one.owned.values()} == {*keys[AT_ONCE:]}, "those that are free")
 
 
 def test_a_partition_whose_owner_cannot_begin_is_given_up_and_taken_again(

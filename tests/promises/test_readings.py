@@ -6,6 +6,7 @@ only reads may go without ``consistent``. Watches may: what they tell is checked
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +179,21 @@ def test_a_coordination_node_is_looked_for_at_the_present_leader(  # noqa: PLR09
     assert Lock(client, key).acquire(timeout=5).is_held
     made = [each for each in proxy.requests if node in each.path]
     assert any(each.path.startswith(asked) for each in made)
+    assert old_readings(made) == []
+
+
+def test_whether_the_session_that_the_caller_gave_has_the_key_is_asked_of_the_present_leader(
+    proxy: FaultProxy, client: Client, key: str
+) -> None:
+    """It is, while another thread of this client is first; whoever has the key acts beside that one."""
+    session = client.session.create(SPEC)
+    with ThreadPoolExecutor(1) as another:
+        first = another.submit(Lock(client, key).acquire).result()
+        before = len(proxy.requests)
+        assert Lock(client, key, session=session).try_acquire() is None
+        made = [each for each in of(key, proxy.requests[before:]) if only_reads(each)]
+        assert first.is_held
+    assert made
     assert old_readings(made) == []
 
 

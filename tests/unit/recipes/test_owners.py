@@ -61,3 +61,28 @@ def test_an_owner_that_has_ended_is_forgotten() -> None:
     owners.forget_ended(lambda owner: owner == ME)
     assert owners.latest(ME) is None
     assert owners.latest("another") is held
+
+
+def test_an_owner_has_all_its_holds_the_latest_first_until_it_is_done_with_each() -> None:
+    owners, grants = Owners(), [Held() for _ in range(3)]
+    handles = [handle(grant) for grant in grants]
+    for each in handles:
+        owners.note(ME, each)
+    for grant, each in zip(reversed(grants), reversed(handles), strict=True):
+        assert owners.latest(ME) is each
+        grant.left = True
+    assert owners.latest(ME) is None
+
+
+def test_an_owner_that_acquires_again_and_again_keeps_nothing_of_what_it_is_done_with() -> None:
+    owners, wanted = Owners(), handle(Held())
+    owners.note(ME, wanted)
+    grants = [Held() for _ in range(3)]
+    handles = [handle(grant) for grant in grants]
+    for grant, each in zip(grants, handles, strict=True):
+        owners.note(ME, each)
+        grant.left = True
+    owners.note(ME, handle(Held()))  # its caller drops it at once
+    assert owners.latest(ME) is wanted
+    owners.note(ME, latest := handle(Held()))
+    assert [noted() for noted in owners._noted[ME]] == [wanted, latest]
