@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import ClientClosed
-from consul_coord.events import Lost
+from consul_coord.events import Lost, Released
 from consul_coord.io import PATIENCE, Interrupt, Signal
-from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
+from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.client import AGAIN, INTEREST, QUIET, ClientState, close
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, ok, pairs, unreachable
+from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, unreachable
 
 if TYPE_CHECKING:
-    from consul_coord.http.messages import Response
+    from consul_coord.http.messages import Request, Response
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.session.keeping import SessionSource
 
-INFO = "/v1/session/info/"
+INFO, TXN = "/v1/session/info/", "/v1/txn"
 CLOSED = (HoldState.LOST, LossReason.CLIENT_CLOSED)
 
 
@@ -55,6 +55,35 @@ def test_closing_waits_for_a_release_of_another_call_until_its_deadline_and_no_l
     bench.core.begin_close()
     bench.io.run(close(bench.io, bench.core, deadline=1003.0))
     assert bench.io.time == 1003.0
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_closing_again_gives_back_what_was_not_given_back_and_nothing_twice(
+    bench: Bench, *, interrupted: bool
+) -> None:
+    other = bench.grant("other")
+    unlocked = {key: txn_done(*[entry(key, session=None, index=8)] * 2) for key in ("k", "other")}
+
+    def interrupt(_: Request) -> Response:
+        raise KeyboardInterrupt
+
+    def close_it() -> None:
+        bench.core.begin_close()
+        bench.io.run(close(bench.io, bench.core, deadline=bench.io.time + 5.0))
+
+    bench.io.expect("PUT", TXN, unlocked["k"])
+    if interrupted:
+        bench.io.expect("PUT", TXN, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            close_it()
+    bench.io.expect("PUT", TXN, unlocked["other"])
+    bench.io.expect("PUT", f"/v1/session/destroy/{SESSION}", ok(value=True))
+    for _ in range(2):
+        close_it()
+    assert not bench.io.steps
+    outcomes = {each.key: each.outcome for each in bench.io.seen(Released)}
+    assert outcomes == dict.fromkeys(("k", "other"), ReleaseOutcome.RELEASED)
+    assert other.ended
 
 
 def test_who_is_woken_by_the_closing_finds_the_holds_ended_by_it(bench: Bench) -> None:
