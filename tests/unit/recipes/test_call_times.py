@@ -20,6 +20,8 @@ from consul_coord.models import (
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState, close_session
 from consul_coord.recipes.election import asking
+from consul_coord.recipes.group import membership
+from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.hold.asking import put, verify
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.holds import BUDGET, release
@@ -31,6 +33,8 @@ from consul_coord.recipes.once import once
 from consul_coord.recipes.once.once import OnceObject
 from consul_coord.recipes.once.record import ONCE_FLAGS
 from consul_coord.recipes.partition import partitioning
+from consul_coord.recipes.partition.partitioning import PartitionPlan
+from consul_coord.recipes.rwlock import lock as rwlocks
 from consul_coord.recipes.semaphore import semaphore as semaphores
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
@@ -178,6 +182,17 @@ SEMAPHORE = SemaphoreObject(
 )
 RECORD = {**entry("s/.lock", index=9, session=None), "Flags": SEMAPHORE_FLAGS}
 ONCE = OnceObject("job", value=None, session=None)
+GROUP = GroupPlan("g")
+PARTITIONS = PartitionPlan(
+    group=GROUP,
+    partitions=("a",),
+    settle=1.0,
+    handover=1.0,
+    bound=None,
+    weight=None,
+    on_acquired=None,
+    on_released=None,
+)
 CALLS: dict[str, tuple[Callable[[IO, ClientState], Coroutine[Any, Any, object]], Step, Step]] = {
     "holder": (
         lambda io, client: locks.holder(io, client, TWO_KEYS),
@@ -237,6 +252,28 @@ def test_a_call_that_asks_several_things_takes_the_time_of_one(name: str) -> Non
         io.expect(step.method, step.path, step.answer, takes=SLOW)
     with pytest.raises(RequestTimeout):
         io.run(call(io, client))
+    assert io.time == 1000.0 + client.timeout
+
+
+LOOKS: dict[str, Callable[[IO, ClientState], Coroutine[Any, Any, object]]] = {
+    "a lock's queue": lambda io, client: locks.contenders(io, client, TWO_KEYS),
+    "a queue of readers": lambda io, client: rwlocks.contenders(
+        io, client, rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)[0]
+    ),
+    "members": lambda io, client: membership.members(io, client, GROUP),
+    "owners of partitions": lambda io, client: partitioning.holders(io, client, PARTITIONS),
+}
+"""Calls that ask one thing."""
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_call_that_is_not_answered_takes_the_time_of_one(name: str) -> None:
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+    io.expect("GET", "/v1/kv/", ok({}), takes=100.0)
+    io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
+    with pytest.raises(RequestTimeout):
+        io.run(LOOKS[name](io, client))
     assert io.time == 1000.0 + client.timeout
 
 

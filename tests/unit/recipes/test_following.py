@@ -12,7 +12,8 @@ from consul_coord.io import Signal
 from consul_coord.models import LeaderInfo, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.changes import Changes
-from consul_coord.recipes.election.following import Following
+from consul_coord.recipes.election.following import FOLLOWING_WAIT, Following
+from consul_coord.recipes.watch.follow import WAIT
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, ok, pairs, refusal, session, txn_done
 
@@ -195,6 +196,52 @@ def test_a_leader_after_ones_own_leadership_is_shown(term: int, *, asked_after: 
     after = replace(LEADER, term=term)
     seen.following._saw(after, ITS_TTL, seen.io.time if asked_after else asked_at)
     assert seen.leader() == after
+
+
+def test_what_was_asked_for_before_ones_own_leadership_is_not_told_after_it() -> None:
+    """Though it is answered after that: the answer began with a reading from before."""
+    seen = Seen()
+    seen.following.begin()
+    looks = seen.io.spawned[0].program
+
+    def lead(_: object) -> Response:
+        seen.own = Own(granted_at=seen.io.time, over=True)
+        return pairs(entry("k", session=OTHER, index=9), index=9)
+
+    def end(_: object) -> Response:
+        seen.stopping.set()
+        return ok([])
+
+    seen.io.expect("GET", "/v1/kv/k", lead, takes=1.0)
+    seen.io.expect("PUT", "/v1/txn", txn_done(entry("k", session=OTHER, index=9)), takes=1.0)
+    seen.io.expect("GET", "/v1/session/info/", ok([session(OTHER)]))
+    seen.io.expect("GET", "/v1/kv/k", end)
+
+    async def look() -> None:
+        await looks(seen.io)
+
+    seen.io.run(look())
+    assert [leader for _, leader in seen.told] == [None]
+
+
+@pytest.mark.parametrize(
+    ("ttl", "begun", "lasts"),
+    [
+        (OWN_TTL, True, OWN_TTL / 2),
+        (4 * FOLLOWING_WAIT, True, FOLLOWING_WAIT),
+        (None, True, FOLLOWING_WAIT),
+        (OWN_TTL, False, WAIT),
+        (None, False, WAIT),
+    ],
+)
+def test_a_query_that_shows_the_leader_lasts_no_longer_than_that_is_to_be_known(
+    ttl: float | None, lasts: float, *, begun: bool
+) -> None:
+    seen = Seen()
+    seen.following._client.sessions.spec = SessionSpec(ttl=ttl, allow_unbounded=ttl is None)
+    if begun:
+        seen.following.begin()
+    assert seen.following.wait == lasts
 
 
 @pytest.mark.parametrize("failure", [refusal(500, "No cluster leader"), refusal(403, "Permission denied")])

@@ -324,6 +324,26 @@ def test_a_hold_that_is_dropped_unreleased_says_so_and_is_given_back(bench: Benc
     assert bench.core.reaper.pending == len(bench.io.seen(Forgotten)) == 1, "once"
 
 
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("exported", [False, True])
+def test_a_release_that_was_interrupted_has_an_outcome_whatever_becomes_of_the_session(
+    bench: Bench, *, ended: bool, exported: bool
+) -> None:
+    """Whoever waits for that outcome hears of it, and others here may act on the key in their turn."""
+    handle = granted(bench)
+    hold = handle.grant
+    assert hold.begin_release()
+    bench.kept.exported = exported
+    if ended:
+        bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+    del handle
+    bench.core.register.sweep()
+    assert hold.settled.is_set()
+    assert hold.outcome.value is ReleaseOutcome.UNKNOWN
+    assert bench.core.reaper.pending == 1, "it is given back, or that proves needless"
+    assert len(bench.core.register) == 0
+
+
 @pytest.mark.parametrize("reason", [None, LossReason.EXPIRED])
 def test_a_hold_that_has_ended_is_dropped_silently(bench: Bench, reason: LossReason | None) -> None:
     handle = granted(bench)

@@ -161,6 +161,18 @@ def test_a_watch_of_a_crowd_ends_at_once_before_it_asks() -> None:
     assert bench.io.time == ends
 
 
+@pytest.mark.parametrize("random", [0.0, 0.5, 0.99])
+def test_the_followers_of_a_crowd_read_it_at_random_times_within_their_pause(random: float) -> None:
+    bench = Bench(*CROWD)
+    bench.io.randomness, began = random, bench.io.time
+    bench.sharing.indexes = [12]
+    bench.io.expect("GET", PLACE, NAMES, *[ok([BUCKET], index=9)] * len(BUCKETS))
+    asked = len(bench.io.sent_at)
+    bench.seen()
+    longest = SPREAD_PER_MEMBER * LARGE
+    assert bench.io.sent_at[asked] - began == pytest.approx(longest * (0.5 + random / 2))
+
+
 def test_a_watch_that_has_just_begun_ends_at_once() -> None:
     io, until = FakeIO(), Signal()
     io.expect("GET", PLACE, NAMES, takes=HANGS)

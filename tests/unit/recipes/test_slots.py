@@ -246,6 +246,17 @@ class TestListing:
         found = listing(record({B: True}), contender(A, at=9), contender(B, at=1), contender(C, at=3))
         assert [session_of(pair) for pair in found.waiters] == [C, A]
 
+    def test_a_waiter_whose_contender_is_written_again_keeps_its_place(self) -> None:
+        """As by a join that was repeated, and applied twice."""
+        first = replace(contender(A, at=3), modify_index=9)
+        found = listing(record(), contender(B, at=5), first)
+        assert [slots.session_of(pair) for pair in found.waiters] == [A, B]
+        assert isinstance(slots.judge(found, B, born=5), Take), "both slots are free"
+        full = listing(
+            record({C: True, D: True}), holder(C, at=1), holder(D, at=2), contender(B, at=5), first
+        )
+        assert slots.judge(full, A, born=3) == Front(first)
+
     def test_foreign_contenders_hold_but_never_wait(self) -> None:
         found = listing(record({A: True}), go_client(A, at=1), go_client(B, at=2), contender(C, at=3))
         assert found.held == (A,)

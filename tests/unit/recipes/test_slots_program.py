@@ -718,6 +718,7 @@ class TestLeaving:
         bench.io.expect("DELETE", f"/v1/kv/{P}/{US}", refusal(403, "Permission denied"))
         bench.io.expect("PUT", "/v1/session/destroy", ok(True))
         assert bench.release(hold) is ReleaseOutcome.RELEASED
+        assert hold.kept.over.is_set(), "it is not renewed any more"
 
     def test_without_an_answer_the_session_is_destroyed_until_that_is_answered(self, bench: Bench) -> None:
         hold = bench.held()

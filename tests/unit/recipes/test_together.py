@@ -12,6 +12,7 @@ import pytest
 from consul_coord.errors import PermissionDenied
 from consul_coord.http.backoff import FIRST
 from consul_coord.io import Signal
+from consul_coord.recipes.watch.batch import BATCH
 from consul_coord.recipes.watch.places import LINGER, REMEMBERED, Folder
 from consul_coord.recipes.watch.together import (
     AVOIDED,
@@ -348,6 +349,27 @@ def test_a_hold_that_can_not_be_made_sure_of_is_looked_at_again_and_keeps_nobody
     watched(io, first, second)
     assert first.readings == second.readings == [7] * (times + 1)
     assert io.time > 1000.0, "after a pause"
+
+
+def test_a_hold_is_looked_at_though_a_whole_part_of_the_others_ends_meanwhile() -> None:
+    before, meanwhile, hold = (
+        [Held(f"g/{part}/{number}") for number in range(count)]
+        for part, count in (("a", BATCH), ("b", BATCH), ("c", 1))
+    )
+
+    class Ending(Server):
+        def look(self, request: Request) -> Response:
+            for each in meanwhile:
+                each.over.set()
+            return super().look(request)
+
+    def end() -> None:
+        for each in (*before, *hold):
+            each.over.set()
+
+    watched(Ending(end), *before, *meanwhile, *hold)
+    assert [each.readings for each in (*before, *hold)] == [[7]] * (BATCH + 1)
+    assert [each.readings for each in meanwhile] == [[]] * BATCH
 
 
 def test_the_pauses_after_failures_grow_and_begin_anew_after_a_look_that_was_answered() -> None:
