@@ -131,6 +131,9 @@ def test_readers_share_and_a_writer_is_alone(site: Site, make_client: MakeClient
         assert ReadWriteLock(make_client(), site.key).write.try_acquire() is None
     with ours.write.hold(timeout=5) as writer:
         assert writer.fence > second.fence > first.fence
+        writer.put("written later")
+        (holder,) = theirs.holders()
+        assert holder.fence == writer.fence < holder.since_index
         assert theirs.read.try_acquire() is None
         with pytest.raises(AcquireTimeout) as told:
             theirs.write.acquire(timeout=0.2)

@@ -231,6 +231,13 @@ def test_fields() -> None:
         assert (gone.session, gone.status) == (SID, status)
 
 
+@pytest.mark.parametrize(
+    ("body", "words"), [("", "418 ("), ("\n", "418 ("), ("a teapot\n", "418: a teapot (")]
+)
+def test_what_the_server_says_is_shown_where_it_says_anything(body: str, words: str) -> None:
+    assert words in str(failure(PUT, Response(418, {}, body.encode())))
+
+
 def test_bodies_are_cut_and_cleaned() -> None:
     error = failure(PUT, Response(500, {}, b"\x1b[31mred\n" + b"x" * 100_000 + b"\xff"))
     assert isinstance(error, errors.ServerError)

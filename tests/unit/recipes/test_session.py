@@ -57,8 +57,8 @@ TTL = 15.0
 class Bench:
     """A client with one session made at 1000, and one hold."""
 
-    def __init__(self, spec: SessionSpec | None = None) -> None:
-        self.io = FakeIO()
+    def __init__(self, spec: SessionSpec | None = None, *, io: FakeIO | None = None) -> None:
+        self.io = io or FakeIO()
         self.spec = spec or SessionSpec(ttl=TTL)
         self.core = ClientState(self.io, spec=self.spec, timeout=10.0)
         self.io.expect("PUT", CREATE, ok({"ID": SESSION}))
@@ -120,6 +120,29 @@ def test_it_is_renewed_after_each_two_fifths(bench: Bench) -> None:
     assert bench.io.sent_at[1:] == pytest.approx([1006.0, 1012.0, 1018.0, 1024.0])
     assert bench.kept.lease.valid_until == pytest.approx(1024.0 + 0.95 * TTL)
     assert len(bench.io.seen(Renewed)) == 4
+
+
+class Suspended(FakeIO):
+    """A machine that is suspended as soon as its program waits: its waits last longer by that time."""
+
+    suspended = 0.0
+
+    async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
+        gone, self.suspended = self.suspended, 0.0
+        self.time += gone
+        return await super().wait(signal, deadline=None if deadline is None else deadline + gone)
+
+
+@pytest.mark.parametrize("gone", [20.0, 3000.0])
+def test_a_machine_that_was_suspended_for_too_long_soon_says_that_its_holds_are_lost(gone: float) -> None:
+    io = Suspended()
+    bench = Bench(io=io)
+    io.suspended = gone
+    ended: list[float] = []
+    bench.hold.lost.subscribe(lambda: ended.append(bench.io.time))
+    bench.keep()
+    assert ended == pytest.approx([1000.0 + gone + sessions.WATCH_SLICE])
+    assert bench.hold.reason is LossReason.EXPIRED
 
 
 def test_renewals_of_clients_that_began_together_fall_out_of_step() -> None:

@@ -353,23 +353,28 @@ def test_a_hold_that_can_not_be_made_sure_of_is_looked_at_again_and_keeps_nobody
 
 def test_a_hold_is_looked_at_though_a_whole_part_of_the_others_ends_meanwhile() -> None:
     before, meanwhile, hold = (
-        [Held(f"g/{part}/{number}") for number in range(count)]
+        [Held(f"g/m/{part}{number}") for number in range(count)]
         for part, count in (("a", BATCH), ("b", BATCH), ("c", 1))
     )
 
     class Ending(Server):
         def look(self, request: Request) -> Response:
-            for each in meanwhile:
-                each.over.set()
+            if self.index > 7:
+                for each in meanwhile:
+                    each.over.set()
             return super().look(request)
+
+    def change() -> None:
+        io.index += 1
 
     def end() -> None:
         for each in (*before, *hold):
             each.over.set()
 
-    watched(Ending(end), *before, *meanwhile, *hold)
-    assert [each.readings for each in (*before, *hold)] == [[7]] * (BATCH + 1)
-    assert [each.readings for each in meanwhile] == [[]] * BATCH
+    io = Ending(change, end)
+    watched(io, *before, *meanwhile, *hold)
+    assert [each.readings for each in (*before, *hold)] == [[7, 8]] * (BATCH + 1)
+    assert [each.readings for each in meanwhile] == [[7]] * BATCH
 
 
 def test_the_pauses_after_failures_grow_and_begin_anew_after_a_look_that_was_answered() -> None:
