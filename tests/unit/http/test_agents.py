@@ -118,6 +118,8 @@ class World:
 
     async def exchange(self, agent: Agent, request: Request, *, timeout: float) -> Response:
         assert self.time + timeout <= self.deadline + 1e-6, f"{request.path} may take longer than its call"
+        if request.path != READ.path:  # leases depend on it, and others' requests may wait there in vain
+            assert request.urgent, f"{request.path} waits for others' turns"
         behaviour = self.agents[agent.address]
         self.asked.append((agent.address, request.path, timeout))
         if behaviour.silent or behaviour.takes > timeout:

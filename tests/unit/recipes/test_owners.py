@@ -45,6 +45,20 @@ def handle(grant: object) -> Handle:
     return Handle(cast("Grant", grant), None)
 
 
+def test_holds_are_released_from_the_latest_to_the_first_without_those_that_are_left() -> None:
+    """As a thread that has several permits of one semaphore releases them, in whichever order they end."""
+    owners, holds = Owners(), [Held() for _ in range(4)]
+    handles = [handle(hold) for hold in holds]
+    for each in handles[:3]:
+        owners.note(ME, each)
+    holds[1].left = True
+    owners.note(ME, handles[3])
+    for number in (3, 2, 0):
+        assert owners.latest(ME) is handles[number]
+        holds[number].left = True
+    assert owners.latest(ME) is None
+
+
 def test_what_an_owner_acquires_amid_a_sweep_is_its_latest_hold() -> None:
     owners, held = Owners(), handle(Held())
     stage = Stage(lambda: owners.note(ME, held))

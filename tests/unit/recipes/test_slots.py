@@ -250,7 +250,7 @@ class TestListing:
         """As by a join that was repeated, and applied twice."""
         first = replace(contender(A, at=3), modify_index=9)
         found = listing(record(), contender(B, at=5), first)
-        assert [slots.session_of(pair) for pair in found.waiters] == [A, B]
+        assert [session_of(pair) for pair in found.waiters] == [A, B]
         assert isinstance(slots.judge(found, B, born=5), Take), "both slots are free"
         full = listing(
             record({C: True, D: True}), holder(C, at=1), holder(D, at=2), contender(B, at=5), first

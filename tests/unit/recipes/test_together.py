@@ -324,6 +324,25 @@ def test_holds_are_looked_at_after_a_change_alone() -> None:
     assert hold.readings == [7, 8]
 
 
+@pytest.mark.parametrize("ended", [range(BATCH), range(BATCH, 2 * BATCH), range(1, 3 * BATCH - 1)])
+def test_a_change_is_noticed_though_all_holds_that_are_looked_at_with_others_have_ended(ended: range) -> None:
+    holds = [Held(f"g/m/{number}") for number in range(3 * BATCH)]
+    live = [hold for number, hold in enumerate(holds) if number not in ended]
+
+    def end_many_amid_a_change() -> None:
+        for number in ended:
+            holds[number].over.set()
+        io.index += 1
+
+    def end() -> None:
+        for hold in live:
+            hold.over.set()
+
+    io = Server(end_many_amid_a_change, end)
+    watched(io, *holds)
+    assert [hold.readings for hold in live] == [[7, 8]] * len(live)
+
+
 def test_while_a_hold_depends_on_them_queries_last_ever_longer() -> None:
     hold = Held("g/m/a")
     io = Server(*[int] * 6, hold.over.set)
