@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import pytest
@@ -122,6 +122,19 @@ def test_the_holder_of_a_side_is_the_writer_or_the_first_reader(site: Site, make
             assert holder is not None
             assert holder.session == writer.session
     assert [side.locked() for side in sides] == [False, False]
+
+
+@pytest.mark.parametrize("mode", rwqueue.MODES)
+def test_a_holder_that_writes_its_value_is_shown_with_the_fence_that_it_knows_itself(
+    site: Site, make_client: MakeClient, mode: Literal["read", "write"]
+) -> None:
+    ours, theirs = (ReadWriteLock(make_client(), site.key) for _ in range(2))
+    side = ours.read if mode == "read" else ours.write
+    with side.hold(timeout=5) as hold:
+        hold.put(b"new")
+        (shown,) = theirs.holders()
+        assert (shown.session, shown.value, shown.fence) == (hold.session, b"new", hold.fence)
+        assert shown.since_index > shown.fence
 
 
 def test_readers_share_and_a_writer_is_alone(site: Site, make_client: MakeClient) -> None:

@@ -127,6 +127,9 @@ def test_write_duration(seconds: float, text: str) -> None:
 READ = {
     "15s": 15.0,
     "1m30s": 90.0,
+    "1m1.5s": 61.5,
+    "1.5m1s": 91.0,
+    "1.5h1.25m1s": 5476.0,
     "24h": 86400.0,
     "24h0m0s": 86400.0,
     "1.5h": 5400.0,
