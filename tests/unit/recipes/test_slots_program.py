@@ -343,6 +343,14 @@ class TestTakingSeveral:
         assert bench.verbs()[-1] == ["delete", "delete"]
         assert bench.destroyed() == [US, NEXT]
 
+    def test_what_was_destroyed_is_not_renewed_any_more(self) -> None:
+        bench, hold = self.held()
+        bench.io.expect("PUT", "/v1/txn", lost(), txn_done())
+        bench.io.expect("PUT", "/v1/session/destroy/", ok(True), ok(True))
+        bench.release(hold)
+        for session in (US, NEXT):
+            bench.io.run_spawned(f"keep session {session}")
+
     def test_what_guards_it_names_each_contender(self) -> None:
         _, hold = self.held()
         assert [(op.verb, op.key) for op in hold.guard()] == [
@@ -579,6 +587,21 @@ class TestGivingUp:
         with pytest.raises(AcquireTimeout):
             bench.acquire(timeout=0)
         assert bench.destroyed() == [US]
+
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_session_that_surely_has_no_contender_is_kept(self, bench: Bench, *, replaced: bool) -> None:
+        bench.makes(US)
+        if replaced:
+            bench.io.expect("PUT", "/v1/txn", txn_failed((0, f'invalid session "{US}"')))
+            bench.makes(NEXT)
+        bench.io.expect("PUT", "/v1/txn", refusal(403, "Permission denied"))
+        with pytest.raises(PermissionDenied):
+            bench.acquire()
+        assert bench.destroyed() == []
+        kept = NEXT if replaced else US
+        bench.joins(contender(kept, at=10), session=kept)
+        bench.takes(session=kept)
+        assert bench.acquire().session == kept
 
     def test_the_contender_is_deleted_before_its_session_and_after_it(self, bench: Bench) -> None:
         # Destroying the session with it would close the slot for the lock-delay, if a take has come through.
