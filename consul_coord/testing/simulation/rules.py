@@ -358,7 +358,9 @@ class Rules(ABC):
         process = judge.carer(waiter)
         if not judge.prompt or process is None or judge.now > judge.quiet_at:
             return judge.quiet_at
-        return max(judge.promises.troubled(process.name) + PAUSED_FOR, process.awake_since)
+        # The one request that goes wrong may be that of whoever is first.
+        held_up = [process.name] if judge.gentle else judge.names()
+        return max(max(map(judge.promises.troubled, held_up)) + PAUSED_FOR, process.awake_since)
 
     taken_within = TAKEN_WITHIN
 
