@@ -122,6 +122,8 @@ class World:
             assert request.urgent, f"{request.path} waits for others' turns"
         behaviour = self.agents[agent.address]
         self.asked.append((agent.address, request.path, timeout))
+        if request.path in {PEERS, SERVICE, RENEW}:
+            assert request.urgent, "a check queues behind other requests, for which the agent is to be used"
         if behaviour.silent or behaviour.takes > timeout:
             self.time += max(0.0, timeout)
             raise RequestTimeout("silent", method=request.method, path=request.path, outcome_unknown=True)
