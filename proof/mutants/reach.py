@@ -4,6 +4,7 @@ Rules
 - The environment's MUTANTS_REACH names the file that is written: JSON, for each line of the core the numbers
   of the tests that ran it, in any thread.
 - What a fixture runs counts for the test that asked for it.
+- A test may trace lines itself: the measuring goes on after it.
 - It notes which tests need an agent of Consul, as whoever shows them a mutant has to start one.
 - What is known is written every few minutes, too: a run that is cut short has told what it saw until then.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import defaultdict
 from importlib import import_module
@@ -57,9 +59,12 @@ class Reach:
         self._coverage.switch_context(item.nodeid)
         if item.get_closest_marker("agent"):
             self._with_agent.add(item.nodeid)
+        tracing = sys.gettrace()
         try:
             return (yield)
         finally:
+            if sys.gettrace() is not tracing:
+                sys.settrace(tracing)
             if time.monotonic() > self._written_at + EVERY:
                 self._write()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -341,6 +342,37 @@ def test_a_report_tells_shares_and_survivors() -> None:
     functional, _, simulator = text.partition("Survivors, functional")[2].partition("Survivors, simulator")
     assert str(some[2]) in functional
     assert str(some[1]) in simulator
+
+
+TRACING = """
+import sys
+from consul_coord.recipes.partition.partitioning import names_of
+
+def test_that_traces_lines_itself():
+    sys.settrace(lambda *_: None)
+    sys.settrace(None)
+
+def test_after_it():
+    assert names_of(["a", "b"]) == ("a", "b")
+"""
+
+
+def test_what_a_test_reaches_is_measured_also_after_one_that_traces_lines_itself(tmp_path: Path) -> None:
+    pytest.importorskip("coverage", reason="needs coverage, of the group dev")
+    tests, found = tmp_path / "test_tracing.py", tmp_path / "reach.json"
+    tests.write_text(TRACING)
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "proof.mutants.reach", str(tests)],
+        cwd=catalogue.ROOT,
+        env={**os.environ, "MUTANTS_REACH": str(found)},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    reached = json.loads(found.read_text())
+    after = next(n for n, name in enumerate(reached["tests"]) if name.endswith("test_after_it"))
+    lines = reached["lines"]["consul_coord/recipes/partition/partitioning.py"]
+    assert any(after in numbers for numbers in lines.values())
 
 
 @pytest.mark.slow
