@@ -13,6 +13,7 @@ from consul_coord.models import LeaderInfo, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.election.following import FOLLOWING_WAIT, Following
+from consul_coord.recipes.election.leader import leader
 from consul_coord.recipes.watch.follow import WAIT
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, ok, pairs, refusal, session, txn_done
@@ -222,6 +223,23 @@ def test_what_was_asked_for_before_ones_own_leadership_is_not_told_after_it() ->
 
     seen.io.run(look())
     assert [leader for _, leader in seen.told] == [None]
+
+
+@pytest.mark.parametrize("may_read", [True, False])
+def test_who_leads_is_asked_of_the_present_leader_in_each_request(*, may_read: bool) -> None:
+    """Also where the token may not read what tells more: a transaction leaves that out."""
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=OWN_TTL), timeout=10.0)
+    held = entry("k", session=OTHER, index=9)
+    if may_read:
+        io.expect("PUT", "/v1/txn", txn_done(held))
+        io.expect("GET", "/v1/session/info/", ok([session(OTHER)]))
+    else:
+        io.expect("PUT", "/v1/txn", txn_done())
+        io.expect("GET", "/v1/kv/k", pairs(held))
+    found = io.run(leader(io, client, "k"))
+    assert found == LeaderInfo(b"", OTHER, "node1" if may_read else None, 9, 9)
+    assert all("consistent" in dict(request.params) for request in io.requests)
 
 
 @pytest.mark.parametrize(
