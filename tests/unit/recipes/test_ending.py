@@ -1,7 +1,8 @@
-"""A watch that is told to end does so at once, whatever it asks or waits for at that moment.
+"""A watch goes on after a failure, and ends as soon as it is told to, whatever it asks or waits for then.
 
 Each row is a watch: what begins it, what ends it, and what it asks, in order. Each of its requests hangs in
-one of the tests, and each fails in another one: then the watch pauses, and is told to end in the pause.
+one of the tests, and each fails in another one: then the watch pauses, and is told to end in the pause, or
+when it has asked again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ HANGS = 50.0
 """Seconds that a reply takes."""
 SOON = 0.01
 """Seconds after which the watch is told to end: in the shortest pause, or while a reply is due."""
+LATER = 5.0
+"""Seconds after which a watch is told to end that has gone on after a pause."""
 KEY, SESSION_INFO, TXN = "/v1/kv/k", "/v1/session/info/", "/v1/txn"
 GROUP = GroupPlan("workers")
 
@@ -172,14 +175,14 @@ MAY_BE_HIDDEN = ("the leader, of a candidate", 2, 403)
 ROWS = [(name, number) for name, watch in WATCHES.items() for number in range(len(watch.asks))]
 
 
-def begun(name: str, number: int, *, renewal_due: bool = False) -> Begun:
+def begun(name: str, number: int, *, renewal_due: bool = False, ends_after: float = SOON) -> Begun:
     """Return a watch that is answered until the request of this number, and then told to end."""
     made, watch = Begun(), WATCHES[name]
     if renewal_due:
         made.have_renewal_due()
     made.io.steps.extend(watch.asks[:number])
     watch.begin(made)
-    made.ends = made.io.time + SOON
+    made.ends = made.io.time + ends_after
     made.io.at(made.ends, made.until.set)
     return made
 
@@ -191,7 +194,7 @@ def test_it_ends_at_once_while_a_request_is_not_answered(name: str, number: int)
     watch.ends_in_time()
 
 
-@pytest.mark.parametrize(
+FAILURES = pytest.mark.parametrize(
     ("name", "number", "status"),
     [
         (*row, status)
@@ -200,10 +203,22 @@ def test_it_ends_at_once_while_a_request_is_not_answered(name: str, number: int)
         if (*row, status) != MAY_BE_HIDDEN
     ],
 )
+
+
+@FAILURES
 def test_it_ends_at_once_in_the_pause_after_a_failure(name: str, number: int, status: int) -> None:
     watch = begun(name, number)
     watch.io.steps.append(replace(WATCHES[name].asks[number], answer=refusal(status)))
     watch.ends_in_time()
+
+
+@FAILURES
+def test_after_the_pause_it_asks_for_the_present_state(name: str, number: int, status: int) -> None:
+    watch = begun(name, number, ends_after=LATER)
+    first, failing = WATCHES[name].asks[0], WATCHES[name].asks[number]
+    watch.io.steps += [replace(failing, answer=refusal(status)), replace(first, takes=HANGS)]
+    watch.ends_in_time()
+    assert "index" not in dict(watch.io.requests[-1].params)
 
 
 @pytest.mark.parametrize(
