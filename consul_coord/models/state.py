@@ -80,6 +80,7 @@ class Holder(Value):
     """The session's node, or None when it may not be read."""
     value: bytes = b""
     fence: int = 0
+    """The fence of its hold. If the value of a lock or slot was written since, the index of that write."""
     since_index: int = 0
     """The index of the last write to the key; the fence, unless somebody has written since."""
     lock_delay_active: bool = False
