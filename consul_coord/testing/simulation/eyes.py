@@ -48,6 +48,8 @@ SHOWN_WITHIN = 2.5
 """Seconds after a join, or after a value was given, within which a member shows it."""
 TOLD_SOON = 0.1
 """Seconds after which a call that waits for something, and a callback about it, has come."""
+LAST_READ = 0.25
+"""Seconds more where requests may be lost: shortly before its time is up a call reads who leads."""
 STANDS_WITHIN = 3.0
 """Seconds within which a candidate that nothing keeps aside queues or leads, when nothing goes wrong."""
 JOIN_LOOK = 0.3
@@ -165,7 +167,8 @@ class CandidateEyes:
         candidacy, hold = self._candidacy, self._candidacy.hold
         leads = candidacy.leading(now) is not None
         is_due = self.waits > 0 and (leads or candidacy.is_over)
-        if self._watch.lasts("wait", is_so=is_due) > TOLD_SOON:
+        within = TOLD_SOON if self._judge.calm else TOLD_SOON + LAST_READ
+        if self._watch.lasts("wait", is_so=is_due) > within:
             self._judge.convict("in time", f"{self._process.name} leads, or stands no more, and a call waits")
         ended = hold is not None and hold.ended
         if self._watch.lasts("wait for loss", is_so=self.waits_for_loss > 0 and ended) > TOLD_SOON:
@@ -306,6 +309,8 @@ class MemberEyes:
                 self._known = hold
         else:
             self._watch.lasts("news", is_so=False)
+            if hold is not None and hold.ended:
+                self._known = hold  # perhaps while its process slept
         is_lost = hold is not None and hold.reason is not None and hold is not self._lost
         if hold is not None and self._watch.lasts("loss", is_so=is_lost) > LOOK:
             judge.news.expect(process, "lost", member.key, hold.fence)

@@ -185,7 +185,8 @@ class Plan:
     @property
     def has_only_acts(self) -> bool:
         """Whether there are groups, and nothing goes wrong but what operators do, and crashes."""
-        return self.sharing is not None and not self.fates and self.chaos.keys() <= _ACTS
+        acts = self.strike is None and not self.fates and self.chaos.keys() <= _ACTS
+        return self.sharing is not None and acts
 
     @property
     def gentle(self) -> bool:
