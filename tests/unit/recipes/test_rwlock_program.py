@@ -39,6 +39,8 @@ def test_a_dead_writer_is_removed_once_its_lock_delay_is_over_with_no_other_paus
     shortest = FIRST_PAUSE / 2
     assert io.time == 1000.0 + shortest + 2 * shortest
     assert not io.steps
+    watched = [dict(request.params)["index"] for request in io.requests if request.hold_open]
+    assert watched == ["9", "9"], "any older index is answered at once"
 
 
 def test_a_dead_contender_that_was_never_in_is_removed_as_it_is_now_and_was_not_when_it_was_made() -> None:
