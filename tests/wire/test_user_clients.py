@@ -80,6 +80,20 @@ def test_a_mock_transport_gets_the_whole_request(send: Send) -> None:
     assert request.read() == b"v"
 
 
+@SENDERS
+def test_no_stage_of_a_request_may_last_longer_than_the_call(send: Send) -> None:
+    """Also the wait for a place in the client's own pool, which may have none left."""
+    seen: dict[str, float] = {}
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.update(request.extensions["timeout"])
+        return httpx.Response(200, json=[])
+
+    send(handle, GET, timeout=3.0)
+    assert sorted(seen) == ["connect", "pool", "read", "write"]
+    assert all(0 < seconds <= 3.0 for seconds in seen.values())
+
+
 class Signs:
     """Adds a header of its own to whatever its client builds."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -139,6 +140,19 @@ def test_a_holder_whose_node_is_not_told_takes_no_time_from_the_last_look() -> N
     handle = io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
     assert handle.grant.is_held(io.now())
     assert io.time < 1000.0 + TIMEOUT - NODES_BUDGET / 2
+
+
+def test_a_take_names_the_contender_as_it_is_by_then() -> None:
+    """Its key was made at another index: somebody has written to it since, or a join was repeated."""
+    io = FakeIO()
+    core, lock = waiting(io)
+    io.expect("GET", "/v1/session/info/", ok([]))
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=None, index=9)))
+    io.expect("PUT", TXN, txn_done(OWN, entry("k", index=12)))
+    io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    check = json.loads(io.requests[-1].body or b"")[0]["KV"]
+    assert OWN["CreateIndex"] != OWN["ModifyIndex"]
+    assert (check["Verb"], check["Key"], check["Index"]) == ("check-index", OWN["Key"], OWN["ModifyIndex"])
 
 
 def test_nothing_is_waited_for_beyond_the_timeout_when_nothing_is_answered() -> None:
