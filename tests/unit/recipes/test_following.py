@@ -47,7 +47,7 @@ class Seen:
     def __init__(self) -> None:
         self.io = FakeIO()
         self.told: list[tuple[float, LeaderInfo | None]] = []
-        self.failures: list[BaseException] = []
+        self.failed: list[BaseException] = []
         self.stopping, self.changes = Signal(), Changes()
         self.own: Own | None = None
         self.following = Following(
@@ -57,7 +57,7 @@ class Seen:
             changes=self.changes,
             stopping=self.stopping,
             tell=lambda leader: self.told.append((self.io.time, leader)),
-            failed=self.failures.append,
+            failed=self.failed.append,
         )
         self.following._saw(LEADER, ITS_TTL)
 
@@ -262,8 +262,10 @@ def test_a_query_that_shows_the_leader_lasts_no_longer_than_that_is_to_be_known(
     assert seen.following.wait == lasts
 
 
-@pytest.mark.parametrize("failure", [refusal(500, "No cluster leader"), refusal(403, "Permission denied")])
-def test_a_failed_look_does_not_end_the_following(failure: Response) -> None:
+@pytest.mark.parametrize(
+    ("failure", "reports"), [(refusal(500, "No cluster leader"), 0), (refusal(403, "Permission denied"), 1)]
+)
+def test_a_failed_look_does_not_end_the_following(failure: Response, reports: int) -> None:
     """The next leader is heard of, also after a refusal: a token may get its rights later."""
     seen = Seen()
     seen.following.begin()
@@ -272,7 +274,7 @@ def test_a_failed_look_does_not_end_the_following(failure: Response) -> None:
 
     def end(_: object) -> Response:
         seen.stopping.set()
-        return ok([])
+        return held
 
     seen.io.expect("GET", "/v1/kv/k", failure, held)
     seen.io.expect("PUT", "/v1/txn", txn_done(entry("k", index=9)))
@@ -284,3 +286,4 @@ def test_a_failed_look_does_not_end_the_following(failure: Response) -> None:
 
     seen.io.run(look())
     assert [None if leader is None else leader.session for _, leader in seen.told] == [SESSION]
+    assert len(seen.failed) == reports, "a refusal is reported, and an outage is waited out"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consul_coord.errors import PermissionDenied
 from consul_coord.models import LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.partition.part import Part
 from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, ok, pairs, txn_done
+from tests.support.replies import SESSION, entry, ok, pairs, txn_done, txn_failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
+        self.reports: list[tuple[str, BaseException]] = []
 
     def acquired(self, _: str, hold: Grant) -> None:
         self.told.append(("acquired", hold.fence))
@@ -35,7 +37,7 @@ class Owner:
         self.told.append(("released", hold.fence))
 
     def report(self, where: str, error: BaseException) -> None:
-        raise AssertionError(where) from error
+        self.reports.append((where, error))
 
     def in_order(self, function: Callable[[], object], _failed: object, *, until: object = None) -> None:
         function()
@@ -65,3 +67,23 @@ def test_a_part_that_is_owned_again_keeps_nothing_of_each_time() -> None:
     io.run(part.run(io))
     assert owner.told == [(what, fence) for fence in fences for what in ("acquired", "released")]
     assert leaving.listening == 0
+    assert not owner.reports
+
+
+def test_a_part_that_may_not_be_taken_is_reported_and_tried_again() -> None:
+    io, owner = FakeIO(), Owner()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    part = Part(core, "a", key=KEY, value=b"", told=owner, calls=owner)  # type: ignore[arg-type]
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    for answer in (txn_failed((1, "Permission denied")), txn_done(entry(KEY, index=10))):
+        io.expect("GET", f"/v1/kv/{KEY}", pairs())
+        io.expect("PUT", "/v1/txn", answer)
+    io.expect("PUT", "/v1/txn", txn_done(entry(KEY, session=None, index=99)))
+    for number in range(2):
+        io.at(io.time + 0.5 + number, lambda: io.run_spawned("take"))
+    io.at(io.time + 3.0, part.leave)
+    io.run(part.run(io))
+    assert owner.told == [("acquired", 10), ("released", 10)]
+    ((where, error),) = owner.reports
+    assert "'a'" in where
+    assert isinstance(error, PermissionDenied)
