@@ -43,6 +43,26 @@ def test_a_dead_writer_is_removed_once_its_lock_delay_is_over_with_no_other_paus
     assert watched == ["9", "9"], "any older index is answered at once"
 
 
+def test_a_writer_that_has_written_its_value_is_waited_for_from_that_write_on() -> None:
+    """From any index before it, each query would be answered at once."""
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    readers, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    live = DEAD | {"Session": OTHER}
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, txn_done(OWN, OWN, live))
+    io.expect("GET", f"/v1/kv/{live['Key']}", pairs(live), takes=50.0)
+    io.expect("PUT", TXN, txn_done(OWN, live))  # a last look, before the time is up
+    io.expect("GET", f"/v1/session/info/{OTHER}", ok([]))
+    io.expect("GET", f"/v1/kv/{live['Key']}", pairs(live), takes=50.0)
+    io.expect("PUT", TXN, txn_done())  # it takes its own away
+    with pytest.raises(AcquireTimeout):
+        io.run(recipe.acquire(io, client, readers, timeout=5.0))
+    watched = [dict(request.params)["index"] for request in io.requests if request.hold_open]
+    assert watched == ["9", "9"]
+    assert not io.steps
+
+
 def test_a_dead_contender_that_was_never_in_is_removed_as_it_is_now_and_was_not_when_it_was_made() -> None:
     """Its own client has written to it, or the end of its session has."""
     io = FakeIO()
