@@ -520,9 +520,8 @@ class TestWaiting:
 
     def test_the_others_watch_who_waits_before_them_from_the_index_of_the_list(self, bench: Bench) -> None:
         bench.makes(US)
-        bench.joins(
-            record(THEM, at=7), contender(US, at=10), contender(AHEAD, at=8), contender(THEM, at=5, held=True)
-        )
+        ahead = contender(AHEAD, at=8, created=6)  # its join was repeated
+        bench.joins(record(THEM, at=7), contender(US, at=10), ahead, contender(THEM, at=5, held=True))
         bench.io.expect("GET", f"/v1/kv/{P}/{AHEAD}", pairs(index=11))
         bench.lists(contender(US, at=10), record(THEM, at=7))
         bench.takes(THEM)
