@@ -128,7 +128,7 @@ def test_a_look_that_is_refused_is_reported_and_one_that_was_not_served_is_not()
         await looks(seen.io)
 
     seen.io.run(look())
-    assert [type(error) for error in seen.failures] == [PermissionDenied]
+    assert [type(error) for error in seen.failed] == [PermissionDenied]
 
 
 @pytest.mark.parametrize("before", [None, LEADER], ids=["nobody", "another"])

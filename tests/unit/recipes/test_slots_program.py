@@ -21,7 +21,7 @@ from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from consul_coord.recipes.session.pool import IDLE
 from tests.support.fake_io import CREATION, FakeIO
-from tests.support.replies import lost, ok, pairs, refusal, txn_done, txn_failed, unreachable
+from tests.support.replies import lost, ok, pairs, refusal, txn_done, txn_failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -587,22 +587,22 @@ class TestGivingUp:
             bench.acquire(timeout=0)
         assert bench.destroyed() == [US]
 
-    def test_a_session_that_has_sent_nothing_is_kept_though_one_before_it_had_ended(
-        self, bench: Bench
-    ) -> None:
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_session_that_surely_has_no_contender_is_kept(self, bench: Bench, *, replaced: bool) -> None:
         bench.makes(US)
-        bench.io.expect("PUT", "/v1/txn", txn_failed((0, f'invalid session "{US}"')))
-        bench.makes(NEXT)
-        bench.io.expect("PUT", "/v1/txn", *[unreachable()] * 20)
-        with pytest.raises(AcquireTimeout):
-            bench.acquire(timeout=2.0)
-        assert NEXT not in bench.destroyed()
-        bench.io.steps.clear()
-        bench.joins(contender(NEXT, at=10), session=NEXT)
-        bench.takes(session=NEXT)
-        assert bench.acquire().session == NEXT
+        if replaced:
+            bench.io.expect("PUT", "/v1/txn", txn_failed((0, f'invalid session "{US}"')))
+            bench.makes(NEXT)
+        bench.io.expect("PUT", "/v1/txn", refusal(403, "Permission denied"))
+        with pytest.raises(PermissionDenied):
+            bench.acquire()
+        assert bench.destroyed() == []
+        kept = NEXT if replaced else US
+        bench.joins(contender(kept, at=10), session=kept)
+        bench.takes(session=kept)
+        assert bench.acquire().session == kept
 
-    def test_the_contender_is_deleted_before_its_session(self, bench: Bench) -> None:
+    def test_the_contender_is_deleted_before_its_session_and_after_it(self, bench: Bench) -> None:
         # Destroying the session with it would close the slot for the lock-delay, if a take has come through.
         bench.makes(US)
         bench.joins(contender(US, at=10))
