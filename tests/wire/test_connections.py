@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from consul_coord.http.transport import dial
 from consul_coord.http.transport.base import SendCancelled
 from consul_coord.http.transport.build import sync_transport
 from consul_coord.http.transport.exchange import DirectTransport
+from consul_coord.http.transport.limit import PATIENT
 from consul_coord.http.transport.pool import KEEP, MAX_IDLE
 from tests.support.stalls import lasting, stalls
 from tests.wire.servers import OK, PATIENCE, always, answering
@@ -578,3 +580,19 @@ def test_a_time_that_ends_amid_a_new_try_is_put_down_to_the_limit(
         sender.send(request_, timeout=1.0)
     assert not raised.value.outcome_unknown
     assert server.connections == 3
+
+
+@pytest.mark.parametrize("times", [(0.2, PATIENCE), (math.inf, 0.2)], ids=["other agents", "its own time"])
+def test_a_request_that_begins_in_a_pause_and_ends_before_it_is_put_down_to_the_limit(
+    own_engine: MakeEngine, serve: Serve, times: tuple[float, float]
+) -> None:
+    server = serve(always(OK))
+    sender = own_engine(server)
+    transport: Any = sender.transport  # type: ignore[attr-defined]
+    limit, (transport.connect_within, timeout) = transport.pool.limit, times
+    for _ in range(PATIENT):
+        limit.refused(transport.pool.now())  # as others of its client were
+    with lasting(least=0.0, most=0.5), pytest.raises(TooManyConnections) as raised:
+        sender.send(CAS, timeout=timeout)
+    assert not raised.value.outcome_unknown
+    assert server.connections == 0
