@@ -650,3 +650,8 @@ def test_whoever_shares_a_query_has_its_answer_or_asks_when_it_has_none(scene: S
 def test_a_candidate_behind_one_that_does_nothing_names_no_leader_of_long_ago() -> None:
     # It had not read who leads since it followed that one, and its caller began to wait much later.
     Simulation(seed=2982, plan=draw_mixed(2982)).run()
+
+
+def test_closing_waits_for_an_election_under_way_before_it_destroys_the_session() -> None:
+    # The key was granted as the client closed, and got the lock-delay: nobody led for so long.
+    Simulation(seed=190000756).run()
