@@ -138,8 +138,8 @@ def test_a_timeout_names_all_holders_and_the_place_among_those_that_wait(
     make_client: MakeClient, operator: Operator, key: str, kind: str
 ) -> None:
     held, number = QUEUES[kind]
-    client, other = make_client(), make_client()
-    holds = [place_of(client, key, held).acquire(timeout=5) for _ in range(number)]
+    other = make_client()
+    holds = [place_of(make_client(), key, held).acquire(timeout=5) for _ in range(number)]
     keys = len(operator.under(f"{key}/"))
     with ExitStack() as stack:
         for place in (1, 2):
