@@ -42,7 +42,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import retryable
 from consul_coord.http.retry import perform
-from consul_coord.io import Interrupt, Once, Signal
+from consul_coord.io import Once, Signal
 from consul_coord.models import Blocker, LeaderInfo, LossReason, TxnOp, _validate
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend.callbacks import Answer
@@ -272,15 +272,10 @@ class Candidacy:
                 saw=self.following.saw_in_queue,
                 follows=self.following.has_begun,
             )
-            call, calls = Interrupt(), self.client.calls
             try:
-                calls.enter(call)  # closing waits for its end: what is granted meanwhile is given back first
                 return await self.attempt.run()
             except AcquireTimeout:
                 self.attempt = None  # it stands no more, until the next vacancy
-            finally:
-                calls.pop(call, None)
-                calls.left()
 
     async def _next_vacancy(self, io: IO) -> int:
         """Wait until nobody has held the key for the whole delay; returns its index, 0 without a key."""

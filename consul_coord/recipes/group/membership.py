@@ -218,7 +218,7 @@ class Membership(Cancellable):
             self._changes.tell()
 
     async def _join_again(self, io: IO) -> bool:
-        """Make an attempt in a task of its own, which ends when this is left."""
+        """Make an attempt in a task of its own, which ends when this is left, or the client closes."""
 
         async def attempt(io: IO) -> None:
             try:
@@ -227,9 +227,10 @@ class Membership(Cancellable):
                 self._refused(error)
 
         task = io.spawn(attempt, name=f"join again: {self.key}")
-        unsubscribe = self.stopping.subscribe(task.cancel)
+        unsubscribes = [over.subscribe(task.cancel) for over in (self.stopping, self.client.closing)]
         await io.wait(task.done)
-        unsubscribe()
+        for unsubscribe in unsubscribes:
+            unsubscribe()
         return self.is_joined(io.now())
 
     async def end(self, io: IO, *, timeout: float) -> None:

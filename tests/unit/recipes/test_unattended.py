@@ -1,30 +1,59 @@
-"""A background program's attempt takes nothing for a client that closes, even with a session at hand."""
+"""Attempts of background programs: closing the client waits for them as for calls."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from consul_coord.errors import ClientClosed
-from consul_coord.models import SessionSpec
-from consul_coord.models.group import GROUP_FLAGS
+from consul_coord.errors import ClientClosed, PermissionDenied
+from consul_coord.models import LOCK_FLAGS, SessionSpec
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.group.members import GroupPlan
-from consul_coord.recipes.group.membership import Membership
+from consul_coord.recipes.lock.plan import LockPlan
+from consul_coord.recipes.lock.unattended import UnattendedAttempt
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, ok, pairs, txn_done
+from tests.support.replies import refusal
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Request, Response
+
+PLAN = LockPlan(keys=("k",), value=b"me", flags=LOCK_FLAGS, fair=False, session=None)
 
 
-def test_nobody_joins_by_a_session_of_a_client_that_closes() -> None:
-    io = FakeIO()
-    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
-    first, second = (
-        Membership(core, GroupPlan("g"), name, b"", evictable=False, keeps=None) for name in ("one", "two")
-    )
-    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
-    io.expect("GET", f"/v1/kv/{first.key}", pairs())
-    io.expect("PUT", "/v1/txn", txn_done(entry(first.key) | {"Flags": GROUP_FLAGS}))
-    io.run(first.join(io, timeout=5.0))
-    core.closing.set()
+class Bench:
+    """A client, and one attempt of its background."""
+
+    def __init__(self) -> None:
+        self.io = FakeIO()
+        self.client = ClientState(self.io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+        self.attempt = UnattendedAttempt(self.io, self.client, PLAN, self.client.sessions.shared, timeout=1.0)
+
+    def run(self) -> None:
+        self.io.run(self.attempt.run())
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_it_is_a_call_while_it_lasts(bench: Bench) -> None:
+    seen: list[int] = []
+
+    def reply(_: Request) -> Response:
+        seen.append(len(bench.client.calls))
+        return refusal(403, "Permission denied")
+
+    bench.io.expect("PUT", "/v1/session/create", reply)
+    with pytest.raises(PermissionDenied):
+        bench.run()
+    assert seen == [1]
+    assert not bench.client.calls
+
+
+def test_it_does_not_begin_once_the_client_refuses_calls(bench: Bench) -> None:
+    bench.client.calls.refuse(ClientClosed)
     with pytest.raises(ClientClosed):
-        io.run(second.join(io, timeout=5.0))
-    assert second.hold is None
+        bench.run()
+    assert not bench.io.requests
+    assert bench.client.calls.over.is_set()
