@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import click
 import pytest
@@ -136,21 +137,27 @@ def test_a_bug_is_70_and_asks_for_a_report(
     assert "ZeroDivisionError" in told
 
 
+def run_into(stdout: IO[str] | int, *arguments: str, unbuffered: str) -> tuple[int, str]:
+    """Run the command with that stdout; return its exit code and what is on stderr."""
+    done = subprocess.run(
+        [*PROGRAM, *arguments],
+        env=environ(PYTHONUNBUFFERED=unbuffered),
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_answer_that_cannot_be_written_is_no_bug(unbuffered: str) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run(
-            [*PROGRAM, "simulate", "--seed", "1"],
-            env=environ(PYTHONUNBUFFERED=unbuffered),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (78, "consul-coord: can't write: No space left on device\n")
+        ended = run_into(full, "simulate", "--seed", "1", unbuffered=unbuffered)
+    assert ended == (78, "consul-coord: can't write: No space left on device\n")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -158,18 +165,10 @@ def test_an_answer_that_nobody_reads_is_not_the_answer_no(unbuffered: str) -> No
     read, write = os.pipe()
     os.close(read)
     try:
-        done = subprocess.run(
-            [*PROGRAM, "--help"],
-            env=environ(PYTHONUNBUFFERED=unbuffered),
-            stdout=write,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        ended = run_into(write, "--help", unbuffered=unbuffered)
     finally:
         os.close(write)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    assert ended == (128 + signal.SIGPIPE, "")
 
 
 def test_ctrl_c_before_the_verb_is_loaded_shows_no_traceback(

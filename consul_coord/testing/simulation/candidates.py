@@ -279,16 +279,15 @@ class CandidateUser(Holder):
         except AcquireCancelled:
             if not candidacy.is_over:
                 self.judge.convict("answers", f"{self.process.name} waits to lead, and nobody ended that")
-        else:
-            if candidacy.leading(io.now()) is None and self.process.able:
-                self.judge.see("leadership over at once")
-            await self._await_loss(io, candidacy, eyes)
+            return
         finally:
             eyes.waits -= 1
+        if candidacy.leading(io.now()) is None and self.process.able:
+            self.judge.see("leadership over at once")
+        await self._await_loss(io, candidacy, eyes)
 
     async def _await_loss(self, io: SimIO, candidacy: Candidacy, eyes: CandidateEyes) -> None:
         """Wait for the end of a leadership, for a while."""
-        eyes.waits -= 1
         eyes.waits_for_loss += 1
         seconds, began, hold = self.more.uniform(0.0, 6.0), io.now(), candidacy.hold
         what = f"waits for the end of its leadership of {self.key}"
@@ -305,7 +304,6 @@ class CandidateUser(Holder):
                 self.judge.convict("answers", text)
         finally:
             self.judge.promises.ended(call)
-            eyes.waits += 1
             eyes.waits_for_loss -= 1
 
     async def _wait(self, io: SimIO, candidacy: Candidacy, timeout: float | None) -> Grant:

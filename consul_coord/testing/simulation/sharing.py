@@ -305,7 +305,7 @@ class MemberUser(Holder):
         return True
 
     def _joined_not(self) -> bool:
-        """Look at the membership no more, as there is none."""
+        """Stop looking at a membership that did not come about."""
         self._close_eyes()
         return False
 

@@ -25,7 +25,7 @@ class Idle(deque[Any]):
     gone = 0
 
     def append(self, inbox: Any) -> None:
-        time.sleep(0.02)  # a caller that is woken before this would not find the thread
+        time.sleep(0.02)  # the fault: a caller that is woken too early finds no idle thread
         super().append(inbox)
 
     def remove(self, inbox: Any) -> None:

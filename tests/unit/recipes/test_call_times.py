@@ -21,7 +21,6 @@ from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState, close_session
 from consul_coord.recipes.election import asking
 from consul_coord.recipes.group import membership
-from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.hold.asking import put, verify
 from consul_coord.recipes.hold.evidence import make_sure
 from consul_coord.recipes.hold.holds import BUDGET, release
@@ -33,12 +32,12 @@ from consul_coord.recipes.once import once
 from consul_coord.recipes.once.once import OnceObject
 from consul_coord.recipes.once.record import ONCE_FLAGS
 from consul_coord.recipes.partition import partitioning
-from consul_coord.recipes.partition.partitioning import PartitionPlan
 from consul_coord.recipes.rwlock import lock as rwlocks
 from consul_coord.recipes.semaphore import semaphore as semaphores
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from tests.support.fake_io import FakeIO, Spawned, Step
+from tests.support.plans import GROUP, PARTITIONS
 from tests.support.replies import SESSION, entry, ok, pairs, refusal, txn_failed
 
 if TYPE_CHECKING:
@@ -182,17 +181,6 @@ SEMAPHORE = SemaphoreObject(
 )
 RECORD = {**entry("s/.lock", index=9, session=None), "Flags": SEMAPHORE_FLAGS}
 ONCE = OnceObject("job", value=None, session=None)
-GROUP = GroupPlan("g")
-PARTITIONS = PartitionPlan(
-    group=GROUP,
-    partitions=("a",),
-    settle=1.0,
-    handover=1.0,
-    bound=None,
-    weight=None,
-    on_acquired=None,
-    on_released=None,
-)
 CALLS: dict[str, tuple[Callable[[IO, ClientState], Coroutine[Any, Any, object]], Step, Step]] = {
     "holder": (
         lambda io, client: locks.holder(io, client, TWO_KEYS),

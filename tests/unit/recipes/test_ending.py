@@ -20,11 +20,11 @@ from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.election.following import Following
 from consul_coord.recipes.election.leader import LeaderFollower
-from consul_coord.recipes.group.members import GroupPlan
-from consul_coord.recipes.partition.partitioning import Partitioning, PartitionPlan
+from consul_coord.recipes.partition.partitioning import Partitioning
 from consul_coord.recipes.watch.follow import Follower
 from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO, Step
+from tests.support.plans import GROUP, PARTITIONS
 from tests.support.replies import OTHER, entry, ok, pairs, refusal, session, txn_done
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ SOON = 0.01
 LATER = 5.0
 """Seconds after which a watch is told to end that has gone on after a pause."""
 KEY, SESSION_INFO, TXN = "/v1/kv/k", "/v1/session/info/", "/v1/txn"
-GROUP = GroupPlan("workers")
 
 
 class Begun:
@@ -106,17 +105,7 @@ def of_a_candidate(begun: Begun) -> None:
 
 
 def of_a_partitioner(begun: Begun) -> None:
-    plan = PartitionPlan(
-        group=GROUP,
-        partitions=("a",),
-        settle=1.0,
-        handover=1.0,
-        bound=None,
-        weight=None,
-        on_acquired=None,
-        on_released=None,
-    )
-    sharing = Partitioning(begun.core, plan, lambda: "me", None, keeps=None)  # type: ignore[arg-type]
+    sharing = Partitioning(begun.core, PARTITIONS, lambda: "me", None, keeps=None)  # type: ignore[arg-type]
     sharing.stopping = begun.until
     begun.program = sharing._follow(begun.io)
 

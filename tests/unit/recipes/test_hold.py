@@ -329,7 +329,7 @@ def test_a_hold_that_is_dropped_unreleased_says_so_and_is_given_back(bench: Benc
 def test_a_release_that_was_interrupted_has_an_outcome_whatever_becomes_of_the_session(
     bench: Bench, *, ended: bool, exported: bool
 ) -> None:
-    """Whoever waits for that outcome hears of it, and others here may act on the key in their turn."""
+    """Calls that wait for the outcome get it, and the next thread or task may act on the key."""
     handle = granted(bench)
     hold = handle.grant
     assert hold.begin_release()

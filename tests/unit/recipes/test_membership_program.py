@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 TIMES = 3
 
 
+def member_of(io: FakeIO) -> Membership:
+    """Return one that has joined."""
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{member.key}", pairs())
+    io.expect("PUT", "/v1/txn", txn_done(entry(member.key) | {"Flags": GROUP_FLAGS}))
+    io.run(member.join(io, timeout=5.0))
+    return member
+
+
 def test_a_member_that_joins_again_keeps_nothing_of_each_time() -> None:
     io = FakeIO()
     core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
@@ -102,12 +113,7 @@ def test_a_value_that_was_given_while_it_joined_again_is_written_as_often_as_it_
 @pytest.mark.parametrize("refused", [1, 3])
 def test_a_member_that_is_refused_tries_again_and_says_why_until_it_has_joined(refused: int) -> None:
     io = FakeIO()
-    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
-    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
-    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
-    io.expect("GET", f"/v1/kv/{member.key}", pairs())
-    io.expect("PUT", "/v1/txn", txn_done(entry(member.key) | {"Flags": GROUP_FLAGS}))
-    io.run(member.join(io, timeout=5.0))
+    member = member_of(io)
     assert member.hold is not None
     io.expect("GET", f"/v1/kv/{member.key}", *[refusal(403, "Permission denied")] * refused, pairs())
     io.expect("PUT", "/v1/txn", txn_done(entry(member.key, index=9) | {"Flags": GROUP_FLAGS}))
@@ -162,12 +168,7 @@ def test_leaving_while_it_joins_again_ends_that_attempt_and_waits_for_it_no_long
     timeout: float,
 ) -> None:
     io = FakeIO()
-    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
-    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
-    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
-    io.expect("GET", f"/v1/kv/{member.key}", pairs())
-    io.expect("PUT", "/v1/txn", txn_done(entry(member.key) | {"Flags": GROUP_FLAGS}))
-    io.run(member.join(io, timeout=5.0))
+    member = member_of(io)
     assert member.hold is not None
     io.at(1001.0, partial(member.hold.lose, LossReason.KEY_DELETED))
     outcomes = []
