@@ -7,13 +7,14 @@ The rules of each have faults planted against them in ``mutations``.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from consul_coord.recipes.group import follow
+from consul_coord.recipes.group.members import BUCKETS
 from consul_coord.testing import Simulation
+from consul_coord.testing.simulation import promises
 from consul_coord.testing.simulation.worlds import (
     draw_calm,
     draw_hiccups,
@@ -117,16 +118,11 @@ def test_the_same_seed_gives_the_same_run(world: World) -> None:
 def test_members_of_a_large_group_are_followed_by_the_same_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs have few members, so buckets are read only where a few are many.
 
-    That takes more requests for each member. So nobody follows other groups besides, or too many are sent.
+    Each look takes more requests then. The bound for small groups is exceeded in 19 of 40 seeds.
     """
     monkeypatch.setattr(follow, "LARGE", 1)
-    members = WORLDS["members"]
-
-    def draw(seed: int) -> Plan:
-        plan = members.draw(seed)
-        return replace(plan, strangers=(), chaos=dict(plan.chaos.items() - {("strangers", 1.0)}))
-
-    test_no_rule_is_broken_and_what_is_rare_comes_up(members._replace(draw=draw))
+    monkeypatch.setattr(promises, "MOST_SENT", len(BUCKETS) * promises.MOST_SENT)
+    test_no_rule_is_broken_and_what_is_rare_comes_up(WORLDS["members"])
 
 
 @pytest.mark.search
