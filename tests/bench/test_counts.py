@@ -27,7 +27,8 @@ HOLDS = 60
 @pytest.mark.parametrize("contender", OURS, ids=lambda each: each.name)
 def test_a_pair_is_two_requests_and_two_raft_entries(bed: Bed, contender: Contender[Pairs]) -> None:
     found = {figure.what: figure.value for figure in count(bed, contender, rounds=3)}
-    assert found[REQUESTS].p10 == found[REQUESTS].p90 == 2
+    # A renewal of the session may fall into a round.
+    assert found[REQUESTS].p10 == 2 <= found[REQUESTS].p90 < 2.1
     # The server adds entries of its own now and then: never to most of the rounds.
     assert found[ENTRIES].median == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +68,8 @@ def test_blocking(work: Callable[[Client], object]) -> None:
             work(client)
         told = _lines(refused.value)
     assert len(told) <= MOST_LINES, "\n".join(told)
-    assert "refused" in told[-1]
+    # On a busy machine a call's time may be over before the agent's port has refused it.
+    assert re.search("refused|could not be reached", told[-1])
     assert refused.value.__cause__ is not None or isinstance(refused.value, ConnectFailed)
 
 

@@ -451,11 +451,19 @@ class TestUnanswered:
         assert place.contenders() == []
 
     def test_a_late_take_of_who_gave_up_brings_nothing(
-        self, semaphore: Semaphore, place: Place, proxy: FaultProxy, make_client: MakeClient
+        self,
+        semaphore: Semaphore,
+        place: Place,
+        proxy: FaultProxy,
+        make_client: MakeClient,
+        pool: ThreadPoolExecutor,
     ) -> None:
         late = proxy.add(Fault(lose=Lose.TIME, method="PUT", path="/v1/txn", containing=TAKE))
-        with pytest.raises(AcquireTimeout):
-            semaphore.acquire(permits=2, timeout=0.3)
+        call = pool.submit(semaphore.acquire, permits=2, timeout=20)
+        assert late.hit.wait(10)
+        semaphore.cancel()
+        with pytest.raises(AcquireCancelled):
+            call.result(5)
         eventually(lambda: not place.contenders())
         permit = Semaphore(make_client(), place.prefix, 2).acquire(permits=2, timeout=5)
         before = set(place.contenders())
