@@ -138,7 +138,7 @@ def test_a_timeout_names_the_holder_and_takes_its_whole_time(
     assert isinstance(told.value, TimeoutError)
     assert told.value.key == site.key
     assert told.value.blocker.kind == "held"
-    assert lock.contenders() == ()
+    eventually(lambda: lock.contenders() == ())
     assert site.operator.holder(site.key) == held.session
 
 
@@ -150,14 +150,14 @@ def test_giving_up_is_an_event(site: Site, make_client: MakeClient, held: Hold) 
     assert lock.try_acquire() is None
     between = time.monotonic()
     with pytest.raises(AcquireTimeout):
-        lock.acquire(timeout=0.1)
+        lock.acquire(timeout=0.5)
     ended = time.monotonic()
     eventually(lambda: len(notes.of(TimedOut)) > 1)
     single, patient = notes.of(TimedOut)
     assert (single.key, single.blocker.kind, single.blocker.session) == (site.key, "held", held.session)
     assert patient.blocker.kind == "held"
     assert 0 < single.waited <= between - began
-    assert 0.1 <= patient.waited <= ended - between
+    assert 0.5 <= patient.waited <= ended - between
 
 
 def test_requests_that_were_not_served_and_wake_ups_are_counted(

@@ -74,7 +74,7 @@ def test_each_loss_is_noticed_at_once(
     act, reason = DEEDS[deed]
     permit = semaphore.acquire(timeout=5)
     assert eventually(lambda: is_quiet(proxy, place))
-    with lasting(most=0.25):
+    with lasting(most=0.25, calls=2):
         act(place, permit)
         assert permit.lost.wait(5)
     assert (permit.state, permit.reason) == (HoldState.LOST, reason)
