@@ -116,6 +116,7 @@ class PermitAttempt(PooledAttempt):
             hold = await self._take_at_once()
             if hold is not None:
                 return hold
+            await self._need_session()  # another one, if that has ended
             listing = await self._join()
         else:
             listing, self.upcoming = self.upcoming or await self._list(self._options), None
@@ -269,7 +270,6 @@ class PermitAttempt(PooledAttempt):
         except TxnFailed as error:
             self.memory.quick_take.failed()
             self._refused(error)
-            await self._need_session()
             return None
         except BaseException:
             self._drop_session()

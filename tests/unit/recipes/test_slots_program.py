@@ -953,6 +953,19 @@ class TestTakingAtOnce:
         assert bench.acquire().session == NEXT
         assert bench.destroyed() == [US]
 
+    def test_a_session_that_is_over_by_the_answer_is_replaced(self, bench: Bench) -> None:
+        self.leave(bench)
+        own = contender(US, at=60, held=True)
+        bench.io.expect("PUT", "/v1/txn", txn_done(record(US, at=60), own), takes=9.7)
+        bench.io.at(
+            bench.io.now() + 1,
+            lambda: bench.core.sessions.end(next(iter(bench.core.sessions)), LossReason.EXPIRED),
+        )
+        bench.makes(NEXT)
+        bench.joins(record(US, at=60), contender(NEXT, at=70), session=NEXT, at=70)
+        bench.takes(US, session=NEXT, at=71, born=70)
+        assert bench.acquire().session == NEXT
+
 
 @pytest.mark.parametrize("behind", [False, True], ids=["at the front", "behind another"])
 def test_a_waiter_whose_session_has_ended_begins_anew_at_once(*, behind: bool) -> None:
