@@ -563,6 +563,12 @@ def test_something_else_in_its_place_is_a_conflict(site: Site, client: Client, j
         Once(client, site.key).forget()
 
 
+def test_a_key_whose_name_begins_with_the_records_is_none(site: Site, client: Client, job: Job) -> None:
+    site.operator.put(f"{site.key}/.once-notes", b"mine")
+    assert Once(client, site.key).run(job, slot="1").ran
+    assert not Once(client, site.key).run(job, slot="1").ran
+
+
 def test_a_foreign_key_in_the_locks_place_is_a_conflict(site: Site, client: Client, job: Job) -> None:
     site.operator.put(site.key, b"mine")
     with pytest.raises(KeyConflict):

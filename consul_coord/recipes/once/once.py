@@ -100,8 +100,8 @@ async def begin(
     handle = await attempt.run()
     client.holds.limit(handle.grant, max_hold)
     try:
-        pair = attempt.read[0] if attempt.read else await _alone(attempt, once, handle.grant)
-        verdict = judge(ask, read(pair))
+        seen = {pair.key: pair for pair in attempt.read}
+        verdict = judge(ask, read(seen.get(once.record) or await _alone(attempt, once, handle.grant)))
         check(handle.grant, io.now())
     except ConsulCoordError as error:
         time_is_up = isinstance(error, AcquireTimeout)  # a single try's at its first failure
