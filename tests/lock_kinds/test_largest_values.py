@@ -20,6 +20,7 @@ from consul_coord import (
     Semaphore,
     ValueTooLarge,
 )
+from consul_coord.models.once import LONGEST_SLOT
 from tests.support.sites import eventually
 
 if TYPE_CHECKING:
@@ -107,7 +108,17 @@ def test_of_a_member(site: Site, make_client: MakeClient, proxy: FaultProxy) -> 
 
 def test_of_a_job(site: Site, client: Client) -> None:
     value = largest(lambda value: Once(client, site.key, value=value))
-    assert Once(client, site.key, value=value).run(lambda run: run.fence, slot="1", timeout=5).ran
+    slot = "\0" * LONGEST_SLOT  # which JSON makes six times as long
+    assert Once(client, site.key, value=value).run(lambda run: run.fence, slot=slot, timeout=5).ran
+
+
+@pytest.mark.parametrize("size", [65_535, 300_000])
+def test_of_a_job_whose_record_makes_it_longer(client: Client, size: int) -> None:
+    with pytest.raises(ValueTooLarge) as refused:
+        Once(client, "k", value=b"\0" * size)
+    most = int(re.findall(r"and may have (\d+) bytes", str(refused.value))[0])
+    assert 60_000 < most < size
+    Once(client, "k", value=b"\0" * most)
 
 
 @pytest.mark.parametrize("name", LOCKS)

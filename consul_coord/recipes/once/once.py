@@ -26,19 +26,22 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import AcquireTimeout, ConsulCoordError, DecodeError, TxnFailed
 from consul_coord.events import SlotAhead
 from consul_coord.http.endpoints import kv
+from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import TxnOp
+from consul_coord.models.once import LONGEST_SLOT
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import GIVE_UP_BUDGET
+from consul_coord.recipes.contend.limits import ANY_SESSION, LONGEST, check_value
 from consul_coord.recipes.contend.recipe import Cancellable, check_max_hold
 from consul_coord.recipes.hold.asking import check, put
 from consul_coord.recipes.hold.holds import BUDGET, release
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
-from consul_coord.recipes.once.record import ONCE_FLAGS, Record, judge, key_of, read, seconds_ahead
+from consul_coord.recipes.once.record import LATEST, ONCE_FLAGS, Record, judge, key_of, read, seconds_ahead
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
@@ -56,10 +59,18 @@ class OnceObject(Cancellable):
     """One job: a lock and a record."""
 
     def __init__(self, key: str, *, value: bytes | None, session: SessionSpec | str | None) -> None:
-        super().__init__(key)
+        super().__init__(check_parent(key))
         self.record = key_of(key)
         reads = (TxnOp.get_tree(self.record),)
-        self.lock = LockObject(LockPlan(keys=(key,), value=value, session=session, polite=True, reads=reads))
+        plan = LockPlan(keys=(key,), value=value, session=session, polite=True, reads=reads)
+
+        def longest_record(value: bytes) -> tuple[TxnOp, ...]:
+            record = Record("\0" * LONGEST_SLOT, failed=True, by=_named(value), at=LATEST, fence=LONGEST)
+            guard = TxnOp.check_session(key, ANY_SESSION), TxnOp.check_index(key, LONGEST)
+            return *guard, _recording(self.record, record)
+
+        check_value(plan.keys, value or b"", (longest_record, *plan.carriers()))
+        self.lock = LockObject(plan)
 
     @property
     def key(self) -> str:
@@ -108,7 +119,7 @@ async def begin(
         await _let_go(attempt, handle.grant, until=io.now() if time_is_up else attempt.deadline)
         raise
     if isinstance(verdict, str):
-        return Turn(handle, verdict, attempt.value.decode(errors="replace"))
+        return Turn(handle, verdict, _named(attempt.value))
     await _let_go(attempt, handle.grant, until=attempt.deadline)
     return _told(io, once, ask, verdict, attempt.began)
 
@@ -143,6 +154,15 @@ async def _let_go(attempt: LockAttempt, hold: Grant, *, until: float) -> None:
     left = until - attempt.io.now()
     budget = min(BUDGET, max(GIVE_UP_BUDGET, left))
     await release(attempt.io, attempt.client.holds, hold, budget=budget)
+
+
+def _named(value: bytes) -> str:
+    """Return how a record names the client of a value."""
+    return value.decode(errors="replace")
+
+
+def _recording(key: str, record: Record) -> TxnOp:
+    return TxnOp.set(key, record.encode(), flags=ONCE_FLAGS)
 
 
 def _reading(once: OnceObject) -> Call[Result[KVPair | None]]:
@@ -200,7 +220,7 @@ async def _record(
 
     ``doubt``: an earlier try may have written it.
     """
-    write = TxnOp.set(once.record, record.encode(), flags=ONCE_FLAGS)
+    write = _recording(once.record, record)
     try:
         await send_once(io, kv.txn(*hold.guard(), write), deadline=io.now() + client.timeout)
     except TxnFailed as error:

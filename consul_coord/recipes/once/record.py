@@ -33,6 +33,8 @@ ONCE_FLAGS = 0x6F6E63652D6A6F62
 """The flags of a record, so that nothing else is taken for one."""
 _YEAR_10000 = 253_402_300_800
 """Seconds from 1970 to the first time that Python can't write as a date."""
+LATEST = _YEAR_10000 - 0.001
+"""The latest time in a record, which is the longest, too."""
 _DONE, _FAILED = "done", "failed"
 
 
