@@ -17,7 +17,6 @@ Rules
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AcquireTimeout, ConsulCoordError, NotHeld
@@ -62,7 +61,8 @@ class MemberAttempt(UnattendedAttempt):
         self._membership = membership
 
     async def _barge(self, *, queues: bool = True) -> Handle | None:
-        self.plan = replace(self.plan, value=self._membership.value)
+        self.value = self._membership.value
+        self.keys.remove = tuple({*self.keys.remove, self.value})
         return await super()._barge(queues=queues)
 
     @property

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout, PermissionDenied
+from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied
 from consul_coord.events import Failed, Joined
 from consul_coord.io import Signal
 from consul_coord.models import LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.models.group import GROUP_FLAGS
+from consul_coord.recipes.cleanup.tasks import GiveBack
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.group import membership
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.group.membership import LOOK, Membership
 from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, lost, ok, pairs, refusal, txn_done, unreachable
+from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, refusal, txn_done, unreachable
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
@@ -108,6 +111,47 @@ def test_a_value_that_was_given_while_it_joined_again_is_written_as_often_as_it_
     assert (member.hold.value, member.problem) == (b"new", None)
     assert io.time >= answered_from
     assert len(io.seen(Failed)) == 1, "once for each reason"
+
+
+def test_a_call_that_waits_for_its_id_joins_with_the_value_that_was_given_meanwhile() -> None:
+    io = FakeIO()
+    member = member_of(io)
+    assert member.hold is not None
+    member.hold.lose(LossReason.KEY_DELETED)
+    theirs = entry(member.key, session=OTHER, index=9) | {"Flags": GROUP_FLAGS}
+    io.expect("GET", f"/v1/kv/{member.key}", pairs(theirs))
+    io.expect("GET", f"/v1/kv/{member.key}", pairs(), takes=2.0)
+    io.expect("PUT", "/v1/txn", txn_done(entry(member.key, index=11) | {"Flags": GROUP_FLAGS}))
+
+    def give() -> None:
+        with pytest.raises(LockLost):
+            io.run(membership.update(io, member, member.key, b"new"))
+
+    io.at(io.time + 1.0, give)
+    io.run(member.join(io, timeout=5.0))
+    (lock,) = json.loads(io.requests[-1].body or b"")
+    assert base64.b64decode(lock["KV"]["Value"]) == member.hold.value == b"new"
+
+
+def test_what_a_call_that_gave_up_has_left_is_deleted_with_each_value_that_it_gave() -> None:
+    io = FakeIO()
+    member = member_of(io)
+    assert member.hold is not None
+    member.hold.lose(LossReason.KEY_DELETED)
+    member.value = b"one"
+
+    def lose_it(_: Request) -> Exception:
+        member.value = b"two"
+        return lost()
+
+    for _ in range(2):
+        io.expect("GET", f"/v1/kv/{member.key}", pairs())
+        io.expect("PUT", "/v1/txn", lose_it)
+    io.expect("GET", f"/v1/kv/{member.key}", *[unreachable()] * 100)
+    with pytest.raises(AcquireTimeout):
+        io.run(member.join(io, timeout=5.0))
+    (task,) = (each for each in member.client.reaper.tasks if isinstance(each, GiveBack))
+    assert {b"one", b"two"} <= set(task.remove)
 
 
 @pytest.mark.parametrize("refused", [1, 3])
