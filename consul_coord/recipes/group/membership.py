@@ -197,20 +197,16 @@ class Membership(Cancellable):
         if self._staying:
             return  # started twice before it ran
         self._staying = True
-        failures = 0
+        failures, has_latest = 0, self.hold
         try:
             while not self.is_over and (hold := self.hold) is not None:
-                if not hold.ended:
-                    failures = 0
+                if not hold.ended and (hold is has_latest or await self._has_latest(io, hold)):
+                    failures, has_latest = 0, hold
                     await io.wait(hold.over, deadline=hold.lease.valid_until)
                     hold.look(io.now())
                 elif hold.released or hold.reason in self.final:
                     return
-                elif await self._join_again(io):
-                    while not await self._has_latest(io):
-                        failures += 1
-                        await io.wait(self.stopping, deadline=io.now() + self._pause(io, failures))
-                else:
+                elif not (hold.ended and await self._join_again(io)):
                     failures += 1
                     await io.wait(self.stopping, deadline=io.now() + self._pause(io, failures))
         finally:
@@ -256,19 +252,18 @@ class Membership(Cancellable):
             text = f"{type(error).__name__}: {error}"
             self.client.host.emit(Failed(f"joining again as {self.key!r}", text))
 
-    async def _has_latest(self, io: IO) -> bool:
-        """Return whether it is a member with its value, or none any more.
+    async def _has_latest(self, io: IO, hold: Grant) -> bool:
+        """Return whether a membership has the value, or has ended.
 
         The value may have been given while the attempt was under way with the one before. It is written then.
         """
-        hold = self.hold
-        if hold is not None and not self.is_over and hold.value != self.value:
+        if hold.value != self.value:
             try:
                 await hold_ops.put(io, self.client.sessions, hold, self.value)
                 self.problem = None
             except ConsulCoordError as error:
                 self._refused(error)
-        return self.is_over or hold is None or hold.ended or hold.value == self.value
+        return hold.ended or hold.value == self.value
 
 
 def _plan(key: str, value: bytes, *, joined: bool = False) -> LockPlan:

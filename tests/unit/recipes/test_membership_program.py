@@ -133,6 +133,31 @@ def test_a_call_that_waits_for_its_id_joins_with_the_value_that_was_given_meanwh
     assert base64.b64decode(lock["KV"]["Value"]) == member.hold.value == b"new"
 
 
+def test_a_value_that_was_given_at_the_last_moment_of_a_calls_join_is_written() -> None:
+    io = FakeIO()
+    member = member_of(io)
+    assert member.hold is not None
+    io.at(1001.0, partial(member.hold.lose, LossReason.KEY_DELETED))
+    io.expect("GET", f"/v1/kv/{member.key}", refusal(403, "Permission denied"), pairs())
+    io.at(1002.0, partial(io.run_spawned, "join again"))
+
+    def joined(_: Request) -> Response:
+        with pytest.raises(LockLost):
+            io.run(membership.update(io, member, member.key, b"new"))
+        return txn_done(entry(member.key, index=11) | {"Flags": GROUP_FLAGS})
+
+    def written(_: Request) -> Response:
+        io.at(io.time + 1.0, partial(member.stopping.set))
+        io.at(io.time + 1.0, lambda: member.hold and member.hold.begin_release())
+        return txn_done(entry(member.key, index=11), entry(member.key, index=12, value=b"new"))
+
+    io.expect("PUT", "/v1/txn", joined, written)
+    io.at(1002.01, lambda: io.run(member.join(io, timeout=5.0)))
+    io.run_spawned("stay a member")
+    assert not io.steps
+    assert (member.hold.value, member.problem) == (b"new", None)
+
+
 def test_what_a_call_that_gave_up_has_left_is_deleted_with_each_value_that_it_gave() -> None:
     io = FakeIO()
     member = member_of(io)
