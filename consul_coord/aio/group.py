@@ -144,9 +144,9 @@ class AsyncGroup:
         Raises NotHeld if this is no member, LockLost if it has just lost that, ValueTooLarge, and the errors
         of the write. After a loss, it joins again with the new value.
         """
-        data = as_bytes(value)
-        self._value = data
-        await self._runner.call(recipe.update, self._current(), self._plan.key(self.id), data)
+        key = self._plan.key(self.id)
+        self._value = data = recipe.checked(key, as_bytes(value))
+        await self._runner.call(recipe.update, self._current(), key, data)
 
     async def members(self) -> tuple[Member, ...]:
         """Return the members, the longest member first, as the servers' leader has them."""

@@ -312,6 +312,8 @@ def test_a_value_of_the_greatest_size_is_seen_and_changed(make_client: MakeClien
         with pytest.raises(ValueTooLarge):
             group.update(b"c" * 400_000)
         assert [member.value for member in group.members()] == [b"b" * largest]
+    with group:
+        assert [member.value for member in group.members()] == [b"b" * largest]
     with pytest.raises(ValueTooLarge):
         Group(client, prefix, id="two", value=b"c" * 400_000).join()
 

@@ -101,7 +101,7 @@ class Membership(Cancellable):
         self.id = member
         self.key = plan.key(member)
         super().__init__(self.key)
-        self.value = _checked(self.key, value)
+        self.value = checked(self.key, value)
         self.final = {LossReason.CLIENT_CLOSED, LossReason.FORKED}
         """After such a loss it does not join again."""
         if evictable:
@@ -278,7 +278,7 @@ def _plan(key: str, value: bytes, *, joined: bool = False) -> LockPlan:
     )
 
 
-def _checked(key: str, value: bytes) -> bytes:
+def checked(key: str, value: bytes) -> bytes:
     """Return a value that a member can have. Raises ValueTooLarge."""
     return check_value((key,), value, _plan(key, value).carriers())
 
@@ -305,12 +305,11 @@ async def leave(io: IO, membership: Membership, *, timeout: float) -> ReleaseOut
 
 
 async def update(io: IO, membership: Membership | None, key: str, value: bytes) -> None:
-    """Change what the member tells about itself; it stays a member meanwhile.
+    """Change what the member tells about itself, to what was ``checked``; it stays a member meanwhile.
 
     Raises NotHeld when it was not joined, and LockLost when it is just not one: the value counts from its
     next join.
     """
-    _checked(key, value)
     if membership is None or membership.stopping.is_set() or (hold := membership.hold) is None:
         message = f"{key!r} is not a member: join first"
         raise NotHeld(message, key=key)
