@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from consul_coord.aio.callbacks import AsyncCallbacks, check_callbacks
@@ -131,8 +132,11 @@ class AsyncPartitioner:
         with core.mutex:
             partitioning = self._current()
             if partitioning is None or partitioning.is_over:
+                calls = (
+                    defaultdict(lambda: AsyncCallbacks(core)) if partitioning is None else partitioning.calls
+                )
                 partitioning = recipe.Partitioning(
-                    core, self._plan, lambda: self._group.id, lambda: AsyncCallbacks(core), keeps=self
+                    core, self._plan, lambda: self._group.id, calls, keeps=self
                 )
                 self._partitioning = partitioning
             await self._runner.call(recipe.start, partitioning)

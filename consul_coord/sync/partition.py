@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from consul_coord.recipes.partition import partitioning as recipe
@@ -132,8 +133,9 @@ class Partitioner:
         with core.mutex:
             partitioning = self._current()
             if partitioning is None or partitioning.is_over:
+                calls = defaultdict(lambda: Callbacks(core)) if partitioning is None else partitioning.calls
                 partitioning = recipe.Partitioning(
-                    core, self._plan, lambda: self._group.id, lambda: Callbacks(core), keeps=self
+                    core, self._plan, lambda: self._group.id, calls, keeps=self
                 )
                 self._partitioning = partitioning
             self._runner.call(recipe.start, partitioning)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import anyio
 import pytest
 
 from consul_coord import AsyncClient, AsyncGroup, AsyncHold, AsyncPartitioner
 from tests.partition.conftest import SPEC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.anyio
@@ -44,3 +49,53 @@ async def test_work_that_is_awaited_is_cancelled_before_another_begins(address: 
         assert set(partitioner.owned) == held
         assert twice == []
     assert working == {}
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110 - it gives no notice
+        await anyio.sleep(0.01)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("again", ["taken again", "started again"])
+async def test_work_begins_again_only_when_the_end_before_it_has_returned(
+    address: str, prefix: str, again: str
+) -> None:
+    told: list[str] = []
+    weights = {"one": 1.0, "other": 0.0}
+
+    async def begin(_: str, hold: AsyncHold) -> None:
+        told.append("begin")
+
+    async def end(_: str, hold: AsyncHold) -> None:
+        told.append("end")
+        await anyio.sleep(1.0)
+        told.append("ended")
+
+    async with (
+        AsyncClient(address=address, session=SPEC) as client,
+        AsyncGroup(client, prefix, id="one") as one,
+        AsyncGroup(client, prefix, id="other") as other,
+        AsyncPartitioner(
+            one,
+            1,
+            on_acquired=begin,
+            on_released=end,
+            handover=0.0,
+            settle=0.0,
+            weight=lambda member: weights[member.id],
+        ) as partitioner,
+    ):
+        with anyio.fail_after(10):
+            await until(lambda: partitioner.owned)
+            if again == "started again":
+                await partitioner.stop()
+                await partitioner.start()
+            else:
+                weights["one"] = 0.0
+                await other.update("changed")
+                await until(lambda: not partitioner.owned)
+                weights["one"] = 1.0
+                await other.update("changed again")
+            await until(lambda: len(told) >= 4)
+    assert told[:4] == ["begin", "end", "ended", "begin"]

@@ -34,6 +34,7 @@ from consul_coord.recipes.partition.rendezvous import Rendezvous
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
+    from collections import defaultdict
     from collections.abc import Callable
 
     from consul_coord.io import IO, Task
@@ -113,7 +114,7 @@ class Partitioning:
         client: Shared,
         plan: PartitionPlan,
         member: Callable[[], str],
-        calls: Callable[[], Callbacks],
+        calls: defaultdict[str, Callbacks],
         *,
         keeps: object,
     ) -> None:
@@ -129,7 +130,8 @@ class Partitioning:
         self.task: Task | None = None
         self._plan = plan
         self._member = member
-        self._calls = calls
+        self.calls = calls
+        """For each partition what calls its owner's functions, in one order."""
         self._rendezvous = Rendezvous(plan.partitions, bound=plan.bound)
         self._members: tuple[Member, ...] | None = None
         """The members, as last seen."""
@@ -223,7 +225,7 @@ class Partitioning:
         while len(busy := [part.tried for part in self.parts.values() if not part.tried.is_set()]) >= AT_ONCE:
             await io.wait(busy[0])
         key, value = self._plan.key(partition), self._member().encode()
-        part = Part(self.client, partition, key=key, value=value, told=self, calls=self._calls())
+        part = Part(self.client, partition, key=key, value=value, told=self, calls=self.calls[partition])
         self.parts[partition] = part
         task = io.spawn(part.run, name=f"partition {key}")
         task.done.subscribe(partial(self._ended, partition, part))
@@ -240,12 +242,14 @@ class Partitioning:
         weight = self._plan.weight
         if weight is None:
             return {member.id: 1.0 for member in members}
-        calls, weights = self._calls(), dict[str, float]()
+        weights = dict[str, float]()
         answers = {member.id: Answer() for member in members}
         for member in members:
             answer = answers[member.id]
             answer.given.subscribe(self.changes.tell)
-            calls.ask(partial(_number, weight, member), answer.give, answer.fail, until=self.stopping)
+            self.calls[""].ask(
+                partial(_number, weight, member), answer.give, answer.fail, until=self.stopping
+            )
         for name, answer in answers.items():
             while not answer.given.is_set():
                 with self.changes.watching() as changed:

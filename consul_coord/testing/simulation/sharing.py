@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -330,7 +331,11 @@ class MemberUser(Holder):
             on_released=office.released,
         )
         partitioning = recipe.Partitioning(
-            core, plan, lambda: self.process.name, lambda: SimCalls(self.process.host), keeps=self
+            core,
+            plan,
+            lambda: self.process.name,
+            defaultdict(lambda: SimCalls(self.process.host)),
+            keeps=self,
         )
         await self.process.call(io.task, lambda io: recipe.start(io, partitioning))
         least, rules = until if self.healed() else -math.inf, self.judge.sharing
