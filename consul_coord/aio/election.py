@@ -140,7 +140,8 @@ class AsyncLeaderElection:
         with core.mutex:  # the core's: after a fork there is a new one
             candidacy = self._current()
             if candidacy is None or candidacy.is_over:
-                candidacy = Candidacy(core, self._plan, self._lock, AsyncCallbacks(core), keeps=self)
+                calls = AsyncCallbacks(core) if candidacy is None else candidacy.calls
+                candidacy = Candidacy(core, self._plan, self._lock, calls, keeps=self)
                 self._candidacy = candidacy
             await self._runner.call(recipe.start, candidacy=candidacy)
 

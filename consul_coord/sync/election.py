@@ -141,7 +141,8 @@ class LeaderElection:
         with core.mutex:  # the core's: after a fork there is a new one
             candidacy = self._current()
             if candidacy is None or candidacy.is_over:
-                candidacy = Candidacy(core, self._plan, self._lock, Callbacks(core), keeps=self)
+                calls = Callbacks(core) if candidacy is None else candidacy.calls
+                candidacy = Candidacy(core, self._plan, self._lock, calls, keeps=self)
                 self._candidacy = candidacy
             self._runner.call(recipe.start, candidacy=candidacy)
 

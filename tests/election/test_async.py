@@ -220,6 +220,26 @@ async def test_coroutine_callbacks_run_in_order_one_at_a_time(address: str, key:
         assert told.news[:9] == ["elected", "still", LossReason.RESIGNED] * 3
 
 
+async def test_coroutine_callbacks_keep_their_order_when_it_is_stopped_and_started_again(
+    address: str, key: str
+) -> None:
+    told = Told()
+
+    async def lost(reason: LossReason) -> None:
+        told.say("lost")
+        await anyio.sleep(0.2)
+        told.say("done")
+
+    async with world(address, key) as here:
+        election = await here.stand(on_elected=lambda _: told.say("elected"), on_lost=lost)
+        await election.wait_for_leadership(timeout=PATIENCE)
+        await election.stop()
+        await election.start()
+        await election.wait_for_leadership(timeout=PATIENCE)
+        await until(lambda: len(told.news) >= 4)
+        assert told.news[:4] == ["elected", "lost", "done", "elected"]
+
+
 async def test_a_coroutine_of_on_elected_that_raises_resigns(address: str, key: str) -> None:
     told = Told()
 
