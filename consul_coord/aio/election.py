@@ -280,7 +280,8 @@ class AsyncLeaderElection:
         plain(until=until)
         if interrupt:
             require_interruptible()
-        if (candidacy := self._current()) is None or candidacy.is_over:
+        candidacy = self._current()
+        if candidacy is None or candidacy.is_over or candidacy.task is None:
             async with self:
                 await self._run(fn, until, interrupt=interrupt)
         else:

@@ -281,7 +281,8 @@ class LeaderElection:
         plain(until=until)
         if interrupt:
             require_interruptible()
-        if (candidacy := self._current()) is None or candidacy.is_over:
+        candidacy = self._current()
+        if candidacy is None or candidacy.is_over or candidacy.task is None:
             with self:
                 self._run(fn, until, interrupt=interrupt)
         else:

@@ -314,6 +314,16 @@ async def test_a_client_must_have_been_entered(address: str, key: str) -> None:
         await election.start()
 
 
+async def test_it_may_be_run_after_a_start_that_failed(address: str, key: str) -> None:
+    client = AsyncClient(address=address, session=SPEC)
+    election = AsyncLeaderElection(client, key)
+    with pytest.raises(RuntimeError, match="enter the AsyncClient"):
+        await election.start()
+    with anyio.fail_after(PATIENCE):
+        async with client:
+            await election.run(lambda _: election.stop())
+
+
 async def test_closing_the_client_ends_leading_and_is_told(address: str, key: str) -> None:
     told = Told()
     async with AsyncClient(address=address, session=SPEC) as client:
