@@ -238,6 +238,15 @@ def test_who_is_in_does_not_enter_again_by_whichever_object(
     getattr(other, inner).acquire(timeout=5).release()
 
 
+@pytest.mark.parametrize("mode", rwqueue.MODES)
+def test_who_has_just_dropped_a_hold_may_enter_again(client: Client, site: Site, mode: rwqueue.Mode) -> None:
+    lock = ReadWriteLock(client, site.key)
+    dropped = getattr(lock, mode).hold(timeout=5)
+    dropped.__enter__()
+    del dropped
+    lock.write.acquire(timeout=5).release()
+
+
 def test_a_reader_whose_session_ends_is_told_and_lets_the_writer_in(
     site: Site, make_client: MakeClient
 ) -> None:

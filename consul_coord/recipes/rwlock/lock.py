@@ -82,11 +82,18 @@ class RwSide(Recipe["SessionPool"]):
 
     def _refuse_owner_of_a_hold(self, client: Shared, owner: object) -> None:
         """Raise AlreadyHeld for a thread or task that would wait for itself, or let a writer do so."""
-        for hold in client.holds.all():
-            if isinstance(hold.kind, RwKind) and hold.kind.lets_in(self.name, owner):
-                where = f"in {self.name!r} already, to {hold.kind.mode}"
-                message = f"this thread or task is {where}: release that first"
-                raise AlreadyHeld(message, key=self.name, session=hold.session)
+        if self._held_by(client, owner):
+            client.holds.register.sweep()  # perhaps the caller has just dropped it
+        for session, mode in self._held_by(client, owner):
+            message = f"this thread or task is in {self.name!r} already, to {mode}: release that first"
+            raise AlreadyHeld(message, key=self.name, session=session)
+
+    def _held_by(self, client: Shared, owner: object) -> list[tuple[str, Mode]]:
+        return [
+            (hold.session, hold.kind.mode)
+            for hold in client.holds.all()
+            if isinstance(hold.kind, RwKind) and hold.kind.lets_in(self.name, owner)
+        ]
 
 
 def sides(
