@@ -144,7 +144,7 @@ class Partitioner:
         """Hand all partitions over, and own none any more; do nothing if it does not run.
 
         It waits up to ``timeout`` seconds, and the client does the rest in the background. You may start it
-        again.
+        again. In a callback of its own give 0, because the callback would wait for its own return.
         """
         partitioning = self._current()
         if partitioning is not None:

@@ -400,6 +400,20 @@ def test_it_may_be_stopped_and_started_again(member: MakeMember) -> None:
     all_owned(one)
 
 
+def test_an_owner_may_stop_it_and_still_finishes_under_its_locks(member: MakeMember) -> None:
+    held: list[bool] = []
+
+    def begin(_: str, hold: Hold) -> None:
+        partitioner.stop(timeout=0)
+
+    def end(_: str, hold: Hold) -> None:
+        held.append(hold.is_held)
+
+    partitioner = member("one", 1, on_acquired=begin, on_released=end)
+    until(lambda: held, "it is told")
+    assert held == [True]
+
+
 def test_closing_the_client_tells_and_gives_back(address: str, prefix: str) -> None:
     diary = Diary()
     with Client(address=address, session=SPEC) as client:
