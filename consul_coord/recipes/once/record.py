@@ -135,14 +135,15 @@ def asked(*, slot: str | None, period: Period | None, align: bool, now: float, r
 
 def judge(ask: Ask, record: Record | None) -> str | Record:
     """Return the slot that the caller is to run now, or the record that says that it is not to."""
+    slot = ask.slot or time_slot(ask.now)
     if record is None:
-        return ask.slot or time_slot(ask.now)
+        return slot
     again = record.failed and ask.retry_failed
-    if ask.slot is None:
-        due = again or ask.now >= record.at + (ask.period or 0)
-        return max(time_slot(ask.now), record.slot, key=rank) if due else record
-    if rank(ask.slot) > rank(record.slot) or (again and ask.slot == record.slot):
-        return ask.slot
+    if ask.slot is None and again:
+        return max(slot, record.slot, key=rank)
+    is_due = ask.slot is not None or ask.now >= record.at + (ask.period or 0)
+    if (is_due and rank(slot) > rank(record.slot)) or (again and slot == record.slot):
+        return slot
     return record
 
 

@@ -155,6 +155,14 @@ def test_the_slot_of_a_period_that_is_not_aligned_never_falls_back() -> None:
     assert judge(ask(None, now=NOON - 300, period=HOUR), last) == last.slot
 
 
+def test_a_slot_of_the_future_runs_once_though_its_end_was_recorded_by_a_clock_set_back_meanwhile() -> None:
+    last = record(period_slot(1, at=NOON + HOUR), at=NOON)
+    assert judge(ask(None, now=NOON + 60, period=60), last) is last
+    assert judge(ask(None, now=NOON + HOUR + 1, period=60), last) == period_slot(1, at=NOON + HOUR + 1)
+    named = record("v10", at=NOON)
+    assert judge(ask(None, now=NOON + 60, period=60), named) is named
+
+
 @pytest.mark.parametrize(
     ("slot", "period", "ahead"),
     [
