@@ -30,7 +30,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import ConsulCoordError, DecodeError, SessionNotFound, TxnFailed
+from consul_coord.errors import ConsulCoordError, DecodeError, TxnFailed
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import perform, send_once
@@ -255,13 +255,11 @@ class PermitKind(KeyOfSession):
         at = min(refused, default=len(self._sessions))
         if at >= len(self._sessions):
             return self._record_loss(None) if refused.get(len(self._sessions)) == "missing" else None
-        loss = _LOST_BY.get(refused[at])
+        loss, kept = _LOST_BY.get(refused[at]), self._sessions[at].kept
         if loss is not None:
-            try:
-                await renew(io, self._client.sessions, self._sessions[at].kept, deadline=deadline)
-            except SessionNotFound:
-                return LossReason.SESSION_GONE
-        return loss
+            with suppress(ConsulCoordError):  # the key itself is evidence enough
+                await renew(io, self._client.sessions, kept, deadline=deadline)
+        return LossReason.SESSION_GONE if kept.lease.ended_by is LossReason.SESSION_GONE else loss
 
     async def _destroy(self, io: IO, hold: Grant, deadline: float) -> None:
         await delete_once(io, hold.key, *(pair.key for pair in self._further), deadline=deadline)

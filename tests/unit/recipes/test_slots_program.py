@@ -733,6 +733,14 @@ class TestLeaving:
         assert bench.release(hold) is ReleaseOutcome.ALREADY_LOST
         assert hold.loss(bench.io.now()) is loss
 
+    def test_the_key_alone_tells_of_a_loss_where_the_session_can_not_be_asked_for(self, bench: Bench) -> None:
+        hold = bench.held()
+        gone = txn_failed((0, f'failed to check session, key "{P}/{US}" doesn\'t exist'))
+        bench.io.expect("PUT", "/v1/txn", gone, gone)
+        bench.io.expect("PUT", "/v1/session/renew", refusal(500, "No cluster leader"))
+        assert bench.release(hold) is ReleaseOutcome.ALREADY_LOST
+        assert hold.loss(bench.io.now()) is LossReason.KEY_DELETED
+
     def test_without_permission_for_the_keys_the_session_is_destroyed(self, bench: Bench) -> None:
         hold = bench.held()
         denied = txn_failed((0, "Permission denied"), (1, "Permission denied"), (2, "Permission denied"))
