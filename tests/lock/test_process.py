@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,57 @@ say(hold.state, client.pending_cleanup)
     proxy.go_down()
     process.stdin.write("\n")
     assert programs.finish(process) == ["lost 2"]
+
+
+def by_name(address: str) -> str:
+    return address.replace("127.0.0.1", "localhost")
+
+
+def test_an_exit_does_not_wait_for_a_name_server_that_hangs(site: Site, proxy: FaultProxy) -> None:
+    program = """
+import socket
+looked_up, silent, asked = socket.getaddrinfo, threading.Event(), threading.Event()
+def look_up(*arguments, **options):
+    if silent.is_set():
+        asked.set()
+        time.sleep(20)
+    return looked_up(*arguments, **options)
+socket.getaddrinfo = look_up
+hold = lock.acquire()
+say("held")
+sys.stdin.readline()
+silent.set()
+say("asked", asked.wait(10))
+client.close(timeout=0.5)
+"""
+    process = programs.start(program, site, address=by_name(proxy.address))
+    assert process.stdout.readline() == "held\n"
+    proxy.go_down()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "asked True\n"
+    began = time.monotonic()
+    assert programs.finish(process) == []
+    assert time.monotonic() - began < 10.0
+
+
+def test_a_hold_that_outlives_the_main_thread_is_watched_at_an_agent_with_a_name(
+    site: Site, proxy: FaultProxy
+) -> None:
+    program = """
+hold = lock.acquire()
+def work():
+    threading.main_thread().join()
+    say(hold.session)
+    say(hold.lost.wait(3.0))
+threading.Thread(target=work).start()
+"""
+    process = programs.start(program, site, address=by_name(proxy.address))
+    session = process.stdout.readline().strip()
+    eventually(lambda: any("wait=" in each.path for each in proxy.requests))
+    proxy.cut()
+    site.operator.destroy(session)
+    assert programs.finish(process) == ["True"]
 
 
 LAST_WORKS = {

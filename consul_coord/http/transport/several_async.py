@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -11,7 +12,7 @@ import anyio
 from consul_coord.http.agents import LOOK
 from consul_coord.http.transport.pool import KEEP
 from consul_coord.http.transport.several import Several, find_agents
-from consul_coord.http.transport.streams import StreamTransport
+from consul_coord.http.transport.streams import StreamTransport, looked_up
 
 if TYPE_CHECKING:
     from consul_coord.config import Settings
@@ -62,6 +63,6 @@ class AsyncSeveralTransport(Several[StreamTransport]):
 
         async def look_up(host: str, port: int) -> Infos:
             with anyio.fail_after(deadline - self.now()):
-                return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                return await looked_up(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
 
         await find_agents(agents, look_up)

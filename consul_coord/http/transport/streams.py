@@ -13,9 +13,11 @@ import errno
 import os
 import socket
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
+import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from consul_coord.errors import ClientClosed
@@ -25,11 +27,14 @@ from consul_coord.http.transport.pool import MAX_IDLE, READ_SIZE, would_block
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
     from consul_coord.http.transport.exchange import Attempt
     from consul_coord.http.transport.pool import Pool
+
+T = TypeVar("T")
 
 MAX_SHORT = 48
 """How many short requests go on at one time; the next wait for their turn, within their own timeout."""
@@ -98,7 +103,7 @@ class StreamTransport(Engine):
 
     async def _connect_any(self, attempt: Attempt) -> socket.socket:
         """Try every address that the name has, in the resolver's order, each with its share of the time."""
-        places, last_error = await self._places(), OSError("the name has no address")
+        places, last_error = await self._places(attempt), OSError("the name has no address")
         for tried, place in enumerate(places):
             try:
                 with anyio.move_on_after(attempt.remaining() / (len(places) - tried)):
@@ -108,12 +113,12 @@ class StreamTransport(Engine):
                 last_error = error
         raise last_error
 
-    async def _places(self) -> list[Place]:
+    async def _places(self, attempt: Attempt) -> list[Place]:
         settings = self._settings
         if is_known(settings):
             return places_of(settings)
-        found = await anyio.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
-        return [(family, address) for family, _, _, _, address in found]
+        with anyio.fail_after(attempt.remaining()):
+            return await looked_up(partial(places_of, settings))
 
     async def _write(self, sock: socket.socket, attempt: Attempt) -> bool:
         sock.settimeout(0)
@@ -150,6 +155,18 @@ class StreamTransport(Engine):
 
     async def _pause(self, attempt: Attempt, seconds: float) -> None:  # noqa: ARG002 - as above
         await anyio.sleep(seconds)
+
+
+async def looked_up(look_up: Callable[[], T]) -> T:
+    """Return what a look-up of a name returns; one that is cancelled is left behind.
+
+    An event loop's own threads won't do: none can be had once the main thread has ended, and the end of the
+    process waits for them.
+    """
+    try:
+        return await anyio.to_thread.run_sync(look_up, abandon_on_cancel=True)
+    except RuntimeError:  # no thread can be had
+        return look_up()
 
 
 def _nothing() -> int:
