@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONNECT_WITHIN: Final = 1.5
-"""Seconds that opening a connection may take where there is another agent."""
+"""Seconds that looking up names, or opening a connection, may take where there is another agent."""
 CHECK_WITHIN: Final = 1.5
 """Seconds that one request of a check may take."""
 CHECK_LASTS: Final = 60.0
@@ -185,6 +185,11 @@ class Agents:
             for each in {each.address: each for each in found}.values()
         )
 
+    @property
+    def connect_within(self) -> float:
+        """Seconds that looking up names, or opening a connection, may take."""
+        return CONNECT_WITHIN if len(self.all) > 1 else math.inf
+
     async def send(self, way: Way, request: Request, *, timeout: float) -> Response:
         """Return the reply of the agent that serves, or of the first that does. Raises TransportError."""
         deadline = way.now() + timeout
@@ -196,7 +201,7 @@ class Agents:
                 failures.append(error)
         else:
             agent = None
-        await way.find(self, timeout=max(0.0, deadline - way.now()))
+        await way.find(self, timeout=max(0.0, min(self.connect_within, deadline - way.now())))
         for each in self._in_order(way.now(), tried=agent):
             if way.now() >= deadline:
                 break

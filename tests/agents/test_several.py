@@ -388,6 +388,57 @@ async def test_a_name_stands_for_as_many_agents_of_an_async_client(
         assert in_use(client) == f"http://consul.test:{port} (127.0.0.1)"
 
 
+@pytest.fixture
+def silent_name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Have no name looked up any more once the event is set."""
+    looked_up, silent, over = socket.getaddrinfo, threading.Event(), threading.Event()
+
+    def look_up(host: str | bytes, *rest: Any, **more: Any) -> Any:
+        if host in {"consul.test", b"consul.test"}:
+            if silent.is_set():
+                over.wait(PATIENCE)
+            host = "127.0.0.1"
+        return looked_up(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    yield silent
+    over.set()
+
+
+def named(agent: FaultProxy) -> str:
+    return agent.address.replace("127.0.0.1", "consul.test")
+
+
+@pytest.mark.parametrize("at_start", [True, False], ids=["at first", "later"])
+def test_a_name_server_that_hangs_keeps_no_request_from_an_agent_that_serves(
+    server: ReferenceServer[Any], make: MakeClient, silent_name_server: threading.Event, *, at_start: bool
+) -> None:
+    with FaultProxy(server.address) as second:
+        with FaultProxy(server.address) as first:
+            client = make(named(first), second.address)
+            if at_start:
+                silent_name_server.set()
+            client.kv.put("some/key", "1")
+        silent_name_server.set()
+        client.kv.put("some/key", "2", timeout=4 * agents.CONNECT_WITHIN)
+        assert second.count("PUT", "/v1/kv/some/key") == (2 if at_start else 1)
+
+
+@pytest.mark.anyio
+async def test_on_an_event_loop_it_keeps_none_either(
+    server: ReferenceServer[Any], silent_name_server: threading.Event
+) -> None:
+    with FaultProxy(server.address) as second:
+        with FaultProxy(server.address) as first:
+            client = AsyncClient([named(first), second.address])
+            await client.kv.put("some/key", "1")
+            silent_name_server.set()
+        await client.kv.put("some/key", "2", timeout=4 * agents.CONNECT_WITHIN)
+        assert second.count("PUT", "/v1/kv/some/key") == 1
+        assert client.stats().retries == 0, "no caller has noticed"
+        await client.close()
+
+
 def test_a_unix_socket_may_be_among_them(tmp_path: Path, make: MakeClient, nobody: str) -> None:
     with ReferenceServer(uds=tmp_path / "consul.sock") as server:
         client = make(nobody, f"unix://{tmp_path / 'consul.sock'}")
@@ -436,7 +487,7 @@ async def test_an_async_client_fails_over_too(server: ReferenceServer[Any], even
 def test_a_connection_that_hangs_is_given_up_for_the_next_agent(
     server: ReferenceServer[Any], make: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consul_coord.http.transport.several.CONNECT_WITHIN", 0.3)
+    monkeypatch.setattr(agents, "CONNECT_WITHIN", 0.3)
     with closing(socket.socket()) as full, ExitStack() as stack:
         full.bind(("127.0.0.1", 0))
         full.listen(0)

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -16,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from consul_coord.errors import ClientClosed
-from consul_coord.http.agents import CONNECT_WITHIN, Agents
+from consul_coord.http.agents import Agents
 from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.dial import is_one
 from consul_coord.http.transport.exchange import DirectTransport
@@ -81,7 +80,7 @@ class Several(ABC, Generic[E]):
         if engine is None:
             made = self._make(agent.settings, self._fleet.pool(agent.settings))
             engine = self._engines.setdefault(agent.address, made)
-        engine.connect_within = CONNECT_WITHIN if len(self.agents.all) > 1 else math.inf
+        engine.connect_within = self.agents.connect_within
         return engine
 
     def listen(self, on_refusal: Callable[[], object]) -> None:

@@ -20,6 +20,7 @@ from consul_coord.errors import (
 from consul_coord.http.agents import (
     CHECK_LASTS,
     CHECK_WITHIN,
+    CONNECT_WITHIN,
     REFRESH,
     REFUSED_FOR,
     REST,
@@ -219,10 +220,24 @@ def test_the_next_agent_has_the_time_that_is_left(world: World) -> None:
 
 def test_none_is_tried_once_the_time_is_over(world: World) -> None:
     world.agents[A].fails = ConnectFailed
-    world.lookup = TIMEOUT
+    world.lookup = CONNECT_WITHIN
     with pytest.raises(ConnectFailed):
-        world.send()
+        world.send(timeout=CONNECT_WITHIN)
     assert world.paths(B) == []
+
+
+def test_a_look_up_that_hangs_leaves_time_for_the_other_agents(world: World) -> None:
+    world.agents[A].fails = ConnectFailed
+    world.lookup = math.inf
+    assert world.send().status == 200
+    assert world.time <= 1000.0 + 2 * CONNECT_WITHIN
+
+
+def test_a_look_up_has_all_the_time_where_there_is_no_other_agent() -> None:
+    world = World(A)
+    world.lookup = TIMEOUT / 2
+    assert world.send().status == 200
+    assert world.time >= 1000.0 + TIMEOUT / 2
 
 
 def test_a_process_that_was_paused_amid_a_failing_connect_learns_of_that_failure(world: World) -> None:
