@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections import deque
@@ -28,8 +29,10 @@ from consul_coord.http.transport.base import SendCancelled
 from consul_coord.http.transport.bounded import call_bounded
 from consul_coord.http.transport.build import async_transport, sync_transport
 from consul_coord.io import Signal
+from tests.support.sites import never
 from tests.support.stalls import lasting
 from tests.wire.servers import OK, PATIENCE, always
+from tests.wire.test_connections import cancelled_send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -405,6 +408,30 @@ def test_a_request_over_a_kept_connection_can_be_cancelled(
     timer.join()
     assert raised.value.error.outcome_unknown is True
     assert len(helped) == 1
+
+
+def test_what_was_cancelled_before_it_was_sent_is_not_sent_later(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller was told that nothing was applied."""
+    server, connect = serve(always(OK)), socket.create_connection
+    connecting, connected, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def connect_slowly(*arguments: Any, **options: Any) -> socket.socket:
+        connecting.set()
+        assert go_on.wait(PATIENCE)
+        sock = connect(*arguments, **options)
+        connected.set()
+        return sock
+
+    monkeypatch.setattr(socket, "create_connection", connect_slowly)
+    with httpx.Client(trust_env=False) as client:
+        transport = sync_transport(Settings.resolve(address=server.address, environ={}), http_client=client)
+        cancelled = cancelled_send(transport, CAS, when=connecting)
+        assert cancelled.error.outcome_unknown is False
+        go_on.set()
+        assert connected.wait(PATIENCE)
+        never(lambda: server.requests, within=0.3)
 
 
 def test_what_a_user_adds_may_hang_and_stays_off_the_callers_thread(

@@ -12,7 +12,8 @@ Rules
 - Any other exchange runs on a helper thread (see ``bounded``), because nobody can end the look-up of a name,
   a new connection, or the wait for a place in the pool of httpx. The same holds for a transport, a hook or a
   login of the user's own. The thread is left behind when time is up, and ends with the read it is in.
-- Nothing was sent only if httpx failed to connect, or says that it is still connecting.
+- Nothing was sent only if httpx failed to connect, or says that it is still connecting. A request that is
+  cancelled until then is not sent later either.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class _OverClient(Generic[C]):
         import httpx
 
         request, client = attempt.request, self._client
-        attempt.sent = True
+        _begin_sending(attempt)
         url, ours = _url(self._root + self._outgoing.target(request)), self._outgoing.headers(attempt.began)
         # Empty content makes httpx say "Content-Length: 0" on a PUT.
         content = request.body or b""
@@ -178,6 +179,7 @@ class UserClientTransport(_OverClient["httpx.Client"]):
         except TransportError:
             raise
         except (Abandoned, TimeoutError) as error:
+            attempt.cancelled = isinstance(error, Abandoned)
             raise errors.failed(attempt, error) from error
 
     def sweep(self) -> float:
@@ -287,8 +289,15 @@ def _note(attempt: Attempt, extensions: dict[str, Any], event: str, _details: ob
     if event.startswith("connection.connect_"):
         attempt.sent = False
     elif event.endswith(_SENDING):
-        attempt.sent = True
+        _begin_sending(attempt)
         extensions.pop("trace", None)  # the rest tells nothing more, and each event costs
+
+
+def _begin_sending(attempt: Attempt) -> None:
+    """Take note that something may leave. Raises ``Abandoned`` after a cancellation: nothing leaves then."""
+    attempt.sent = True
+    if attempt.cancelled:
+        raise Abandoned
 
 
 async def _anote(attempt: Attempt, extensions: dict[str, Any], event: str, details: object) -> None:
