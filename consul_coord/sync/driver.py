@@ -404,6 +404,7 @@ class _LoopThread:
             anyio.run(main)
         except BaseException as error:  # noqa: BLE001 - the thread's last word
             self._error = error
+            self._let_go()  # first: whoever starts it has the mutex that reporting needs
             host.report_failure("the background loop", error)
         finally:
             self._let_go()

@@ -15,11 +15,12 @@ from consul_coord import events
 from consul_coord.aio.driver import AsyncIO
 from consul_coord.aio.runner import AsyncHost
 from consul_coord.clock import SystemClock, VirtualClock
-from consul_coord.errors import ClientClosed
+from consul_coord.errors import BackgroundFailed, ClientClosed
 from consul_coord.events import Failed
 from consul_coord.http.messages import Request, Response
 from consul_coord.io import Interrupt, Signal, run
 from consul_coord.sync.driver import BlockingIO, ThreadHost, wait_for_any
+from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -167,6 +168,22 @@ def test_a_host_that_has_stopped_starts_no_program() -> None:
         raise AssertionError("it was started")
 
     assert host.spawn(program, name="late").done.is_set()
+
+
+def test_a_background_that_can_not_start_fails_at_once_and_tells_the_observer() -> None:
+    def no_transport() -> Any:
+        raise OSError("Too many open files")
+
+    notes = Notes()
+    host = ThreadHost(clock=SystemClock(), observer=notes, background=no_transport)
+
+    async def program(_: IO) -> None:
+        raise AssertionError("it was started")
+
+    with lasting(most=5.0), pytest.raises(BackgroundFailed, match="Too many open files"):
+        host.spawn(program, name="it")
+    host.stop(timeout=PATIENCE)
+    assert [type(event) for event in notes.events] == [Failed]
 
 
 def test_a_bug_in_a_program_is_reported_and_ends_no_other(
