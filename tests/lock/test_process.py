@@ -212,6 +212,32 @@ say(hold.release())
     assert site.left_behind() == []
 
 
+def test_a_child_forked_with_no_descriptor_left_does_not_believe_in_its_parents_hold(site: Site) -> None:
+    program = """
+import resource
+hold = lock.acquire()
+while not client._runner._transport.pool.has_query():
+    time.sleep(0.01)
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+taken = []
+try:
+    while True:
+        taken.append(os.dup(0))
+except OSError:
+    pid = os.fork()
+for descriptor in taken:
+    os.close(descriptor)
+if pid == 0:
+    say(hold.state)
+    os._exit(0)
+_, status = os.waitpid(pid, 0)
+say(status, hold.verify(), hold.release())
+"""
+    assert programs.run(program, site) == ["lost", "0 True released"]
+    assert site.left_behind() == []
+
+
 def test_a_fork_in_the_midst_of_waiting_threads_disturbs_nobody(site: Site) -> None:
     program = """
 hold = lock.acquire()

@@ -123,12 +123,17 @@ class Link:
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def disconnect(self) -> None:
-        """Put nothing in the descriptor's place, so that its owners, alive or not, can still close it."""
+        """Put nothing in the descriptor's place, so that its owners, alive or not, can still close it.
+
+        In a forked child, where no other thread can take its place.
+        """
         descriptor = self.sock.fileno()
         if descriptor >= 0:
-            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            os.dup2(nothing, descriptor, inheritable=False)
-            os.close(nothing)
+            os.close(descriptor)  # first: there may be no other one left, nor a file to open
+            nothing = socket.socket().detach()
+            if nothing != descriptor:
+                os.dup2(nothing, descriptor, inheritable=False)
+                os.close(nothing)
 
     def has_answered(self) -> bool:
         """Read what has come of a parked reply; return whether it is whole.
