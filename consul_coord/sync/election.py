@@ -314,6 +314,7 @@ class LeaderElection:
             else:
                 error = None
             recipe.report_work(self._candidacy, error)
+            del error  # which refers to all that the work had
             if until is not None and until():
                 return
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import LeaderElection, LeadershipLost, LossReason
+from consul_coord import LeaderElection, LeadershipLost, Lock, LossReason
 from consul_coord.events import Failed
 from tests.election.conftest import QUICK
 from tests.election.waiting import PATIENCE, Told, queued, until
@@ -49,6 +49,23 @@ def test_an_error_of_the_work_is_reported_and_resigns_and_the_next_election_call
     assert isinstance(failed, Failed)
     assert "ValueError: broken" in failed.error
     assert "the leader's work" in failed.where
+
+
+def test_what_the_work_had_when_it_failed_is_given_back_before_the_next_election(
+    make_client: MakeClient, key: str
+) -> None:
+    """The error refers to the frames of the work, and so to the locks that it dropped."""
+    client, other = make_client(), make_client()
+
+    def work(_: Leadership) -> None:
+        forgotten = Lock(client, f"{key}.2").acquire(timeout=PATIENCE)
+        raise ValueError(forgotten.key)
+
+    def is_free() -> bool:
+        Lock(other, f"{key}.2").acquire(timeout=PATIENCE).release()
+        return True
+
+    LeaderElection(client, key, retry_wait=QUICK).run(work, until=is_free)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
