@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec
 
 from consul_coord.clock import SystemClock
 from consul_coord.errors import AcquireTimeout, InvalidArgument, TransportError
-from consul_coord.http.failures import next_step
+from consul_coord.http.failures import bare, next_step
 from consul_coord.models import SessionSpec, WriteOptions, _validate
 from consul_coord.models._validate import bytes_or_none
 from consul_coord.models.session import check_spec
@@ -139,9 +139,7 @@ OUTAGES = (TransportError, AcquireTimeout)
 def brief(error: ConsulCoordError) -> ConsulCoordError:
     """Return an error without the frames that carried the request, and with what to do next."""
     error.args = (f"{error}{next_step(error)}",)
-    inner: BaseException | None = error
-    while inner is not None:
-        inner = inner.with_traceback(None).__cause__
+    bare(error)
     if isinstance(error, AcquireTimeout) and isinstance(error.__cause__, TransportError):
         error.__cause__.__cause__ = None  # its words are in both messages already
     return error

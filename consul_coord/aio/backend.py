@@ -184,12 +184,12 @@ async def uncancelled(program: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def _in_a_task(program: Callable[[], Coroutine[Any, Any, None]]) -> None:
     import asyncio
 
-    task, cancelled = asyncio.create_task(program()), None
+    task, cancelled = asyncio.create_task(program()), list[asyncio.CancelledError]()
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError as error:
-            cancelled = error
+            cancelled = [error]
     task.result()
-    if cancelled is not None:
-        raise cancelled
+    if cancelled:
+        raise cancelled.pop()  # so that no frame in its traceback refers to it

@@ -42,6 +42,7 @@ from consul_coord.errors import (
     TransportError,
 )
 from consul_coord.http.endpoints import catalog, session, status
+from consul_coord.http.failures import again, bare
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class Agents:
             try:
                 return await self._ask(way, agent, request, deadline)
             except ConnectFailed as error:
-                failures.append(error)
+                failures.append(bare(error))
         else:
             agent = None
         await way.find(self, timeout=max(0.0, min(self.connect_within, deadline - way.now())))
@@ -210,7 +211,7 @@ class Agents:
                     await self._check(way, each, request, deadline)
                 reply = await self._ask(way, each, request, deadline)
             except ConnectFailed as error:
-                failures.append(error)
+                failures.append(bare(error))
                 continue
             self._use(each)
             return reply
@@ -405,7 +406,7 @@ def _refused(request: Request, agent: Agent) -> ConnectFailed:
 
 def _none_serves(request: Request, failures: Sequence[ConnectFailed]) -> ConnectFailed:
     if len(failures) == 1:
-        return failures[0]
+        return again(failures[0])
     start = f"{request.method} {request.path}: "
     told = "; ".join(str(error).removeprefix(start) for error in failures) or "no time was left to try one"
     final = bool(failures) and all(isinstance(error, CertificateRefused) for error in failures)

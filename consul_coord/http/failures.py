@@ -11,10 +11,11 @@ Rules
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, TypeVar
 from urllib.parse import unquote
 
 from consul_coord.errors import (
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from consul_coord.http.messages import Request, Response
+
+E = TypeVar("E", bound=BaseException)
 
 NO_CONNECTION = "no connection"
 NO_REPLY = "no whole reply"
@@ -288,6 +291,26 @@ def outcome_unknown(error: BaseException) -> bool:
         return False
     unknown = NoLeader | ServerError | DecodeError | AcquireCancelled | ClientClosed
     return isinstance(error, unknown) or type(error) is ResponseError
+
+
+def bare(error: E) -> E:
+    """Return an error without frames, so that it may be kept.
+
+    A traceback refers to frames, and so to all that they had. If one of them keeps the error, that is a
+    circle, and a hold that its user drops may live in it until the garbage collector comes.
+    """
+    inner: BaseException | None = error
+    while inner is not None:
+        inner.__traceback__ = inner.__context__ = None
+        inner = inner.__cause__
+    return error
+
+
+def again(kept: E) -> E:
+    """Return a copy of a kept error, to be raised: what keeps the error is in the traceback of that alone."""
+    error = copy.copy(kept)
+    error.__cause__ = kept.__cause__
+    return error
 
 
 def next_step(error: BaseException | None) -> str:

@@ -38,7 +38,15 @@ from consul_coord.errors import (
 from consul_coord.events import Retried
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import status
-from consul_coord.http.failures import NO_LEADER, is_no_path, outcome_unknown, retryable, unknown_datacenter
+from consul_coord.http.failures import (
+    NO_LEADER,
+    again,
+    bare,
+    is_no_path,
+    outcome_unknown,
+    retryable,
+    unknown_datacenter,
+)
 from consul_coord.http.messages import Retry
 
 if TYPE_CHECKING:
@@ -58,7 +66,7 @@ TOO_LITTLE: Final = 0.25
 _LEADER: Final = status.leader()
 
 
-def may_repeat(request: Request, error: BaseException) -> bool:
+def may_repeat(request: Request, error: object) -> bool:
     """Return whether a request that failed with ``error`` may be sent again."""
     if not isinstance(error, ConsulCoordError) or not retryable(error):
         return False
@@ -79,7 +87,7 @@ async def perform(io: IO, call: Call[T], *, deadline: float, attempt: float = ma
         if io.now() + first_pause >= deadline:
             raise
         _report(io, call.request, error)
-        first = error
+        first = bare(error)
     await io.sleep(first_pause)
     return await _repeat(io, call, deadline, attempt, first)
 
@@ -178,42 +186,43 @@ def _note(io: IO, error: ConsulCoordError) -> None:
 async def _repeat(io: IO, call: Call[T], deadline: float, attempt: float, last: ConsulCoordError) -> T:
     # Imported here: it costs more than most programs' whole use of this package, and is needed after a
     # failure only.
-    from tenacity import AsyncRetrying, retry_if_exception
+    from tenacity import AsyncRetrying, retry_if_result
 
     doubt = last if _leaves_doubt(call.request, last) else None
 
-    async def once() -> T:
+    async def once() -> T | ConsulCoordError:
+        """Return the answer or the error: one that is raised would stay in a frame of tenacity's."""
         nonlocal last, doubt
         began = io.now()
         if began >= deadline:
             # The pause took longer than asked for. What went wrong before it says more than that.
-            raise last
+            return last
         try:
             return await send_once(io, call, deadline=min(deadline, began + attempt))
         except ConsulCoordError as error:
-            if _had_no_time(error, began, deadline, io.now()):
-                raise last from last.__cause__
-            if isinstance(last, NoLeader) and isinstance(error, RequestTimeout):
-                _say_no_leader(error)
-            last = error
-            if doubt is None and _leaves_doubt(call.request, error):
-                doubt = error
-            raise
+            if not _had_no_time(error, began, deadline, io.now()):
+                if isinstance(last, NoLeader) and isinstance(error, RequestTimeout):
+                    _say_no_leader(error)
+                last = bare(error)
+                if doubt is None and _leaves_doubt(call.request, error):
+                    doubt = last
+            return last
 
     retrying = AsyncRetrying(
         sleep=io.sleep,
         wait=lambda state: delay(state.attempt_number + 1, io.random()),
         stop=lambda state: io.now() + state.upcoming_sleep >= deadline,
-        retry=retry_if_exception(lambda error: may_repeat(call.request, error)),
+        retry=retry_if_result(lambda answer: may_repeat(call.request, answer)),
         before_sleep=lambda _: _report(io, call.request, last),
-        reraise=True,
+        retry_error_callback=lambda _: last,
     )
     try:
-        return await retrying(once)
-    except ConsulCoordError as error:
-        if (final := _with_doubt(error, doubt)) is error:
-            raise
-        raise final from None
+        answer: T | ConsulCoordError = await retrying(once)
+    finally:
+        vars(retrying).clear()  # it refers to itself: ``io`` would live until the garbage collector comes
+    if isinstance(answer, ConsulCoordError):
+        raise again(_with_doubt(answer, doubt))
+    return answer
 
 
 def _with_doubt(error: ConsulCoordError, doubt: ConsulCoordError | None) -> ConsulCoordError:
@@ -225,6 +234,7 @@ def _with_doubt(error: ConsulCoordError, doubt: ConsulCoordError | None) -> Cons
         error.outcome_unknown = True
     if doubt is None or outcome_unknown(error) or not retryable(error):
         return error
+    doubt = again(doubt)
     doubt.add_note(f"It was tried again, and ended with {type(error).__name__}: {error}")
     return doubt
 
@@ -274,14 +284,15 @@ class Failures:
 
         Raises it when it is a refusal or no time is left, or the failure before it when this one had no time.
         """
+        bare(error)
         if self._last is not None and _had_no_time(error, self._resumed_at, self._deadline, self._io.now()):
-            raise self.with_doubt(self._last)
+            raise again(self.with_doubt(self._last))
         self._failed += 1
         if self._doubt is None and outcome_unknown(error):
             self._doubt = error
         pause = delay(self._failed, self._io.random())
         if not retryable(error) or self._io.now() + pause >= self._deadline:
-            raise self.with_doubt(error)
+            raise again(self.with_doubt(error))
         self._last = error
         await self._io.sleep(pause)
         self._resumed_at = self._io.now()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, RequestTimeout, TxnFailed
 from consul_coord.http.endpoints import kv
-from consul_coord.http.failures import outcome_unknown, raise_if_denied
+from consul_coord.http.failures import again, bare, outcome_unknown, raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import TxnOp
 from consul_coord.models._validate import as_bytes, plain, refuse_kind, seconds
@@ -90,11 +90,11 @@ async def _write(
             return None
         except ConsulCoordError as error:
             if outcome_unknown(error):
-                doubt = doubt or error
+                doubt = doubt or bare(error)
             try:
                 await failures.pause(error)
             except ConsulCoordError as last:
-                raise (last if doubt is None else _in_doubt(key, doubt)) from None
+                raise again(last if doubt is None else _in_doubt(key, doubt)) from None
         else:
             return replace(result[0][0], value=value)
 

@@ -97,25 +97,24 @@ class BlockingIO(HostedIO):
 
         None when ``until`` or ``deadline`` came first.
         """
-        outcome: list[Response | Exception | None] = []
+        outcome: list[Response | None] = []
+        failed: list[Exception] = []
         over = Signal()
 
         async def ask(io: IO) -> None:
             try:
                 outcome.append(await io.changed(request, until=over))
             except Exception as error:  # noqa: BLE001 - raised in the waiting thread
-                outcome.append(error)
+                failed.append(error)
 
         try:
             task = self.host.spawn(ask, name=f"{request.method} {request.path}")
             self._wait_for([task.done] if until is None else [task.done, until], deadline)
         finally:
             over.set()
-        if not outcome:
-            return None
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        return outcome[0]
+        if failed:
+            raise failed.pop()  # so that no frame in its traceback refers to it
+        return outcome[0] if outcome else None
 
     async def wait(self, signal: Signal, *, deadline: float | None = None) -> bool:
         """Wait until the signal is raised; returns False when ``deadline`` came first."""

@@ -46,8 +46,8 @@ def call_bounded(function: Callable[[], T], *, timeout: float, cancel: Cancellat
     finally:
         if unsubscribe is not None:
             unsubscribe()
-    if call.error is not None:
-        raise call.error
+    if call.error:
+        raise call.error.pop()  # so that no frame in its traceback refers to it
     if call.result is not None:
         return call.result[0]
     raise Abandoned if call.cancelled else TimeoutError
@@ -60,7 +60,7 @@ class _Call(Generic[T]):
         self.latch = threading.Lock()
         self.latch.acquire()
         self.result: tuple[T] | None = None
-        self.error: BaseException | None = None
+        self.error: list[BaseException] = []
         self.cancelled = False
         self._function = function
 
@@ -68,7 +68,7 @@ class _Call(Generic[T]):
         try:
             self.result = (self._function(),)
         except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, whatever it is
-            self.error = error
+            self.error.append(error)
 
     def cancel(self) -> None:
         self.cancelled = True

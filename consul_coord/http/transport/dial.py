@@ -18,6 +18,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.http.failures import again, bare
 from consul_coord.http.transport.base import Abandoned
 from consul_coord.http.transport.bounded import call_bounded
 
@@ -105,8 +106,8 @@ def _connect_any(places: list[Place], attempt: Attempt) -> socket.socket:
         try:
             return _connect(place, time.monotonic() + share, attempt)
         except OSError as error:
-            last_error = error
-    raise last_error or OSError("the name has no address")
+            last_error = bare(error)
+    raise again(last_error) if last_error else OSError("the name has no address")
 
 
 def _connect(place: Place, deadline: float, attempt: Attempt) -> socket.socket:

@@ -21,6 +21,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from consul_coord.errors import ClientClosed
+from consul_coord.http.failures import again, bare
 from consul_coord.http.transport.dial import UNDER_WAY, Place, is_known, made, places_of, tls_name
 from consul_coord.http.transport.exchange import LOST, Engine
 from consul_coord.http.transport.pool import MAX_IDLE, READ_SIZE, would_block
@@ -110,8 +111,8 @@ class StreamTransport(Engine):
                     return await _connect_to(place)
                 last_error = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
             except OSError as error:
-                last_error = error
-        raise last_error
+                last_error = bare(error)
+        raise again(last_error)
 
     async def _places(self, attempt: Attempt) -> list[Place]:
         settings = self._settings

@@ -25,6 +25,7 @@ from inspect import currentframe
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from consul_coord.errors import ClientClosed, ConfigError, TransportError
+from consul_coord.http.failures import again
 from consul_coord.http.messages import Response
 from consul_coord.http.transport import errors
 from consul_coord.http.transport.base import DEFAULT_LIMITS, Abandoned
@@ -356,7 +357,7 @@ def _translating(attempt: Attempt) -> Generator[None]:
     except Exception as error:
         if (ours := _translated(error, attempt)) is None:
             raise
-        raise ours from error
+        raise again(ours) from error
 
 
 def _translated(error: Exception, attempt: Attempt) -> Exception | None:

@@ -37,7 +37,7 @@ from consul_coord.http.backoff import delay
 from consul_coord.http.blocking import Pace
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._keys import is_safe
-from consul_coord.http.failures import outcome_unknown, retryable
+from consul_coord.http.failures import bare, outcome_unknown, retryable
 from consul_coord.http.retry import send_once
 from consul_coord.models import Blocker, _validate
 from consul_coord.recipes.contend import last_look
@@ -248,9 +248,7 @@ class Attempt(ABC):
     ) -> None:
         """Take note of what is in the way, and report it when it is something else than before."""
         self.blocker = Blocker(kind, session, position, self.holders)
-        # Its traceback would refer to this attempt's frames, and these to the hold that they bring at last:
-        # a circle, in which a hold that its user drops would live until the garbage collector comes.
-        self.cause = cause and cause.with_traceback(None)
+        self.cause = cause and bare(cause)
         self._must_pause = kind in _PAUSES
         if self._reported != (kind, position):
             self._reported = (kind, position)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AcquireTimeout, SessionNotFound
-from consul_coord.http.failures import next_step, raise_if_denied
+from consul_coord.http.failures import again, next_step, raise_if_denied
 from consul_coord.models import LossReason
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def blocked_by(sessions: Sessions, kept: KeptSession, key: str, error: TxnFailed
     if "held" in by_kind:
         return "held"
     if not by_kind.keys() <= _LOOK_AGAIN:
-        raise error
+        raise again(error)
     return None
 
 

@@ -40,7 +40,7 @@ from consul_coord.events import Elected, Failed, Resigned
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._keys import check_parent
-from consul_coord.http.failures import retryable
+from consul_coord.http.failures import bare, retryable
 from consul_coord.http.retry import perform
 from consul_coord.io import Once, Signal
 from consul_coord.models import Blocker, LeaderInfo, LossReason, TxnOp, _validate
@@ -310,6 +310,7 @@ class Candidacy:
         before, self.refusal = self.refusal, error
         if str(error) != str(before) and not self.is_over:
             self.report("candidacy", error)
+        bare(error)
         first = max(self.plan.retry_wait[0], 0.05)
         self.stand_aside(
             delay(self._refusals, self.client.host.random(), first=first, most=max(first, LONGEST_PAUSE))

@@ -23,6 +23,7 @@ from consul_coord.errors import AcquireTimeout, ConsulCoordError, NotHeld
 from consul_coord.events import Failed, Joined
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
+from consul_coord.http.failures import bare
 from consul_coord.http.retry import ask
 from consul_coord.io import Signal
 from consul_coord.models import Blocker, LossReason, ReleaseOutcome, _validate
@@ -247,7 +248,7 @@ class Membership(Cancellable):
         return delay(max(1, failures), io.random(), most=LONGEST_PAUSE)
 
     def _refused(self, error: ConsulCoordError) -> None:
-        before, self.problem = self.problem, error
+        before, self.problem = self.problem, bare(error)
         if str(error) != str(before) and not self.is_over:
             text = f"{type(error).__name__}: {error}"
             self.client.host.emit(Failed(f"joining again as {self.key!r}", text))

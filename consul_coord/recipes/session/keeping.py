@@ -33,7 +33,6 @@ Source: https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from contextlib import suppress
@@ -59,7 +58,7 @@ from consul_coord.events import (
 )
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
-from consul_coord.http.failures import NOT_ANSWERED, outcome_unknown
+from consul_coord.http.failures import NOT_ANSWERED, again, bare, outcome_unknown
 from consul_coord.http.retry import send_once
 from consul_coord.io import Once, Signal
 from consul_coord.models import LossReason, SessionSpec
@@ -447,7 +446,7 @@ class Creation:
 
     def settle(self, result: KeptSession | Exception) -> None:
         """Wake everybody who waits."""
-        self.result.settle(result)
+        self.result.settle(bare(result) if isinstance(result, Exception) else result)
         self.done.set()
 
     async def wait(self, io: IO, *, deadline: float) -> KeptSession:
@@ -462,7 +461,7 @@ class Creation:
             return result
         if isinstance(result, ConsulCoordError):
             # One for each that waits: several threads that raise the same one mix up their tracebacks.
-            raise copy.copy(result) from result.__cause__
+            raise again(result)
         raise result or ClientClosed()
 
 

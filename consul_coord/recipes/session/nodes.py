@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from consul_coord.errors import InvalidRequest, NodeNotRegistered, PermissionDenied, UnsafeSession
 from consul_coord.http.endpoints import catalog, health
+from consul_coord.http.failures import again
 from consul_coord.http.retry import send_once
 from consul_coord.models import Registration, WriteOptions
 from consul_coord.models.reply import CONSISTENT
@@ -52,7 +53,7 @@ async def provide(
     PermissionDenied for a coordination node that the token may not register.
     """
     if spec.node is None:
-        raise refused
+        raise again(refused)
     if spec.register_node:
         what = Registration(node=spec.node, address=ADDRESS, node_meta=META, skip_node_update=True)
         call = catalog.register(what, options=WriteOptions(datacenter=known.datacenter))

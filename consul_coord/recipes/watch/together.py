@@ -31,7 +31,7 @@ from consul_coord.events import Retried
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.blocking import Pace, next_index
 from consul_coord.http.endpoints import kv
-from consul_coord.http.failures import retryable
+from consul_coord.http.failures import again, bare, retryable
 from consul_coord.http.retry import send_once, wait_once
 from consul_coord.io import OnDemand, Signal
 from consul_coord.models import ReadOptions, Result
@@ -309,11 +309,11 @@ class Together:
                 try:
                     await each.seen(io, Result(pair), consistent=False)
                 except ConsulCoordError as error:
-                    problem = error
+                    problem = bare(error)
                 else:
                     self._held[each] = index
         if problem is not None:
-            raise problem
+            raise again(problem)
         return changed
 
     async def _look_into(self, io: IO, folders: list[Folder], *, until: Signal | None = None) -> None:
@@ -333,7 +333,7 @@ class Together:
                     found = await wait_once(io, call, until=until)
             except ConsulCoordError as error:
                 if until is not None or retryable(error):
-                    problem = error
+                    problem = bare(error)
                     continue
                 for folder in followed:
                     folder.is_doubtful = True  # whoever follows it asks by itself, and learns why
@@ -342,4 +342,4 @@ class Together:
                 for folder in followed:
                     folder.hear(found.index if found.value else 0, io.now())
         if problem is not None:
-            raise problem
+            raise again(problem)

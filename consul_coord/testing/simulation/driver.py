@@ -249,8 +249,8 @@ class SimIO(HostedIO):
         """Wait until the signal is raised; returns False when ``deadline`` came first."""
         wakeup = self.suspend()
         if signal.is_set():
-            for undo in wakeup.undo:
-                undo()
+            while wakeup.undo:
+                wakeup.undo.pop(0)()
             return True
         wakeup.undo.append(signal.subscribe(lambda: wakeup.fire(_nothing)))
         if deadline is not None and math.isfinite(deadline):

@@ -8,7 +8,6 @@ Rules
 
 from __future__ import annotations
 
-import gc
 import math
 import weakref
 from abc import ABC, abstractmethod
@@ -346,7 +345,7 @@ class User(Holder, ABC):
             if dropped is not None:
                 self._forgot_at = io.now()
                 if dropped() is not None:
-                    gc.collect()  # failures leave circles of tracebacks behind, which may refer to the hold
+                    self.judge.convict("nothing left", f"{self.process.name} keeps a hold that was dropped")
             await io.sleep(self.rng.choice((0.0, self.rng.uniform(0, 0.3), self.rng.uniform(0, 3.0))))
 
     async def calm_rounds(self, io: SimIO) -> None:

@@ -78,8 +78,9 @@ class KeepingUser(LockUser):
         shared = super().object_for(of, alone=alone)
         if self._kept is None:
             return shared
-        self._lock = LockObject(replace(shared.plan, session=self._kept.id))
-        return self._lock
+        own = LockObject(replace(shared.plan, session=self._kept.id))
+        self._lock = None if alone else own  # which keeps its hold
+        return own
 
     async def _round(self, io: SimIO) -> weakref.ref[Handle] | None:
         export = self.exports.pop() if self.exports and self._keeps.chance(TAKES_OVER) else None

@@ -70,8 +70,8 @@ class Wakeup:
             yield
         finally:
             self._task.parked_at = None
-            for undo in self.undo:
-                undo()
+            while self.undo:
+                self.undo.pop(0)()
         if self._task.runner.crashed or self._outcome is None:
             raise Crashed
         return self._outcome()

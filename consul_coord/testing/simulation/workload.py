@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,8 @@ def _sides_of(process: Process, name: str) -> dict[str, rwlock.RwSide]:
 class LockUser(User):
     """A user of locks."""
 
-    _taken: lock.LockObject
+    _taken: Callable[[], lock.LockObject | None]
+    """The lock of this round; not kept, as it keeps its hold."""
     """The one that was acquired last."""
 
     def __init__(
@@ -134,12 +136,13 @@ class LockUser(User):
 
     async def _use(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         await super()._use(io, hold, claim)
-        if self.process.curious and self.more.chance(ACQUIRES_AGAIN) and not hold.ended:
-            await acquire_again(self.process, io, self._taken, claim)
+        taken = self._taken()
+        if self.process.curious and self.more.chance(ACQUIRES_AGAIN) and not hold.ended and taken is not None:
+            await acquire_again(self.process, io, taken, claim)
 
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - a LockObject
         """Acquire a lock."""
-        self._taken = what
+        self._taken = weakref.ref(what)
         return await acquire(io, self.process.core, what, timeout=timeout, max_hold=self.max_hold)
 
     def views(self, of: str) -> Sequence[View]:

@@ -12,7 +12,6 @@ Rules
 
 from __future__ import annotations
 
-import gc
 import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -382,7 +381,6 @@ class World:
 
     def _resting(self) -> None:
         """Let what is not needed any more come to its end."""
-        gc.collect()  # failures leave circles of tracebacks behind, which may refer to a lock with a session
         promises, half = self.judge.promises, self.plan.stretch * AT_REST / 2
         self.advance(self.scheduler.now + half)
         asked = {
