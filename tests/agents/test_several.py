@@ -171,9 +171,11 @@ def test_a_silent_agent_is_left_and_what_waits_there_goes_on(
             got.set()
 
     with Lock(holder, "jobs/handed-over").hold() as hold:
+        # Its answer just after the renewal was sent would be a sign of life.
+        query = first.add(Fault(lose=Lose.TIME, path="/v1/kv/jobs/handed-over?index="))
         thread = threading.Thread(target=wait)
         thread.start()
-        eventually(lambda: Lock(holder, "jobs/handed-over").contenders())
+        assert query.hit.wait(PATIENCE)
         places = Lock(holder, "jobs/handed-over").contenders()
         first.add(Fault(lose=Lose.TIME, times=1_000))
         eventually(lambda: events.of(FailedOver), within=4.5 + LOADED)

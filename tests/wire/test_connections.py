@@ -23,6 +23,7 @@ from consul_coord.http.transport.build import sync_transport
 from consul_coord.http.transport.exchange import DirectTransport
 from consul_coord.http.transport.limit import PATIENT
 from consul_coord.http.transport.pool import KEEP, MAX_IDLE
+from consul_coord.http.transport.streams import StreamTransport
 from tests.support.stalls import lasting, stalls
 from tests.wire.servers import OK, PATIENCE, always, answering
 from tests.wire.test_time import black_hole
@@ -32,13 +33,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consul_coord.http.transport.base import Transport
+    from consul_coord.http.transport.pool import Link, Pool
     from tests.wire.conftest import MakeEngine, Serve
+    from tests.wire.engines import Engine
     from tests.wire.servers import Peer, RawServer
 
 GET = Request("GET", "/v1/kv/a", retry=Retry.READ)
 RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT, urgent=True)
 LOCK = Request("PUT", "/v1/txn", body=b"[]", retry=Retry.IDEMPOTENT)
+QUERY = Request("GET", "/v1/kv/a", params=(("index", "7"),), retry=Retry.READ, hold_open=60.0)
 CAS = Request("PUT", "/v1/kv/a", params=(("cas", "7"),), body=b"v", retry=Retry.NEVER)
+
+
+def pool_of(engine: Engine) -> Pool:
+    """Return the connections of one of the package's own engines."""
+    transport = getattr(engine, "transport", None)
+    assert isinstance(transport, DirectTransport | StreamTransport)
+    return transport.pool
 
 
 def settings_for(server: RawServer | str) -> Settings:
@@ -364,6 +375,62 @@ def test_what_is_cut_off_here_was_not_ended_by_the_other_side(serve: Serve) -> N
         assert isinstance(waits.exception(PATIENCE), BrokenReply)
     assert transport.pool.limit.is_blamed(transport.pool.now())
     transport.close()
+
+
+ANY = pytest.mark.parametrize("request_", [GET, QUERY, CAS], ids=["read", "query", "write"])
+
+
+@ANY
+def test_what_is_cut_off_on_a_new_connection_is_not_sent_there_again(
+    serve: Serve, own_engine: MakeEngine, request_: Request
+) -> None:
+    """Its agent is given up, and has not refused the connection."""
+    arrived = threading.Event()
+
+    def handle(peer: Peer) -> None:
+        peer.request()
+        arrived.set()
+        peer.wait_for_hang_up()
+
+    server = serve(handle)
+    engine = own_engine(server)
+    pool = pool_of(engine)
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(engine.send, request_, timeout=PATIENCE)
+        assert arrived.wait(PATIENCE)
+        pool.cut()
+        assert isinstance(waits.exception(PATIENCE), BrokenReply)
+    assert server.connections == 1
+    assert not pool.limit.has_refused_since(0.0)
+
+
+@ANY
+@pytest.mark.parametrize("kept", [False, True], ids=["new", "kept"])
+def test_what_has_no_connection_yet_when_its_agent_is_given_up_is_not_sent_there(
+    serve: Serve, own_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kept: bool, request_: Request
+) -> None:
+    """The error lets another agent have it at once."""
+    server = serve(answering(OK, OK))
+    engine = own_engine(server)
+    pool = pool_of(engine)
+    if kept:
+        engine.send(RENEW)
+    take = pool.take
+
+    def take_and_cut(now: float) -> Link | None:
+        link = take(now)
+        pool.cut()
+        return link
+
+    monkeypatch.setattr(pool, "take", take_and_cut)
+    with pytest.raises(ConnectFailed) as raised:
+        engine.send(request_)
+    assert not raised.value.outcome_unknown
+    assert len(server.requests) == kept
+    assert pool.limit.is_blamed(pool.now())
+    assert not pool.limit.has_refused_since(0.0)
+    monkeypatch.undo()
+    assert engine.send(request_).body == b"true", "it may be asked again later"
 
 
 @pytest.mark.parametrize(("request_", "unknown"), [(GET, False), (CAS, True)])

@@ -229,7 +229,7 @@ class Engine(ABC):
                     except LOST as error:
                         if not (link.is_cut or attempt.cancelled or isinstance(error, TimeoutError)):
                             pool.limit.ended(pool.now())
-                        if not attempt.may_repeat(error) or attempt.began <= pool.cut_at:
+                        if not attempt.may_repeat(error) or self._is_given_up(attempt):
                             raise
                         only_new = True  # the others may have ended as well
                 elif pause := self._pause_before_connecting(attempt, now):
@@ -344,9 +344,10 @@ class Engine(ABC):
 
     def _note_refusal(self, attempt: Attempt, error: BaseException) -> bool:
         """Take note if the limit may have ended a new connection; returns whether it may."""
+        ended_here = attempt.cancelled or self._is_given_up(attempt)
         if isinstance(error, ConnectFailed):
             refused = _is_hang_up(error.__cause__)
-        elif attempt.answered or attempt.cancelled or isinstance(error, TimeoutError):
+        elif attempt.answered or ended_here or isinstance(error, TimeoutError):
             refused = False
         else:
             # An agent at its limit hangs up before TLS has begun: a later end is about a certificate, say.
@@ -364,7 +365,13 @@ class Engine(ABC):
         had_none = isinstance(error, TimeoutError) and (tries or not attempt.sent)
         if had_none and not attempt.cancelled and limit.has_refused_since(attempt.began):
             return errors.too_many(attempt, limit=limit.is_blamed(now))
+        if self._is_given_up(attempt) and not (attempt.sent or attempt.cancelled or had_none):
+            return errors.unreachable(attempt, error)
         return errors.failed(attempt, error)
+
+    def _is_given_up(self, attempt: Attempt) -> bool:
+        """Return whether the agent was given up since the attempt began: it belongs to another one."""
+        return attempt.began <= self.pool.cut_at
 
     def _tells_at_once(self, attempt: Attempt) -> bool:
         """Return whether a refusal ends the request: a renewal with no connection to wait for.
@@ -427,6 +434,8 @@ class Engine(ABC):
             # It may have waited long for its turn: its reply is due all the same.
             attempt.connect_by = attempt.deadline = max(attempt.deadline, link.back_by + LATE)
         link.in_use = True
+        if self._is_given_up(attempt):  # too late to be cut off with those in use
+            link.cut_off()
         try:
             attempt.hold(link.sock)
             whole = await self._write(link.sock, attempt)

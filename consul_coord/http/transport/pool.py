@@ -269,7 +269,10 @@ class Pool:
         self.limit.step_aside(now)
 
     def cut(self) -> None:
-        """End all exchanges that are under way: the agent is given up."""
+        """End all exchanges that are under way: the agent is given up.
+
+        One that has begun and has no connection yet ends as soon as it has one.
+        """
         self.cut_at = self.now()
         for link in self._taken():
             link.cut_off()
