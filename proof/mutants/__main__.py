@@ -38,8 +38,9 @@ TESTS = (
     "tests/simulation/test_found.py",
 )
 """The functional tests: the folders whose tests run the core in their own process, and no searches."""
-_SELECTED = ("-m", "not cluster and not search and not long", "--ignore-glob=*test_interrupts*")
-"""Tests that interrupt each line trace lines themselves."""
+_SELECTED = ("-m", "not cluster and not search and not long", "--ignore-glob=*test_interrupt*")
+"""Tests that interrupt each line trace lines themselves. An interrupt at any moment may come while
+what measures the lines holds its lock, which stays locked then."""
 _PORTIONS = 2
 
 
