@@ -7,8 +7,8 @@ Rules
 - Up to ``MOST`` things have a query each, and hear of a change in milliseconds. With more, ``FEW`` keep one:
   the first in their queues, on whom others wait, and the sessions of holds where these are few. All else
   shares readings, as many keys as fit in a transaction, and hears of a change within the time that these take
-  in turn: at ``KEYS_PER_SECOND``, a thousand keys are read once a second. When half of ``MOST`` are left,
-  each has its own query again.
+  in turn: at ``KEYS_PER_SECOND``, a thousand keys are read once a second. A user's watch reads once a
+  second then. When half of ``MOST`` are left, each has its own query again.
 - Callers that wait for the same thing share one query (``shared_queries``), such as a leader's hold and a
   watch of its election.
 - A query lasts until the next renewal at most, with which it shares a connection. Whenever a hold's query has
@@ -47,7 +47,7 @@ from consul_coord.io import OnDemand, Signal
 from consul_coord.models import Result
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.watch.batch import BATCH, read_together
-from consul_coord.recipes.watch.follow import Follower, wait_of
+from consul_coord.recipes.watch.follow import POLL, Follower, wait_of
 from consul_coord.recipes.watch.shared_queries import SharedQueries
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ LONGEST_WHEN_CROWDED = 2.0
 SHORTEST = 0.1
 """Seconds between two readings of a key at least."""
 SHORTEST_WHEN_CROWDED = 1.0
+POLLED = 2 * POLL
+"""Seconds for which a user's watch that has read once counts as one that reads now and then."""
 
 
 class _Wait(ABC, Generic[T]):
@@ -173,6 +175,9 @@ class Watches:
         """The keys of holds that share readings."""
         self._watched_sessions: set[str] = set()
         self._together: Together | None = None
+        self._polling: dict[int, float] = {}
+        """The users' watches without a query, by their ids, and when each asked for one last."""
+        self._made_few_at = -math.inf
         self._crowded_until = -math.inf
         self._reader = OnDemand(host, self._read, has_work=self._has_readings, name="shared readings")
 
@@ -257,13 +262,20 @@ class Watches:
         longest = await self._sessions.give_way(io, until=until, deadline=deadline)
         return min(longest, LONGEST_WHEN_CROWDED, self._sessions.patience) if self._is_crowded else longest
 
-    def query(self) -> Signal | None:
+    def query(self, whose: object) -> Signal | None:
         """Count a blocking query that begins; returns what ends it, or None when there are too many.
 
-        Give it back with ``end_query``.
+        Give it back with ``end_query``. A watch that gets None reads once, and asks again after ``POLL``.
         """
-        stop = Signal()
-        return stop if self._begin_query(stop, first=False) else None
+        stop, now = Signal(), self._host.now()
+        with self._mutex:
+            self._polling = {who: at for who, at in self._polling.items() if now < at + POLLED}
+            begins = not self._are_many(now) and self._begin_query(stop, first=False)
+            if begins:
+                self._polling.pop(id(whose), None)
+            else:
+                self._polling[id(whose)] = now
+        return stop if begins else None
 
     def end_query(self, stop: Signal) -> None:
         """Take note that a query has ended."""
@@ -283,6 +295,11 @@ class Watches:
                 return False
             self._queries[stop] = first
         return True
+
+    def _are_many(self, now: float) -> bool:
+        """Return whether watches that have no query go on without: else each would end those of others."""
+        things = len(self._queries) + len(self.waits) + len(self._held) + len(self._polling)
+        return now < self._made_few_at + POLLED or (bool(self._polling) and things > self._few_enough)
 
     @property
     def _is_crowded(self) -> bool:
@@ -307,6 +324,7 @@ class Watches:
 
     def _make_few(self) -> None:
         """End the queries that are not to go on when there are many: these things share readings then."""
+        self._made_few_at = self._host.now()
         ended = [stop for stop, first in list(self._queries.items()) if not first]
         for stop in ended:
             stop.set()

@@ -89,8 +89,8 @@ class Bound(Protocol):
         """Return how many seconds a query that begins now may last; ``until`` ends waiting for the answer."""
         ...
 
-    def query(self) -> Signal | None:
-        """Count a query that begins; returns what ends it, or None when there are too many."""
+    def query(self, whose: object, /) -> Signal | None:
+        """Count a query that begins for a watch; returns what ends it, or None when there are too many."""
         ...
 
     def end_query(self, stop: Signal, /) -> None:
@@ -182,7 +182,7 @@ class Follower(Generic[T]):
             return await self._look(io, until)
         if bound is None:
             return await self._query_until(io, index, until, self.longest, self.ask or wait_once)
-        stop = bound.query()
+        stop = bound.query(self)
         if stop is None:
             await io.wait(Signal() if until is None else until, deadline=io.now() + POLL)
             return await self._look(io, until)

@@ -41,7 +41,7 @@ class Room:
         assert until is None or not until.is_set() or self.seconds == math.inf
         return self.seconds
 
-    def query(self) -> Signal | None:
+    def query(self, _whose: object, /) -> Signal | None:
         if not self.left:
             return None
         self.left -= 1
@@ -118,7 +118,7 @@ def test_a_query_that_makes_room_is_followed_by_a_reading() -> None:
     io.run(watched.next(io))
     stopped = Signal()
     stopped.set()
-    room.query = lambda: stopped  # type: ignore[method-assign]
+    room.query = lambda _: stopped  # type: ignore[method-assign]
     room.running.append(stopped)
     io.expect("GET", PATH, absent(7))
     answer = io.run(watched.next(io))

@@ -12,7 +12,7 @@ from consul_coord.io import Signal
 from consul_coord.models import SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.watch import engine
-from consul_coord.recipes.watch.follow import wait_of
+from consul_coord.recipes.watch.follow import POLL, wait_of
 from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, entry, lost, ok, pairs, refusal, session, txn_done, txn_failed
@@ -171,7 +171,7 @@ def test_with_many_others_make_room_and_who_is_first_in_a_queue_keeps_a_query(
 ) -> None:
     monkeypatch.setattr(engine, "MOST", 1)
     waits = Waits()
-    other = waits.waits.query()
+    other = waits.waits.query(object())
     assert other is not None
     found: list[Result[KVPair | None] | None] = []
 
@@ -192,7 +192,7 @@ def test_when_few_are_left_who_shares_readings_is_sent_to_look_and_gets_a_query(
 ) -> None:
     monkeypatch.setattr(engine, "MOST", 2)
     waits = Waits()
-    others = [waits.waits.query(), waits.waits.query()]
+    others = [waits.waits.query(object()), waits.waits.query(object())]
 
     def others_end() -> None:
         for other in others:
@@ -211,15 +211,15 @@ def test_while_the_agent_refuses_connections_all_but_one_share_readings() -> Non
     waits = Waits()
     assert waits.waits.is_new_trouble()
     assert not waits.waits.is_new_trouble(), "reported once"
-    assert waits.waits.query() is not None
-    assert waits.waits.query() is None
+    assert waits.waits.query(object()) is not None
+    assert waits.waits.query(object()) is None
     waits.io.expect("PUT", TXN, txn_done(entry("k", index=7)), txn_done(entry("k", index=9)))
     waits.read_at(1000.2)
     assert waits.change(deadline=1010.0) is not None
     assert waits.io.paths == [TXN, TXN]
     assert waits.io.time >= 1000.2 + 2 * engine.SHORTEST_WHEN_CROWDED
     waits.io.time += engine.CROWDED
-    assert waits.waits.query() is not None
+    assert waits.waits.query(object()) is not None
 
 
 def test_a_wait_that_begins_while_few_are_left_is_not_overlooked(shared: Waits) -> None:
@@ -280,7 +280,7 @@ def test_who_waits_for_a_folder_keeps_a_query_beside_those_that_share_readings(
 ) -> None:
     monkeypatch.setattr(engine, "MOST", 1)
     waits = Waits()
-    other = waits.waits.query()
+    other = waits.waits.query(object())
     assert other is not None
     found: list[object] = []
 
@@ -310,7 +310,7 @@ def test_a_wait_that_is_told_to_make_room_goes_on(
 
     def make_room() -> None:
         nonlocal renewed
-        assert waits.waits.query() is None
+        assert waits.waits.query(object()) is None
         renewed = True
 
     waits.waits.longest = longest  # type: ignore[method-assign, assignment]
@@ -326,6 +326,30 @@ def test_a_wait_that_is_told_to_make_room_goes_on(
 # -- how many queries, and how long
 
 
+def test_users_watches_beyond_the_bound_do_without_a_query_until_half_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each that asked for one would otherwise end those of all others, at each of its looks."""
+    monkeypatch.setattr(engine, "MOST", 4)
+    waits, watches = Waits(), [object() for _ in range(5)]
+
+    def ask(some: list[object]) -> list[Signal]:
+        waits.io.time += POLL
+        return [stop for stop in map(waits.waits.query, some) if stop is not None]
+
+    stops = ask(watches)
+    assert len(stops) == 4
+    assert all(stop.is_set() for stop in stops)
+    for stop in stops:
+        waits.waits.end_query(stop)
+    assert [ask(watches) for _ in range(5)] == [[]] * 5
+    assert [ask(watches[:3]) for _ in range(5)] == [[]] * 5, "more than half are left"
+    ask(watches[:2])
+    ask(watches[:2])
+    assert len(ask(watches[:2])) == 2
+    assert not any(stop.is_set() for stop in ask([object()])), "the others keep theirs"
+
+
 @pytest.mark.parametrize(
     ("others", "are_shared", "has_query"),
     [(3, False, True), (4, False, False), (1, True, True), (2, True, False)],
@@ -337,7 +361,7 @@ def test_who_is_first_has_a_query_unless_there_are_too_many(
     monkeypatch.setattr(engine, "FEW", 2)
     waits = Waits()
     for _ in range(others):
-        assert waits.waits.query() is not None
+        assert waits.waits.query(object()) is not None
     if are_shared:
         waits.waits.waits[engine._KeyWait(7, "other", to_the_end=False)] = None
     if has_query:
