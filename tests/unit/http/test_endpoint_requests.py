@@ -450,6 +450,18 @@ def test_half_a_surrogate_pair_in_a_reply_is_a_fault_of_the_reply(field: str) ->
     assert "is not UTF-8" in str(error)
 
 
+@pytest.mark.parametrize("field", ["Key", "Session"])
+@pytest.mark.parametrize("is_txn", [False, True])
+def test_half_a_surrogate_pair_in_a_key_is_a_fault_of_the_reply(field: str, *, is_txn: bool) -> None:
+    pair = {"LockIndex": 0, "Key": "p/a", "Flags": 0, "Value": None, "CreateIndex": 5, "ModifyIndex": 5}
+    pair[field] = "p/\ud800"
+    call: Call[Any] = kv.txn(TxnOp.get_tree("p/")) if is_txn else kv.list_pairs("p/")
+    reply = {"Results": [{"KV": pair}], "Errors": None} if is_txn else [pair]
+    error = refusal(call, Response(200, {}, json.dumps(reply).encode()))
+    assert isinstance(error, DecodeError)
+    assert "is not UTF-8" in str(error)
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.parametrize(
     "body",
