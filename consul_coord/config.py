@@ -41,10 +41,11 @@ TOKEN_FILE_INTERVAL = 1.0
 """How often a token file is looked at, at most: seconds."""
 
 _ADDRESS_FORMS = (
-    "host:port (a port from 1 to 65535), http://host:port, https://host:port or unix:///path, an IPv6 "
-    "address in brackets"
+    "host:port, http://host:port, https://host:port or unix:///path (a port is 1 to 65535, and an IPv6 "
+    "address has brackets)"
 )
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_AGENT_PORTS = {"http": 8500, "https": 8501}
 _BOOLEANS = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "false", "FALSE", "False"), False
 )
@@ -175,7 +176,7 @@ class Settings(Value):
     host: str
     port: int
     origin: str = ""
-    """Where the address comes from, for messages; empty if it was given as an argument."""
+    """For messages: where the address comes from, unless it was an argument, and whether it lacks a port."""
     prefix: str = ""
     """The prefix of every path, percent-encoded, without a slash at its end."""
     uds: str | None = None
@@ -304,7 +305,8 @@ def _places(explicit: str | Sequence[str] | None, tls: TLSConfig | None, env: _E
         return [_resolve_address(explicit, tls, env)]
     if not _is_words(explicit):
         raise ConfigError("address takes one address, or a list of at least one, each of them text")
-    return list(dict.fromkeys(_resolve_address(each, tls, env) for each in explicit))
+    places = (_resolve_address(each, tls, env) for each in explicit)
+    return list({place.text: place for place in places}.values())
 
 
 def _is_words(value: object) -> bool:
@@ -327,13 +329,14 @@ def _resolve_address(explicit: str | None, tls: TLSConfig | None, env: _Environm
     scheme = "https" if said == "https" or wants_tls else "http"
     if said == "unix":
         return replace(_socket_place(scheme, rest, source), origin=origin)
-    return replace(_network_place(scheme, rest, text, source), origin=origin)
+    place = _network_place(scheme, rest, text, source)
+    return replace(place, origin=", ".join(filter(None, (origin, place.origin))))
 
 
 def _split_scheme(text: str, source: str) -> tuple[str, str]:
     if _UNFIT.search(text) or any(sign in text for sign in "@?#"):
         raise ConfigError(
-            f"{source} takes {_ADDRESS_FORMS}, in UTF-8, without credentials, query, fragment or control "
+            f"{source} must be {_ADDRESS_FORMS}, in UTF-8, without credentials, query, fragment or control "
             "characters (it is not shown here, since it may hold credentials)"
         )
     said, mark, rest = text.partition("://")
@@ -364,7 +367,8 @@ def _network_place(scheme: str, rest: str, text: str, source: str) -> _Place:
     if host is None or number is None or not good_tail:
         raise _bad_address(text, source)
     prefix = quote(slash + path, safe=_PREFIX_SAFE).rstrip("/")
-    return _Place(scheme, host, number, prefix)
+    note = "" if colon else f"no port was given; agents listen on {_AGENT_PORTS[scheme]}"
+    return _Place(scheme, host, number, prefix, origin=note)
 
 
 def _host_name(name: str) -> str | None:
@@ -392,7 +396,7 @@ def _port(text: str) -> int | None:
 
 
 def _bad_address(text: str, source: str) -> ConfigError:
-    return ConfigError(f"{source} takes {_ADDRESS_FORMS}, not {text!r}")
+    return ConfigError(f"{source} must be {_ADDRESS_FORMS}, not {text!r}")
 
 
 # --- TLS

@@ -156,7 +156,7 @@ def _failed(what: str) -> Build:
 def _missing(refusal: Refusal) -> ConsulCoordError:
     path = refusal.request.path
     if not path.startswith(_RENEW):
-        return refusal.error(NotFound, "there is no such thing, or this agent does not offer it")
+        return refusal.error(NotFound, "there is no such thing, or no Consul agent answers at this address")
     session = unquote(path.removeprefix(_RENEW))
     advice = "the session has ended, and what it held is lost: create a new one"
     return refusal.error(partial(SessionNotFound, session=session), advice)

@@ -74,6 +74,14 @@ BAD_ADDRESSES = [
 ]
 
 
+def test_a_missing_port_is_noted_for_messages() -> None:
+    note = "no port was given; agents listen on 850"
+    assert resolve(address="consul").origin == f"{note}0"
+    assert resolve(address="https://consul/a").origin == f"{note}1"
+    assert resolve({"CONSUL_HTTP_ADDR": "[::1]"}).origin == f"CONSUL_HTTP_ADDR, {note}0"
+    assert resolve(address=["http://consul:80", "consul"]).others == ()
+
+
 @pytest.mark.parametrize("text", BAD_ADDRESSES)
 def test_bad_addresses_name_their_source(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^address"):
