@@ -112,8 +112,7 @@ class LockUser(User):
     """A user of locks."""
 
     _taken: Callable[[], lock.LockObject | None]
-    """The lock of this round; not kept, as it keeps its hold."""
-    """The one that was acquired last."""
+    """The lock that was acquired last. It is not kept here, because it keeps its hold."""
 
     def __init__(
         self, process: Process, actor: str, locks: dict[str, lock.LockObject], *, healed: Callable[[], bool]
