@@ -520,6 +520,21 @@ def test_low_priority_waits_for_its_delay_and_never_stands_in_the_way(stand: Sta
     assert time.monotonic() - started >= 0.4
 
 
+def test_what_was_refused_is_no_problem_of_a_candidate_that_waits_for_its_turn(
+    make_client: MakeClient, key: str, stand: Stand
+) -> None:
+    client, operator = make_client(), make_client()
+    operator.kv.put(key, b"mine")
+    election = stand(client=client)
+    until(lambda: isinstance(election.problem, KeyConflict), "the problem")
+    election.resign(pause=0.5)
+    operator.kv.delete(key)
+    stand().wait_for_leadership(timeout=PATIENCE)
+    until(election.candidates, "it waits")
+    until(lambda: election.problem is None, "it has no problem")
+    assert client.ready()
+
+
 def test_a_key_that_is_something_else_is_a_problem_until_it_is_not(
     stand: Stand, client: Client, key: str
 ) -> None:

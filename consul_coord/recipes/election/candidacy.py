@@ -269,13 +269,19 @@ class Candidacy:
                 self.lock.with_client(self.client),
                 timeout=None if vacancy is None else LOW_PRIORITY_ATTEMPT,
                 vacancy=vacancy,
-                saw=self.following.saw_in_queue,
+                saw=self._saw_in_queue,
                 follows=self.following.has_begun,
             )
             try:
                 return await self.attempt.run()
             except AcquireTimeout:
                 self.attempt = None  # it stands no more, until the next vacancy
+
+    def _saw_in_queue(self, leader: LeaderInfo | None) -> None:
+        """Take note of who leads, as an attempt sees it."""
+        if leader is not None and self.attempt is not None and self.attempt.contender is not None:
+            self.refusal = None  # it waits for its turn
+        self.following.saw_in_queue(leader)
 
     async def _next_vacancy(self, io: IO) -> int:
         """Wait until nobody has held the key for the whole delay; returns its index, 0 without a key."""
