@@ -182,6 +182,7 @@ def test_a_background_that_can_not_start_fails_at_once_and_tells_the_observer() 
 
     with lasting(most=5.0), pytest.raises(BackgroundFailed, match="Too many open files"):
         host.spawn(program, name="it")
+    assert notes.got_one.wait(PATIENCE)
     host.stop(timeout=PATIENCE)
     assert [type(event) for event in notes.events] == [Failed]
 
