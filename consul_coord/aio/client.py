@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from consul_coord.aio.endpoints import AsyncEndpoints
@@ -88,7 +87,7 @@ class AsyncClient(AsyncEndpoints):
         super().__init__(
             AsyncRunner(
                 settings,
-                partial(async_transport, settings, fleet=fleet, http_client=http_client),
+                async_transport(settings, fleet=fleet, http_client=http_client),
                 agents=None if fleet is None else fleet.agents,
                 kind=type(self).__name__,
                 session=session,

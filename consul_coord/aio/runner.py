@@ -130,7 +130,7 @@ class AsyncRunner(BaseRunner):
     def __init__(
         self,
         settings: Settings,
-        transport: Callable[[], AsyncTransport],
+        transport: AsyncTransport,
         *,
         kind: str,
         session: SessionSpec | None,
@@ -142,13 +142,12 @@ class AsyncRunner(BaseRunner):
         super().__init__(
             settings, kind=kind, session=session, observer=observer, clock=clock, name=name, agents=agents
         )
-        self._make_transport = transport
+        self._transport = transport
         self._begin()
         _runners.add(self)
 
     def _begin(self) -> None:
-        """Make transport, host and state: at first, and again in a forked child."""
-        self._transport = self._make_transport()
+        """Make host and state: at first, and again in a forked child."""
         self._host = AsyncHost(clock=self._clock, observer=self._observer)
         self._closed_by = {}
         self.core = self._new_state(self._host)

@@ -238,6 +238,29 @@ say(status, hold.verify(), hold.release())
     assert site.left_behind() == []
 
 
+def test_a_client_of_several_agents_that_is_closed_in_a_child_leaves_no_connection(site: Site) -> None:
+    program = """
+import asyncio
+client = AsyncClient([ADDRESS, "http://127.0.0.1:1"])
+def sockets():
+    paths = (f"/proc/self/fd/{entry}" for entry in os.listdir("/proc/self/fd"))
+    return sum(os.path.islink(path) and os.readlink(path).startswith("socket:") for path in paths)
+async def use():
+    async with client:
+        await client.status.leader()
+        during = sockets()
+    return during - sockets()
+asyncio.run(client.status.leader())
+pid = os.fork()
+if pid == 0:
+    say(asyncio.run(use()))
+else:
+    os.waitpid(pid, 0)
+os._exit(0)
+"""
+    assert programs.run(program, site) == ["1"]
+
+
 def test_a_fork_in_the_midst_of_waiting_threads_disturbs_nobody(site: Site) -> None:
     program = """
 hold = lock.acquire()

@@ -306,7 +306,7 @@ class _Client(AsyncClient):
             self,
             AsyncRunner(
                 Settings.resolve(address=_ADDRESS, timeout=timeout, environ={}),
-                lambda: _Transport(link),
+                _Transport(link),
                 kind="AsyncClient",
                 session=session,
                 observer=_Eyes(judge, link.who),
