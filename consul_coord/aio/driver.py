@@ -218,7 +218,11 @@ class Supervisor:
     async def start(self) -> None:
         """Start as a task of its own in the running loop."""
         self._keep = backend.start_supervisor(self.supervise)
-        await self._ready.wait()
+        try:
+            await self._ready.wait()
+        except BaseException:  # its client was not entered, and nobody will close it
+            self.request_stop()
+            raise
 
     async def supervise(self, on_ready: Callable[[], object] | None = None) -> None:
         """Run until told to stop, then cancel and await all programs.

@@ -596,14 +596,15 @@ async def test_run_and_wrap(site: Site, make_client: MakeClient) -> None:
         assert site.operator.holder(site.key) is None
 
 
+def count_tasks(backend: str) -> int:
+    if backend == "asyncio":
+        return len(asyncio.all_tasks())
+    import trio
+
+    return trio.lowlevel.current_statistics().tasks_living
+
+
 async def test_no_task_and_no_descriptor_is_left(site: Site, anyio_backend_name: str) -> None:
-    def tasks() -> int:
-        if anyio_backend_name == "asyncio":
-            return len(asyncio.all_tasks())
-        import trio
-
-        return trio.lowlevel.current_statistics().tasks_living
-
     async def use() -> None:
         async with AsyncClient(address=site.address, session=spec(site)) as client:
             lock = AsyncLock(client, site.key)
@@ -617,12 +618,24 @@ async def test_no_task_and_no_descriptor_is_left(site: Site, anyio_backend_name:
                     await anyio.sleep_forever()
 
     await use()
-    before, open_before = tasks(), len(descriptors())
+    before, open_before = count_tasks(anyio_backend_name), len(descriptors())
     for _ in range(3):
         await use()
-    assert tasks() == before
+    assert count_tasks(anyio_backend_name) == before
     await eventually(lambda: len(descriptors()) <= open_before)
     assert site.left_behind() == []
+
+
+async def test_a_client_that_is_cancelled_while_it_is_entered_leaves_no_task(
+    site: Site, anyio_backend_name: str
+) -> None:
+    before = count_tasks(anyio_backend_name)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        async with AsyncClient(address=site.address):
+            raise AssertionError("it was entered")
+    await anyio.wait_all_tasks_blocked()
+    assert count_tasks(anyio_backend_name) == before
 
 
 @ON_ASYNCIO
