@@ -261,6 +261,31 @@ os._exit(0)
     assert programs.run(program, site) == ["1"]
 
 
+@pytest.mark.parametrize(("used", "answer"), [(True, "refused"), (False, "answered")])
+def test_a_child_does_not_send_over_its_parents_connection_of_a_users_client(
+    site: Site, used: bool, answer: str
+) -> None:
+    """Each of them would get the replies of the other one."""
+    program = f"""
+import httpx
+calls, background = httpx.Client(trust_env=False), httpx.AsyncClient(trust_env=False)
+client = Client(ADDRESS, http_client=calls, background_http_client=background)
+if {used}:
+    client.status.leader()
+if pid := os.fork():
+    os.waitpid(pid, 0)
+try:
+    client.status.leader()
+except ConfigError as error:
+    say("refused" if "before this process was forked" in str(error) else error)
+else:
+    say("answered")
+os._exit(0)
+"""
+    assert programs.run(program, site) == [answer, "answered"]
+    assert site.left_behind() == []
+
+
 def test_a_fork_in_the_midst_of_waiting_threads_disturbs_nobody(site: Site) -> None:
     program = """
 hold = lock.acquire()

@@ -5,6 +5,8 @@ The only module that imports httpx, which whoever brings a client of it has impo
 Rules
 - The client stays the user's: it is never closed here, and its headers, proxies and hooks apply. The address,
   the token and the default parameters are ours; its ``base_url`` and ``follow_redirects`` are not used.
+- It can't be made to let go of its connections. So a forked child sends nothing if there may be any: they are
+  its parent's, and each of the two would get the other one's replies.
 - httpx bounds single reads and writes. The whole exchange of a sync client is bounded, and can be cancelled,
   in one of two ways.
 - Over a kept HTTP/1 connection of httpx's own transport it takes place on the caller's thread. It can block
@@ -85,6 +87,7 @@ class _OverClient(Generic[C]):
         self._client: C = client
         self._limits = limits
         self._closed = False
+        self._is_used = self._is_inherited = False
         self._keeps = False
         """Whether the last exchange was over a connection of HTTP/1 that httpx keeps."""
         self._merged: tuple[object, object, httpx.Headers | None] = (None, None, None)
@@ -94,7 +97,8 @@ class _OverClient(Generic[C]):
         """Do nothing: the client's connections are its owner's."""
 
     def forget(self) -> None:
-        """Do nothing: in a forked child, the client's sockets are its owner's to care for."""
+        """In a forked child: send nothing more, if the client may have connections of the parent's."""
+        self._is_inherited = self._is_used
 
     def _begin(self, request: Request, timeout: float) -> Attempt:
         if self._closed:
@@ -103,6 +107,12 @@ class _OverClient(Generic[C]):
             raise ClientClosed(
                 f"the httpx.{self._kind} that carries its requests is closed: close it after this client"
             )
+        if self._is_inherited:
+            raise ConfigError(
+                f"the httpx.{self._kind} that carries its requests was used before this process was forked, "
+                "and its connections are the parent's: make it and this client in the child"
+            )
+        self._is_used = True
         return Attempt(request, address=self._address, origin=self._origin, timeout=timeout)
 
     def _build(
