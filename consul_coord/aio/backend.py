@@ -89,6 +89,18 @@ def current_waker() -> Callable[[Callable[[], object]], None]:
     return wake
 
 
+def current_end() -> Callable[[], bool]:
+    """Return what tells whether the running loop is closed, from anywhere.
+
+    trio ends all tasks before; asyncio closes a loop over tasks that have not ended, and never will.
+    """
+    if _on_asyncio():
+        import asyncio
+
+        return asyncio.get_running_loop().is_closed
+    return lambda: False
+
+
 LONGEST_TIMER = 3600.0
 
 

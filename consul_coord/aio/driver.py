@@ -208,6 +208,7 @@ class Supervisor:
         self._io = AsyncIO(host, transport)
         self.wake = backend.current_waker()
         """Has the loop call a function soon; from any thread."""
+        self._is_cut_off = backend.current_end()
         self._pending: deque[tuple[BackgroundTask, Callable[[IO], Awaitable[object]], str]] = deque()
         self._more = anyio.Event()
         self._ready = anyio.Event()
@@ -266,7 +267,7 @@ class Supervisor:
         task = BackgroundTask(self.wake)
         self._pending.append((task, program, name))
         self.wake(self._notify)
-        if self._stopping:
+        if self.is_stopping:
             self._drop_pending()
         return task
 
@@ -290,7 +291,7 @@ class Supervisor:
     @property
     def is_stopping(self) -> bool:
         """Whether it takes no more programs."""
-        return self._stopping
+        return self._stopping or self._is_cut_off()
 
     def runs_this(self) -> bool:
         """Return whether the caller is one of its programs."""
@@ -299,7 +300,7 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop, and wait until every program has ended; one of them does not wait for itself."""
         self.request_stop()
-        if self.runs_this():
+        if self.runs_this() or self._is_cut_off():
             return
         with anyio.CancelScope(shield=True):
             await self._ended.wait()

@@ -38,7 +38,7 @@ from tests.support.sites import PATIENCE, Operator, Site
 from tests.support.stalls import lasting, stalls
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from contextlib import AbstractAsyncContextManager
 
     from consul_coord import Event
@@ -638,8 +638,18 @@ async def test_a_client_that_is_cancelled_while_it_is_entered_leaves_no_task(
     assert count_tasks(anyio_backend_name) == before
 
 
+def close_under(program: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run a program in a loop that is closed with no task of it ended."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(program())
+    loop.close()
+
+
 @ON_ASYNCIO
-async def test_a_client_whose_loop_has_ended_acquires_nothing_and_is_not_ready(site: Site) -> None:
+@pytest.mark.parametrize("run", [lambda program: asyncio.run(program()), close_under], ids=["run", "closed"])
+async def test_a_client_whose_loop_has_ended_acquires_nothing_and_is_not_ready(
+    site: Site, run: Callable[[Callable[[], Coroutine[Any, Any, object]]], object]
+) -> None:
     client = AsyncClient(address=site.address, session=spec(site))
 
     async def enter() -> None:
@@ -647,10 +657,7 @@ async def test_a_client_whose_loop_has_ended_acquires_nothing_and_is_not_ready(s
         await client.kv.get(site.key)
         assert client.ready()
 
-    def elsewhere() -> None:
-        asyncio.run(enter())
-
-    await anyio.to_thread.run_sync(elsewhere)
+    await anyio.to_thread.run_sync(run, enter)
     assert (client.connected, client.ready()) == (False, False)
     lock = AsyncLock(client, site.key)
     for acquire in (partial(lock.acquire, timeout=1), lock.try_acquire):
