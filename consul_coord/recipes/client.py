@@ -297,7 +297,6 @@ async def close(io: IO, client: ClientState, *, deadline: float) -> None:
         await io.wait(client.calls.over, deadline=min(deadline, io.now() + CALLS_END))
     for hold in client.holds.given_up():
         await give_back(io, client.holds, hold, budget=max(0.0, deadline - io.now()))
-        client.holds.given_back(hold)
     for hold in client.holds.releasing():
         if hold.released_by.value == io.owner():
             hold.kind.abandon(hold)  # a signal handler has interrupted it, and can't wait for its own thread

@@ -207,8 +207,7 @@ class Holds:
             return
         self.call_back(hold)
         if by_closing:
-            if hold.outcome.value is None:  # otherwise it was given back
-                self._given_up[hold] = None
+            self._given_up[hold] = None
         else:
             if reason in OVERDUE:
                 self.limits.owe(hold)
@@ -303,13 +302,9 @@ class Holds:
         self.announce_losses()  # also those that an interrupted call has ended and not announced
 
     def given_up(self) -> list[Grant]:
-        """Return the holds that closing is to give back, until each is ``given_back``."""
+        """Return the holds that closing is to give back: those that nobody has, nor the reaper is to."""
         self.give_up()
-        return list(self._given_up)
-
-    def given_back(self, hold: Grant) -> None:
-        """Take note that closing is through with a hold."""
-        self._given_up.pop(hold, None)
+        return [hold for hold in list(self._given_up) if hold.outcome.value is None]
 
     def releasing(self) -> list[Grant]:
         """Return the holds whose release is under way: a session is not destroyed before it is through."""

@@ -17,6 +17,7 @@ from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, unreachable
 
 if TYPE_CHECKING:
+    from consul_coord.events import Event
     from consul_coord.http.messages import Request, Response
     from consul_coord.recipes.hold.grant import Grant, Handle
     from consul_coord.recipes.session.keeping import SessionSource
@@ -39,7 +40,8 @@ class Bench:
     def grant(self, key: str) -> Grant:
         """Return a hold that is kept for as long as the bench is."""
         pair = KVPair(key, session=SESSION, modify_index=7, lock_index=1)
-        kind = LockKind(Keys(self.core, [key], LOCK_FLAGS, "me"))
+        self.keys = Keys(self.core, [key], LOCK_FLAGS, "me")
+        kind = LockKind(self.keys)
         handle = self.core.holds.grant(pair, kept=self.kept, value=b"", flags=LOCK_FLAGS, kind=kind)
         self.handles.append(handle)
         return handle.grant
@@ -62,6 +64,7 @@ def test_closing_again_gives_back_what_was_not_given_back_and_nothing_twice(
     bench: Bench, *, interrupted: bool
 ) -> None:
     other = bench.grant("other")
+    bench.core.tickets.join(bench.keys.ticket("other"))
     unlocked = {key: txn_done(*[entry(key, session=None, index=8)] * 2) for key in ("k", "other")}
 
     def interrupt(_: Request) -> Response:
@@ -76,14 +79,39 @@ def test_closing_again_gives_back_what_was_not_given_back_and_nothing_twice(
         bench.io.expect("PUT", TXN, interrupt)
         with pytest.raises(KeyboardInterrupt):
             close_it()
+        bench.io.expect("GET", f"/v1/kv/other/.wait/{SESSION}", pairs())  # the reaper looks first
+        bench.io.expect("GET", "/v1/kv/other", pairs(entry("other", session=SESSION, index=7)))
     bench.io.expect("PUT", TXN, unlocked["other"])
     bench.io.expect("PUT", f"/v1/session/destroy/{SESSION}", ok(value=True))
     for _ in range(2):
         close_it()
     assert not bench.io.steps
-    outcomes = {each.key: each.outcome for each in bench.io.seen(Released)}
-    assert outcomes == dict.fromkeys(("k", "other"), ReleaseOutcome.RELEASED)
+    unknown = [("other", ReleaseOutcome.UNKNOWN)] if interrupted else []
+    released = [(key, ReleaseOutcome.RELEASED) for key in ("k", "other")]
+    assert told(bench) == [released[0], *unknown, released[1]]
     assert other.ended
+
+
+def test_closing_that_is_interrupted_when_it_has_given_a_hold_back_says_so_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell(event: Event) -> None:
+        bench.io.events.append(event)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    bench.core.begin_close()
+    monkeypatch.setattr(bench.io, "emit", tell)
+    bench.io.expect("PUT", TXN, txn_done(*[entry("k", session=None, index=8)] * 2))
+    with pytest.raises(KeyboardInterrupt):
+        bench.io.run(close(bench.io, bench.core, deadline=bench.io.time + 5.0))
+    bench.io.expect("PUT", f"/v1/session/destroy/{SESSION}", ok(value=True))
+    bench.io.run(close(bench.io, bench.core, deadline=bench.io.time + 5.0))
+    assert told(bench) == [("k", ReleaseOutcome.RELEASED)]
+
+
+def told(bench: Bench) -> list[tuple[str, ReleaseOutcome]]:
+    return [(each.key, each.outcome) for each in bench.io.seen(Released)]
 
 
 def test_who_is_woken_by_the_closing_finds_the_holds_ended_by_it(bench: Bench) -> None:
