@@ -213,7 +213,9 @@ class DestroySession:
 class Listing:
     """A list of all sessions, for all tasks of a client that look for one: it may be long."""
 
+    asked_at: float = -math.inf
     read_at: float = -math.inf
+    """When it was answered: it may be long, and is to be shared all the same."""
     by_name: Mapping[str, str] = field(default_factory=dict[str, str])
     """Their ids."""
     failures: int = 0
@@ -259,7 +261,7 @@ class StraySession:
 
     async def _find(self, io: IO, deadline: float) -> str | None:
         listing, now = self.listing, io.now()
-        if listing.read_at < self.given_up_at or now >= listing.read_at + self.fresh:
+        if listing.asked_at < self.given_up_at or now >= listing.read_at + self.fresh:
             call = session_endpoint.list_sessions(options=CONSISTENT)
             found: tuple[Session, ...] = ()
             try:
@@ -272,5 +274,6 @@ class StraySession:
                 listing.rests_until = io.now() + pause
                 raise
             listing.failures = 0
-            listing.read_at, listing.by_name = now, {session.name: session.id for session in found}
+            listing.asked_at, listing.read_at = now, io.now()
+            listing.by_name = {session.name: session.id for session in found}
         return listing.by_name.get(self.name)

@@ -33,7 +33,7 @@ from consul_coord.events import (
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
 from consul_coord.models.session import effective_lock_delay
-from consul_coord.recipes.cleanup.tasks import Listing, StraySession
+from consul_coord.recipes.cleanup.tasks import LAST_LOOKS, Listing, StraySession
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session import handling
@@ -860,6 +860,18 @@ def test_all_that_is_looked_for_is_looked_for_in_one_list(bench: Bench) -> None:
     bench.io.expect("PUT", DESTROY + OTHER, ok(value=True))
     bench.io.expect("GET", LIST, ok([]), ok([]), ok([]))
     bench.io.run_spawned("reaper")
+    assert bench.core.reaper.pending == 0
+
+
+def test_closing_asks_for_one_list_at_a_time_however_many_it_looks_for_and_long_it_takes(
+    bench: Bench,
+) -> None:
+    for _ in range(10):
+        unanswered_create(bench, lost(CREATE))
+    bench.core.begin_close()
+    bench.io.expect("GET", LIST, *[ok([])] * (1 + len(LAST_LOOKS)), takes=0.1)
+    bench.io.run(bench.core.reaper.finish(bench.io, deadline=bench.io.time + 5.0))
+    assert not bench.io.steps
     assert bench.core.reaper.pending == 0
 
 
