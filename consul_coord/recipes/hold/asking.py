@@ -113,7 +113,7 @@ async def put(io: IO, sessions: Sessions, hold: Grant, value: bytes) -> None:
         hold.written(await _write(io, sessions, hold, kept, failures, deadline=deadline), kept)
     except BaseException as error:
         if failures.doubt or outcome_unknown(error):
-            hold.doubtful[kept] = None
+            hold.doubtful.add(hash(kept))
         raise
     finally:
         del hold.writing[this_call]

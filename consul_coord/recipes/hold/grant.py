@@ -239,8 +239,9 @@ class Grant:
         """The earlier loss that the release found, unnoticed until then."""
         self.writing: dict[object, bytes] = {}
         """The value of each write by this hold that is under way."""
-        self.doubtful: dict[bytes, None] = {}
-        """The values of writes that ended without an answer, since the last one known to be applied."""
+        self.doubtful: set[int] = set()
+        """The hashes of the values of writes that ended without an answer, since the last one known to be
+        applied. The values may be many and large."""
         self.overwritten_at = 0
         """ModifyIndex of the last write by somebody else that was reported."""
         self._announcer = announcer
@@ -383,7 +384,7 @@ class Grant:
 
     def may_have_written(self, value: bytes) -> bool:
         """Return whether an own write of a value may be applied whose index is not known."""
-        return value in self.doubtful or value in list(self.writing.values())
+        return hash(value) in self.doubtful or value in list(self.writing.values())
 
     @property
     def sequencer(self) -> Sequencer:

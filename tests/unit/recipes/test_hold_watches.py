@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -594,6 +595,20 @@ def test_a_write_that_gave_up_without_an_answer_is_known_when_it_is_seen(
     own = value == b"new"
     assert [event.modify_index for event in bench.io.seen(Overwritten)] == ([] if own else [9])
     assert (bench.hold.last_index, bench.hold.value) == ((9, b"new") if own else (7, b""))
+
+
+def test_writes_that_gave_up_without_an_answer_cost_little_memory(bench: Bench) -> None:
+    """There may be one after the other, each of them large."""
+
+    def interrupted(_: Request) -> Response:
+        raise KeyboardInterrupt
+
+    for byte in range(10):
+        bench.io.expect("PUT", "/v1/txn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, bytes([byte]) * 100_000))
+    assert bench.hold.may_have_written(bytes(100_000))
+    assert sum(map(sys.getsizeof, bench.hold.doubtful)) < 1_000
 
 
 @pytest.mark.parametrize("value", [b"new", b"an operator's"])
