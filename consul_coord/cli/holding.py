@@ -100,7 +100,8 @@ def run(
     ``ended`` is called when the command has ended by itself, before the release. In any case
     the hold is released, and a problem is reported. Raises bugs only.
     """
-    reporter = Reporter(as_json=errand["as_json"], quiet=errand["quiet"])
+    waits = errand["timeout"] != 0
+    reporter = Reporter(as_json=errand["as_json"], quiet=errand["quiet"], waits=waits)
     inbox = Inbox()
 
     def work(guard: Guard) -> int:

@@ -56,10 +56,12 @@ REPEAT_SPACING = 300.0
 class Reporter:
     """Tells what happens; an ``Observer``."""
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, waits: bool = True) -> None:
+        """Begin; people are not told of waiting where the verb does not wait (``waits``)."""
         self._process = os.getpid()
         self._as_json = as_json
         self._quiet = quiet
+        self._waits = waits
         self._writing = Mutex()
         self._retry_told = -math.inf, ""
         self._in_place = sys.stderr is not None and sys.stderr.isatty()
@@ -81,6 +83,8 @@ class Reporter:
         match event:
             case events.OutageEnded():
                 return True
+            case events.Waiting() if not self._waits:
+                return False
             case events.Retried() if not self._quiet:
                 now, (told_at, told) = time.monotonic(), self._retry_told
                 due = now - told_at >= (REPEAT_SPACING if told == event.describe() else RETRY_SPACING)

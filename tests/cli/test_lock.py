@@ -169,6 +169,16 @@ def test_unreachable_is_69(start: Start, key: str) -> None:
     assert start("lock", key, *options, "--", "true", address="127.0.0.1:1").end() == 69
 
 
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "unreachable"])
+def test_a_single_try_says_once_why_it_failed(start: Start, key: str, client: Client, is_held: bool) -> None:
+    nobody = {} if is_held else {"address": "127.0.0.1:1"}
+    with Lock(client, key).hold():
+        refused = start("lock", key, "--timeout", "0", "--", "true", **nobody)
+        assert refused.end() == (75 if is_held else 69)
+    (told,) = refused.stderr.all()
+    assert "was not acquired at once: " in told
+
+
 def test_unreachable_without_a_timeout_waits_and_says_so(key: str, start: Start, tmp_path: Path) -> None:
     socket = tmp_path / "consul.sock"
     waiting = start("lock", key, "--", "true", address=f"unix://{socket}")
