@@ -77,6 +77,21 @@ def test_a_name_that_does_not_exist(own_engine: MakeEngine, monkeypatch: pytest.
         own_engine("no-such-host.invalid:8500").send(CAS)
 
 
+def test_a_failure_whose_reasons_go_round_in_a_circle_is_told(
+    own_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of an error do that is raised once more while what came of it is handled."""
+
+    def fail(*_args: object, **_options: object) -> list[object]:
+        first, second = socket.gaierror(socket.EAI_NONAME, "no such name"), OSError("as of the first")
+        first.__cause__, second.__cause__ = second, first
+        raise first
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(ConnectFailed, match="no such name"):
+        own_engine("some-host.invalid:8500").send(CAS)
+
+
 def test_a_resolver_that_hangs_ends_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: released.wait(PATIENCE))

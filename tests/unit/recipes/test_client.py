@@ -11,7 +11,8 @@ from consul_coord.events import Lost, Released
 from consul_coord.io import PATIENCE, Interrupt, Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import SWEEPS
-from consul_coord.recipes.client import AGAIN, INTEREST, QUIET, ClientState, close
+from consul_coord.recipes.client import AGAIN, CALLS_END, INTEREST, QUIET, ClientState, close
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, unreachable
@@ -57,6 +58,37 @@ def test_closing_waits_for_a_release_of_another_call_until_its_deadline_and_no_l
     bench.core.begin_close()
     bench.io.run(close(bench.io, bench.core, deadline=1003.0))
     assert bench.io.time == 1003.0
+
+
+@pytest.mark.parametrize(("time", "waits"), [(5.0, CALLS_END), (CALLS_END / 2, CALLS_END / 2)])
+def test_closing_waits_a_moment_for_a_call_that_does_not_end_and_not_beyond_its_deadline(
+    bench: Bench, time: float, waits: float
+) -> None:
+    bench.core.calls.enter(Interrupt())
+    bench.core.begin_close()
+    bench.io.expect("PUT", TXN, txn_done(*[entry("k", session=None, index=8)] * 2))
+    bench.io.expect("PUT", f"/v1/session/destroy/{SESSION}", ok(value=True))
+    bench.io.run(close(bench.io, bench.core, deadline=1000.0 + time))
+    assert bench.io.time == 1000.0 + waits
+    assert bool(bench.io.steps) == (waits == time), "the hold is given back if time is left"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_hold_that_is_over_is_no_claim_any_more_and_closing_does_nothing_for_it(
+    bench: Bench, *, lost: bool
+) -> None:
+    """Whatever still refers to it."""
+    if lost:
+        bench.hold.lose(LossReason.KEY_DELETED)
+    else:
+        bench.io.expect("PUT", TXN, txn_done(*[entry("k", session=None, index=8)] * 2))
+        bench.io.run(release(bench.io, bench.core.holds, bench.hold))
+    assert not list(bench.core.register.all(object))
+    bench.core.begin_close()
+    bench.io.expect("PUT", f"/v1/session/destroy/{SESSION}", ok(value=True))
+    bench.io.run(close(bench.io, bench.core, deadline=1005.0))
+    assert not bench.io.steps
+    assert not bench.core.reaper.pending
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

@@ -6,12 +6,14 @@ import base64
 import json
 import weakref
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied
 from consul_coord.events import Failed, Joined
+from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.io import Signal
 from consul_coord.models import LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.models.group import GROUP_FLAGS
@@ -25,7 +27,11 @@ from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, refusal, txn_done, unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from consul_coord.http.messages import Request, Response
+    from consul_coord.io import IO
+    from tests.support.fake_io import Spawned
 
 TIMES = 3
 
@@ -205,6 +211,31 @@ def test_a_member_that_is_refused_tries_again_and_says_why_until_it_has_joined(r
     io.run_spawned("stay a member")
     assert [type(each) for each in problems] == [*[PermissionDenied] * refused, type(None)]
     assert len(io.seen(Failed)) == 1
+
+
+def test_a_member_that_is_refused_again_and_again_tries_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    io, tried_at = FakeIO(), list[float]()
+    member = member_of(io)
+    assert member.hold is not None
+    spawn = io.spawn
+
+    def spawn_and_run(program: Callable[[IO], Awaitable[object]], *, name: str) -> Spawned:
+        if name.startswith("join again"):
+            tried_at.append(io.time)
+            io.at(io.time, partial(io.run_spawned, name))
+        return spawn(program, name=name)
+
+    monkeypatch.setattr(io, "spawn", spawn_and_run)
+    io.expect("GET", f"/v1/kv/{member.key}", *[refusal(403, "Permission denied")] * 100)
+    io.at(1001.0, partial(member.hold.lose, LossReason.KEY_DELETED))
+    io.at(1025.0, member.stopping.set)
+    io.run_spawned("stay a member")
+    pauses = [after - before for before, after in pairwise(tried_at)]
+    growing = [delay(failures, 0.0, most=LONGEST_PAUSE) for failures in range(1, len(pauses) + 1)]
+    assert pauses == pytest.approx(growing)
+    assert len(pauses) == 10, "in 24 s"
 
 
 def test_why_it_can_not_join_again_is_reported_once_for_each_reason() -> None:

@@ -12,7 +12,7 @@ from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.partition.partitioning import MOST_SETTLING, Partitioning, PartitionPlan
-from tests.support.fake_io import FakeIO
+from tests.support.fake_io import FakeIO, run_at_once
 from tests.support.replies import entry, ok, pairs, refusal
 
 if TYPE_CHECKING:
@@ -68,3 +68,18 @@ def test_members_are_seen_though_an_earlier_look_has_failed(failure: Response, r
     assert not io.steps
     assert len(io.seen(Failed)) == reports
     assert io.time > 1000.0, "after a pause"
+
+
+def test_the_watch_of_the_members_ends_with_the_client() -> None:
+    io = FakeIO()
+    sharing = partitioning(io)
+
+    def close() -> None:
+        sharing.client.closing.set()
+        run_at_once(sharing.run(io))
+
+    io.at(io.time + 5.0, close)
+    io.expect("GET", f"/v1/kv/{GROUP.directory}", ok([], index=9), takes=60.0)
+    began = io.time
+    io.run(sharing._follow(io))
+    assert io.time == began + 5.0

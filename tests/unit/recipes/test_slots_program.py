@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied, SemaphoreLimitConflict
+from consul_coord.http.endpoints import kv
 from consul_coord.models import SEMAPHORE_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import DestroySession
 from consul_coord.recipes.client import ClientState
@@ -705,6 +706,15 @@ class TestLeaving:
         stale = txn_failed((1, f'failed to set key "{P}/.lock", index is stale'))
         own = contender(US, at=20, created=10, held=True)
         bench.io.expect("PUT", "/v1/txn", stale, txn_done(own, record(US, THEM, at=25)))
+        assert bench.release(hold) is ReleaseOutcome.RELEASED
+        assert bench.verbs()[-1] == ["check-session", "get", "delete-cas"]
+
+    def test_a_record_that_was_seen_to_change_is_not_tried_at_all(self, bench: Bench) -> None:
+        hold = bench.held()
+        _, watch = hold.kind.watches(hold)
+        assert watch.loss(kv.pair("the record", record(US, THEM, at=25))) is None
+        own = contender(US, at=20, created=10, held=True)
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, record(US, THEM, at=25)))
         assert bench.release(hold) is ReleaseOutcome.RELEASED
         assert bench.verbs()[-1] == ["check-session", "get", "delete-cas"]
 

@@ -148,3 +148,20 @@ def test_a_place_beside_nobody_is_the_turn(queues: Tickets) -> None:
     beside = Ticket(queues, "k", None)
     assert queues.join_beside(beside, "s")
     assert beside.ready.is_set()
+
+
+def test_the_first_one_acts_though_an_interrupted_leave_has_not_told_it(
+    queues: Tickets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    first, second, third = (joined(queues, owner) for owner in "abc")
+    monkeypatch.setattr(queues, "_tell_first", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        queues.leave(first)
+    monkeypatch.undo()
+    assert [each.acts for each in (first, second, third)] == [False, True, False]
+    queues.heal()
+    assert second.ready.is_set()
+    assert not third.ready.is_set()
