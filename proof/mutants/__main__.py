@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proof.mutants.catalogue import mutants, sample
-from proof.mutants.report import report
+from proof.mutants.report import judgements, report
 from proof.mutants.run import JUDGES, SECONDS, Bench, judged, known, measure, unfailing
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--seed", type=int, default=0, help="which ones")
     add("--seconds", type=float, default=SECONDS, help="of the simulator for each")
     add("--who", choices=JUDGES, action="append", help="functional tests or the simulator; both without it")
-    add("--again", action="store_true", help="judge those again that were missed")
+    add("--again", action="store_true", help="judge those again that were missed, but the harmless ones")
     add("--only", default="", metavar="TEXT", help="mutants whose name or file has this in it")
     add("--tests", nargs="*", default=TESTS, help="for measure: the functional tests")
     options = parser.parse_args(arguments)
@@ -69,6 +69,8 @@ def main(arguments: Sequence[str]) -> int:
         for mutant in chosen:
             print(mutant.name, mutant)
     elif options.what == "run":
+        if options.again:
+            chosen = [each for each in chosen if each.name not in judgements()]
         bench = Bench(options.folder, seconds=options.seconds)
         try:
             for result in judged(bench, chosen, results, who=who, again=options.again):
