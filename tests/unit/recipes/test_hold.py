@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -204,6 +204,19 @@ def test_one_callback_given_twice_is_called_twice(bench: Bench) -> None:
     bench.hold.on_lost(print)
     bench.hold.on_lost(print)
     assert bench.hold.take_lost_callbacks() == [print, print]
+
+
+def test_callbacks_are_called_though_another_thread_takes_the_last_of_them_just_then(bench: Bench) -> None:
+    class Contested(dict[Any, Any]):
+        def popitem(self) -> tuple[Any, Any]:
+            if len(self) == 1:
+                self.clear()
+            return super().popitem()
+
+    bench.hold._lost_callbacks = Contested()
+    for callback in (print, repr, str):
+        bench.hold.on_lost(callback)
+    assert bench.hold.take_lost_callbacks() == [repr, str]
 
 
 def test_the_first_outcome_of_a_release_stays(bench: Bench) -> None:
