@@ -41,6 +41,17 @@ def current_task() -> object:
     return trio.lowlevel.current_task()
 
 
+def current_loop() -> object:
+    """Return what identifies the running loop."""
+    if _on_asyncio():
+        import asyncio
+
+        return asyncio.get_running_loop()
+    import trio
+
+    return trio.lowlevel.current_trio_token()
+
+
 def has_ended(task: object) -> bool:
     """Return whether a task, as ``current_task`` gave it, has ended."""
     done = getattr(task, "done", None)

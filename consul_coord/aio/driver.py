@@ -206,6 +206,7 @@ class Supervisor:
         self._transport = transport
         self._foreground = foreground
         self._io = AsyncIO(host, transport)
+        self.loop = backend.current_loop()
         self.wake = backend.current_waker()
         """Has the loop call a function soon; from any thread."""
         self._is_cut_off = backend.current_end()

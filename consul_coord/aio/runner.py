@@ -168,10 +168,19 @@ class AsyncRunner(BaseRunner):
         return self._run(interrupt, program, *args, **kwargs)
 
     def _require_background(self) -> None:
-        if self._host.running().is_stopping and not self.core.closing.is_set():
+        supervisor = self._host.running()
+        if self.core.closing.is_set():
+            return
+        if supervisor.is_stopping:
             message = (
                 "the background of this AsyncClient has ended, with the event loop that it was entered in or "
                 "by a cancellation of all tasks: make an AsyncClient in the loop that uses it"
+            )
+            raise RuntimeError(message)
+        if supervisor.loop is not backend.current_loop():
+            message = (
+                "this AsyncClient was entered in another event loop, such as that of a test's fixture: make "
+                "an AsyncClient in the loop that uses it"
             )
             raise RuntimeError(message)
 

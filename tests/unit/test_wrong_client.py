@@ -85,6 +85,23 @@ def test_a_closed_client_says_what_to_do() -> None:
             use()
 
 
+def test_an_async_client_of_another_loop_says_so() -> None:
+    """Not by waiting for ever: its background makes no step while the other loop runs."""
+    client = cc.AsyncClient("127.0.0.1:3")
+
+    async def enter() -> None:
+        await client.__aenter__()
+
+    async def use() -> None:
+        with pytest.raises(RuntimeError, match="entered in another event loop"):
+            await cc.AsyncLock(client, "k").acquire(timeout=0.1)
+
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        one.run(enter())
+        other.run(use())
+        one.run(client.close())
+
+
 @pytest.mark.parametrize(
     ("address", "environment", "where"),
     [
