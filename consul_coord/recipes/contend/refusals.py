@@ -3,6 +3,8 @@
 Rules
 - A refusal that time may heal is something that stands in the way: a ``Blocker``. Any other is raised.
 - A session that the servers don't know has ended: the next try gets a new one, unless it came from outside.
+- So has one whose own contender is in a lock-delay: that key has its name, and no other session locks it. The
+  servers look at lock-delays before they look at sessions.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from consul_coord.models import LossReason
 
 if TYPE_CHECKING:
     from consul_coord.errors import ConsulCoordError, TxnFailed
-    from consul_coord.models import Blocker, BlockerKind
+    from consul_coord.models import Blocker, BlockerKind, TxnFailure
     from consul_coord.recipes.session.keeping import KeptSession, Sessions
 
 SHORTEST_WAIT = 0.05
@@ -29,7 +31,7 @@ def blocked_by(sessions: Sessions, kept: KeptSession, key: str, error: TxnFailed
     Raises PermissionDenied, SessionNotFound for an outside session, and whatever is no refusal to lock.
     """
     by_kind = {failure.kind: failure for failure in error.failures}
-    if "invalid_session" in by_kind:
+    if "invalid_session" in by_kind or any(_is_of_own_contender(failure, kept) for failure in error.failures):
         sessions.end(kept, LossReason.SESSION_GONE)
         if kept.outside:
             message = f"session {kept.id}, given for {key!r}, does not exist, or has ended"
@@ -43,6 +45,11 @@ def blocked_by(sessions: Sessions, kept: KeptSession, key: str, error: TxnFailed
     if not by_kind.keys() <= _LOOK_AGAIN:
         raise again(error)
     return None
+
+
+def _is_of_own_contender(failure: TxnFailure, kept: KeptSession) -> bool:
+    op = failure.op
+    return failure.kind == "lock_delay" and op is not None and op.key.rpartition("/")[2] == kept.id
 
 
 def timed_out(

@@ -225,3 +225,20 @@ def test_without_a_queue_nothing_is_tried_while_the_key_is_held() -> None:
         without_a_queue(io, *last_look, timeout=1.0)
     assert told.value.blocker.session == OTHER
     assert TXN not in io.paths
+
+
+def test_a_join_refused_for_the_lock_delay_of_ones_own_contender_is_tried_with_a_new_session() -> None:
+    """Its key has the session's name, so no other session can have lost it: the session has ended."""
+    io, new = FakeIO(), "33333333-3333-4333-8333-333333333333"
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    held, delayed = entry("k", session=OTHER), f'failed to lock key "{OWN["Key"]}" due to lock delay'
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    io.expect("PUT", TXN, txn_failed((0, delayed)))
+    io.expect("PUT", "/v1/session/create", ok({"ID": new}))
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    contender = entry(queue.directory("k") + new, session=new)
+    io.expect("PUT", TXN, txn_done(contender, entry("k", session=None, index=9), contender))
+    io.expect("PUT", TXN, txn_done(contender, entry("k", session=new, index=12)))
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+    assert io.run(recipe.acquire(io, core, lock, timeout=5.0)).grant.session == new
