@@ -62,8 +62,10 @@ class MemberAttempt(UnattendedAttempt):
         self._membership = membership
 
     async def _barge(self, *, queues: bool = True) -> Handle | None:
-        self.value = self._membership.value
-        self.keys.remove = tuple({*self.keys.remove, self.value})
+        value = self._membership.value
+        if value != self.value:
+            self.value = value
+            self.keys.remove = (*self.keys.remove, value)
         return await super()._barge(queues=queues)
 
     @property

@@ -284,3 +284,23 @@ def test_leaving_while_it_joins_again_ends_that_attempt_and_waits_for_it_no_long
     io.run_spawned("stay a member")
     assert outcomes == [ReleaseOutcome.ALREADY_LOST]
     assert not io.steps
+
+
+def test_a_value_that_was_given_while_the_id_was_waited_for_is_the_one_that_it_joins_with() -> None:
+    io = FakeIO()
+    member = member_of(io)
+    assert member.hold is not None
+
+    def give(_: Request) -> Response:
+        member.value = b"new"
+        return pairs(entry(member.key, session=None, index=9) | {"Flags": GROUP_FLAGS})
+
+    io.expect(
+        "GET", f"/v1/kv/{member.key}", pairs(entry(member.key, session=OTHER) | {"Flags": GROUP_FLAGS}), give
+    )
+    io.expect("PUT", "/v1/txn", txn_done(entry(member.key, index=12) | {"Flags": GROUP_FLAGS}))
+    member.hold.lose(LossReason.TAKEN_OVER)
+    assert io.run(member._try(io, timeout=None, again=True))
+    lock = json.loads(io.requests[-1].body or b"")[0]["KV"]
+    assert (lock["Verb"], base64.b64decode(lock["Value"])) == ("lock", b"new")
+    assert member.hold.value == b"new"
