@@ -147,7 +147,7 @@ class Membership(Cancellable):
         while not self.is_joined(io.now()):
             with self._changes.watching() as changed:
                 left = None if timeout is None else max(0.0, deadline - io.now())
-                if await self._try(io, timeout=left, again=False) or self.is_joined(io.now()):
+                if await self._try(io, timeout=left, again=False, since=started) or self.is_joined(io.now()):
                     continue
                 await io.wait(changed, deadline=min(deadline, io.now() + LOOK))
             if io.now() >= deadline:
@@ -166,15 +166,20 @@ class Membership(Cancellable):
             return timed_out(self.key, "", problem.blocker, cause, waited=waited)
         return timed_out(self.key, "", Blocker("queued"), None, waited=waited)
 
-    async def _try(self, io: IO, *, timeout: float | None, again: bool) -> bool:
-        """Make an attempt, unless another call does; returns whether it was made, and made this a member."""
+    async def _try(self, io: IO, *, timeout: float | None, again: bool, since: float | None = None) -> bool:
+        """Make an attempt, unless another call does; returns whether it was made, and made this a member.
+
+        ``since``: when the call began, which may have waited for another one's attempt.
+        """
         mine, handle, kept = Signal(), None, False
         with self._mutex:
             if self._is_tried():
                 return False
             self._tried = weakref.ref(mine)
         try:
-            handle = await self._attempt(io, timeout=timeout).run()
+            attempt = self._attempt(io, timeout=timeout)
+            attempt.began = attempt.began if since is None else since
+            handle = await attempt.run()
             self._handle, self.problem = handle, None
             hold = handle.grant
             if not self._staying:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied
-from consul_coord.events import Failed, Joined
+from consul_coord.events import Failed, Joined, TimedOut
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.io import Signal
 from consul_coord.models import LossReason, ReleaseOutcome, SessionSpec
@@ -304,3 +304,23 @@ def test_a_value_that_was_given_while_the_id_was_waited_for_is_the_one_that_it_j
     lock = json.loads(io.requests[-1].body or b"")[0]["KV"]
     assert (lock["Verb"], base64.b64decode(lock["Value"])) == ("lock", b"new")
     assert member.hold.value == b"new"
+
+
+def test_a_join_that_makes_its_own_attempt_after_another_one_says_how_long_it_has_waited_in_all() -> None:
+    io, theirs = FakeIO(), Signal()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
+    member._tried = weakref.ref(theirs)
+    held = pairs(entry(member.key, session=OTHER) | {"Flags": GROUP_FLAGS})
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{member.key}", held)
+    io.expect("GET", f"/v1/kv/{member.key}", held, takes=100.0)
+    io.expect("GET", f"/v1/kv/{member.key}", held)
+    io.expect("GET", "/v1/session/info/", ok([]))
+    io.expect("GET", f"/v1/kv/{member.key}", held, takes=100.0)
+    io.at(1003.0, theirs.set)
+    with pytest.raises(AcquireTimeout) as raised:
+        io.run(member.join(io, timeout=5.0))
+    assert raised.value.blocker.session == OTHER
+    assert raised.value.waited == pytest.approx(5.0)
+    assert [each.waited for each in io.seen(TimedOut)] == [raised.value.waited]
