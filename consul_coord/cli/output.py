@@ -57,7 +57,7 @@ class Reporter:
     """Tells what happens; an ``Observer``."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False, waits: bool = True) -> None:
-        """Begin; people are not told of waiting where the verb does not wait (``waits``)."""
+        """Begin; waiting is not shown to people where the verb does not wait (``waits``)."""
         self._process = os.getpid()
         self._as_json = as_json
         self._quiet = quiet
