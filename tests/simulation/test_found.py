@@ -26,7 +26,7 @@ from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend import recipe
-from consul_coord.recipes.election import asking, notes
+from consul_coord.recipes.election import asking, leader, notes
 from consul_coord.recipes.election import candidacy as standing
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.attempt import LockAttempt
@@ -308,6 +308,28 @@ def test_a_leadership_leaves_no_note_of_its_term(scene: Scene, proclaims: int) -
         assert scene.world.cluster.entry(term) is None
 
     scene.play(program, seconds=3.0)
+
+
+def test_a_late_note_of_an_earlier_term_is_none_of_a_later_leadership(scene: Scene) -> None:
+    """Also where the leader is the same session again."""
+
+    async def program(io: SimIO) -> None:
+        candidacy = a_candidacy(scene.process)
+        await asking.start(io, candidacy)
+        _, hold = await asking.wait_for_leadership(io, candidacy, timeout=5.0)
+        scene.process.alarm(io.now() + 0.1, lambda: candidacy.stand_aside(0.3))
+        scene.world.network.delay_next("note", 1.5)
+        with pytest.raises(LeadershipLost):
+            await asking.proclaim(io, candidacy, hold, b"value")
+        await io.sleep(0.5)
+        _, again = await asking.wait_for_leadership(io, candidacy, timeout=5.0)
+        assert again.session == hold.session
+        found = await leader.leader(io, scene.process.core, KEY)
+        assert found is not None
+        assert found.term == again.fence > hold.fence
+        await asking.stop(io, candidacy, timeout=1.0)
+
+    scene.play(program, seconds=5.0)
 
 
 def test_a_candidate_of_low_priority_rides_out_what_passes(scene: Scene) -> None:

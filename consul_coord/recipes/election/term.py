@@ -36,16 +36,14 @@ class Term:
         """Write down the term once, before the key's own index stops telling it."""
         if self._noted == hold.fence:
             return
-        ops = (
-            TxnOp.check_session(hold.key, hold.session),
-            TxnOp.set(notes.term_key(hold.key), notes.term_value(hold.session, hold.fence)),
-        )
-        call = kv.txn(*ops, retry=Retry.IDEMPOTENT)
+        # The guard keeps a late copy out of a later leadership of the same session.
+        write = TxnOp.set(notes.term_key(hold.key), notes.term_value(hold.session, hold.fence))
+        call = kv.txn(*hold.guard(), write, retry=Retry.IDEMPOTENT)
         try:
             result = await ask(io, call, timeout=self._client.timeout)
         except TxnFailed:
             return  # not permitted, or not the leader any more, which the write of the value will find
-        self._index = result[1][0].modify_index
+        self._index = result[-1][0].modify_index
         self._noted = hold.fence
 
     def remove(self, hold: Grant) -> None:

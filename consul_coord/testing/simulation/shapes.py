@@ -143,6 +143,7 @@ def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
         fields = fields[:-1]  # what a grant reads besides
     verbs = tuple(op["Verb"] for op in fields)
     name = _BY_VERBS.get(verbs) or _BY_VERBS.get(_of_one_slot(verbs))
+    name = "note" if name == "guarded" and not last.startswith(GUARDED) else name
     name = name or ("locking" if "lock" in verbs else "other")
     session = next((op["Session"] for op in fields if op.get("Session")), "")
     if is_record and verbs[-1] == "set":
