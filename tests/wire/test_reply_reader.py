@@ -51,6 +51,25 @@ def test_byte_by_byte_is_the_same(name: str) -> None:
     assert read(reply, list(range(len(reply)))) == read(reply)
 
 
+@pytest.mark.parametrize(
+    ("sound", "wrong"),
+    [
+        (b"", b"SSH-2.0-OpenSSH_9.6\r\n"),
+        (b"", b"\x15\x03\x01\x00\x02\x02\x46"),
+        (b"HTTP/", b"2 200 OK\r\n"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"220 mail.invalid ESMTP\r\n"),
+    ],
+    ids=["SSH", "TLS", "HTTP/2", "after an interim reply"],
+)
+def test_what_is_no_reply_is_refused_at_once_though_it_may_go_on(sound: bytes, wrong: bytes) -> None:
+    """Such a server waits for its client to speak: a client that waits for more waits in vain."""
+    reader = ReplyReader("GET", DEFAULT_LIMITS)
+    if sound:
+        assert not reader.feed(sound)
+    with pytest.raises(Garbled, match="not HTTP/1"):
+        reader.feed(wrong)
+
+
 class Wire:
     """What ``http.client`` reads from in place of a socket."""
 
