@@ -261,6 +261,27 @@ os._exit(0)
     assert programs.run(program, site) == ["1"]
 
 
+def test_a_child_does_not_send_over_a_connection_that_its_parents_background_has(site: Site) -> None:
+    """With several agents, of which the calls have not used this one so far."""
+    program = """
+from consul_coord.http.endpoints import status
+client = Client(["http://127.0.0.1:1", ADDRESS])
+async def ask(io):
+    await io.send(status.leader().request, deadline=io.now() + 5.0)
+asked = client._runner._host.spawn(ask, name="a renewal, say").done
+while not asked.is_set():
+    time.sleep(0.01)
+pool = client._runner._transport._fleet._pools[ADDRESS]
+parents = {link.sock.getsockname() for link in pool.idle}
+if pid := os.fork():
+    os.waitpid(pid, 0)
+client.status.leader()
+say(len(parents), parents == {link.sock.getsockname() for link in pool.idle})
+os._exit(0)
+"""
+    assert programs.run(program, site) == ["1 False", "1 True"]
+
+
 @pytest.mark.parametrize(("used", "answer"), [(True, "refused"), (False, "answered")])
 def test_a_child_does_not_send_over_its_parents_connection_of_a_users_client(
     site: Site, used: bool, answer: str

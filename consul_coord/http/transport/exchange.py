@@ -505,7 +505,8 @@ class Engine(ABC):
     def forget(self) -> None:
         """In a forked child: let go of the parent's sockets without sending anything."""
         self._process = os.getpid()
-        self.pool.forget(self._mark)
+        self.pool.forget()
+        self.pool.engines[self._mark] = None
 
     def _tls_context(self) -> ssl.SSLContext | None:
         if self._context is None and self._settings.scheme == "https":

@@ -302,8 +302,8 @@ class Pool:
                     next_at = min(next_at, needed_until if is_needed else link.kept_until)
         return next_at - now
 
-    def forget(self, engine: object) -> None:
-        """Let go of a parent process's sockets without sending anything; ``engine`` goes on in the child."""
+    def forget(self) -> None:
+        """Let go of a parent process's sockets without sending anything; its engines send no more."""
         links, self.open = self.open.all(), Alive()
         for link in links:
             link.disconnect()
@@ -312,4 +312,3 @@ class Pool:
         self.idle.clear()
         self.parked.clear()
         self.engines.clear()
-        self.engines[engine] = None

@@ -58,6 +58,11 @@ class Fleet:
     def _refused(self) -> None:
         self.on_refusal()
 
+    def forget(self) -> None:
+        """In a forked child: let go of the parent's sockets, the background's too."""
+        for pool in self._pools.values():
+            pool.forget()
+
 
 class Several(ABC, Generic[E]):
     """One engine for each agent, made when it is first used."""
@@ -89,8 +94,8 @@ class Several(ABC, Generic[E]):
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's sockets, and send nothing on them."""
-        for engine in self._engines.values():
-            engine.forget()
+        self._fleet.forget()
+        self._engines.clear()
 
 
 class SeveralTransport(Several[DirectTransport]):
