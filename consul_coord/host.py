@@ -2,12 +2,15 @@
 
 Rules
 - ``emit`` counts, logs and hands over; it never blocks and never raises, whatever an observer does.
+- The log has the traceback of a bug. An error of this package says all in its sentence, so its traceback is
+  for debugging only.
 - Exact types of tasks and callbacks are the drivers' business: a host is finished by ``spawn``, ``call_back``
   and ``mutex``.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,6 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consul_coord import events
+from consul_coord.errors import ConsulCoordError
 from consul_coord.io import Contact
 from consul_coord.threads import Mutex
 
@@ -62,20 +66,22 @@ class BaseHost(ABC):
         """Return a counter's value."""
         return self._counts[what]
 
-    def emit(self, event: Event) -> None:
-        """Report an event to the log and the observer."""
+    def emit(self, event: Event, *, cause: BaseException | None = None) -> None:
+        """Report an event to the log and the observer; the log has the traceback of what caused it."""
         self.count(type(event).__name__)
-        self._log(event)
+        self._log(event, cause)
         if self._observer is not None:
             with suppress(Exception):
                 self.call_back(lambda: self._tell_observer(event))
 
     @staticmethod
-    def _log(event: Event) -> None:
+    def _log(event: Event, cause: BaseException | None = None) -> None:
         # A user's log filter or handler may raise. A renewal must not fail by that.
         with suppress(Exception):
             if events.logger.isEnabledFor(event.level):
-                events.logger.log(event.rank, "%s", event.describe())
+                if isinstance(cause, ConsulCoordError) and not events.logger.isEnabledFor(logging.DEBUG):
+                    cause = None
+                events.logger.log(event.rank, "%s", event.describe(), exc_info=cause)
 
     def _tell_observer(self, event: Event) -> None:
         try:
@@ -85,14 +91,11 @@ class BaseHost(ABC):
             if not self.contains(error):
                 raise
             self.count(events.Failed.__name__)
-            self._log(events.Failed("the observer", f"{type(error).__name__}: {error}"))
-            events.logger.debug("the observer failed", exc_info=error)
+            self._log(events.Failed("the observer", f"{type(error).__name__}: {error}"), error)
 
     def report_failure(self, where: str, error: BaseException) -> None:
         """Report a bug in a background program or a user's callback."""
-        self.emit(events.Failed(where, f"{type(error).__name__}: {error}"))
-        with suppress(Exception):
-            events.logger.debug("%s failed", where, exc_info=error)
+        self.emit(events.Failed(where, f"{type(error).__name__}: {error}"), cause=error)
 
     @property
     def has_background(self) -> bool:

@@ -291,8 +291,8 @@ class Host(Protocol):
         """
         ...
 
-    def emit(self, event: Event) -> None:
-        """Report an event to the log and the observer; never blocks and never raises."""
+    def emit(self, event: Event, *, cause: BaseException | None = None) -> None:
+        """Report an event, and in the log what caused it; never blocks and never raises."""
         ...
 
     def call_back(self, function: Callable[[], object]) -> None:

@@ -44,7 +44,7 @@ MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "threads": frozenset(),
     "http": _BASE | {"io", "threads"},
     "recipes": _PROGRAMS,
-    "host": frozenset({"clock", "events", "io", "threads"}),
+    "host": frozenset({"clock", "errors", "events", "io", "threads"}),
     "base_client": _PROGRAMS,
     "aio": _PROGRAMS | {"host", "base_client"},
     "sync": _WORLDS - {"sync"},

@@ -32,7 +32,7 @@ def test_work_is_called_at_each_election_on_the_callers_thread(client: Client, k
 
 
 def test_an_error_of_the_work_is_reported_and_resigns_and_the_next_election_calls_it_again(
-    make_client: MakeClient, key: str
+    make_client: MakeClient, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = Told()
 
@@ -49,6 +49,7 @@ def test_an_error_of_the_work_is_reported_and_resigns_and_the_next_election_call
     assert isinstance(failed, Failed)
     assert "ValueError: broken" in failed.error
     assert "the leader's work" in failed.where
+    assert 'raise ValueError("broken")' in caplog.text, "the log shows where"
 
 
 def test_what_the_work_had_when_it_failed_is_given_back_before_the_next_election(

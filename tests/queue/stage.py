@@ -403,8 +403,8 @@ class PlayerHost(BaseHost):
     def has_ended(self, owner: object) -> bool:
         return False  # owners are names here
 
-    def emit(self, event: Event) -> None:
-        super().emit(event)
+    def emit(self, event: Event, *, cause: BaseException | None = None) -> None:
+        super().emit(event, cause=cause)
         if isinstance(event, Failed):
             raise TypeError(event)
         self.player.events.append(event)

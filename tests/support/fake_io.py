@@ -171,7 +171,7 @@ class FakeIO:
     def counted(self, what: str) -> int:
         return self.counts[what]
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Event, *, cause: BaseException | None = None) -> None:
         self.count(type(event).__name__)
         self.events.append(event)
 

@@ -396,7 +396,7 @@ class Candidacy:
     def report(self, where: str, error: BaseException) -> None:
         """Report what a user's function, or an attempt, has raised."""
         text = f"{type(error).__name__}: {error}"
-        self.client.host.emit(Failed(f"{where} of the election {self.plan.key!r}", text))
+        self.client.host.emit(Failed(f"{where} of the election {self.plan.key!r}", text), cause=error)
 
     def work_failed(self, hold: Grant, where: str, error: BaseException) -> None:
         """Report what the leader's work has raised, and resign."""

@@ -284,7 +284,7 @@ class Partitioning:
     def report(self, where: str, error: BaseException) -> None:
         """Report what a user's function, or an attempt, has raised."""
         text = f"{type(error).__name__}: {error}"
-        self.client.host.emit(Failed(f"{where} (group {self._plan.group.prefix!r})", text))
+        self.client.host.emit(Failed(f"{where} (group {self._plan.group.prefix!r})", text), cause=error)
 
 
 # -- what users ask for

@@ -82,7 +82,7 @@ class SimHost(BaseHost):
         """Call a function when so much time has passed for the process."""
         self._process.alarm(self.now() + seconds, function)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Event, *, cause: BaseException | None = None) -> None:  # noqa: ARG002 - kept by nobody here
         """Count an event and pass it to the run's own eyes."""
         self.count(type(event).__name__)
         self._process.on_event(event)

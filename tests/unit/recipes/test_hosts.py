@@ -15,7 +15,7 @@ from consul_coord import events
 from consul_coord.aio.driver import AsyncIO
 from consul_coord.aio.runner import AsyncHost
 from consul_coord.clock import SystemClock, VirtualClock
-from consul_coord.errors import BackgroundFailed, ClientClosed
+from consul_coord.errors import AcquireCancelled, BackgroundFailed, ClientClosed
 from consul_coord.events import Failed
 from consul_coord.http.messages import Request, Response
 from consul_coord.io import Interrupt, Signal, run
@@ -217,6 +217,19 @@ def test_an_observer_hears_of_every_event_and_of_others_failures() -> None:
     host.report_failure("a callback", ValueError("oops"))
     host.stop(timeout=PATIENCE)
     assert notes.events == [EVENT, Failed("a callback", "ValueError: oops")]
+
+
+@pytest.mark.parametrize("level", [logging.ERROR, logging.DEBUG])
+def test_the_log_shows_where_a_bug_is_and_where_an_error_of_ours_came_from_when_debugging(
+    caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    caplog.set_level(level, events.logger.name)
+    host = make_host()
+    for error in (ValueError("a bug"), AcquireCancelled("no bug", key="k")):
+        host.report_failure("a callback", error)
+    host.stop(timeout=PATIENCE)
+    shown = [record.exc_info is not None for record in caplog.records]
+    assert shown == [True, level == logging.DEBUG]
 
 
 @pytest.mark.parametrize("part", ["filter", "handle"])
