@@ -165,6 +165,21 @@ def test_nothing_is_waited_for_beyond_the_timeout_when_nothing_is_answered() -> 
     assert io.sent_at[-1] == 1000.0 + 0.5
 
 
+def test_queries_that_all_end_at_once_follow_each_other_at_a_pace() -> None:
+    """A proxy ends them so that lets none wait."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    held = entry("k", session=OTHER)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    io.expect("PUT", TXN, txn_done(OWN, held, OWN))
+    io.expect("GET", "/v1/kv/k", *[pairs(held)] * 200, pairs(entry("k", session=None, index=9)))
+    io.expect("PUT", TXN, txn_done(OWN, entry("k", index=12)))
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+    assert io.run(recipe.acquire(io, core, lock, timeout=60.0)).grant.is_held(io.now())
+    assert 200 / 150 < io.time - 1000.0 < 200 / 50, "a hundred a second, the first ones aside"
+
+
 def test_a_timeout_names_the_holder_with_the_fence_of_its_hold() -> None:
     io = FakeIO()
     core = ClientState(io, spec=SessionSpec(), timeout=10.0)
