@@ -253,7 +253,9 @@ class MemberEyes:
         self._wrong_since: float | None = None
         self._watch = Stopwatch(process)
         self._known: Grant | None = None
-        """The latest membership that was looked at."""
+        """The latest membership whose news was judged, or is over."""
+        self._seen: Grant | None = None
+        """The latest one."""
         self._lost: Grant | None = None
         """The latest one whose loss was looked at."""
         self.joins = 0
@@ -301,6 +303,9 @@ class MemberEyes:
         judge, process, member = self._judge, self._process, self._membership
         if self._watch.lasts("join", is_so=joined and self.joins > 0) > TOLD_SOON + JOIN_LOOK:
             judge.convict("in time", f"{process.name} is a member, and a call still joins")
+        if hold is not self._seen:  # of the one before no news may have been due, after a sleep
+            self._known, self._seen = self._seen or self._known, hold
+            self._watch.lasts("news", is_so=False)
         if joined and hold is not None and hold is not self._known:
             if self._watch.lasts("news", is_so=True) > LOOK:
                 again = "joined again" if self._known is not None else "joined"
