@@ -184,6 +184,20 @@ def test_a_deleted_last_key_wakes_its_prefix(target: Target, pool: ThreadPoolExe
     assert (answer.status, answer.body) == (404, b"")
 
 
+def test_a_tree_deleted_from_above_wakes_nobody_where_older_deletions_are_known(
+    target: Target, pool: ThreadPoolExecutor
+) -> None:
+    """The tree's index is that of the older deletion then: it goes back, which ends no query."""
+    for key in ("d/e/k", "d/e/l"):
+        target.put(f"/v1/kv/{target.key(key)}", b"v")
+        target.delete(f"/v1/kv/{target.key('d/e/k')}")
+    watch = blocked(pool, target, f"/v1/kv/{target.key('d/e/')}?recurse", wait="2s")
+    target.delete(f"/v1/kv/{target.key('d')}?recurse")
+    with pytest.raises(TimeoutError):
+        watch.result(1.0)
+    assert watch.result(DEADLINE).status == 404
+
+
 def test_an_index_from_the_future_waits_its_full_time(target: Target, pool: ThreadPoolExecutor) -> None:
     key = target.key()
     target.put(f"/v1/kv/{key}", b"v")
