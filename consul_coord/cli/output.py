@@ -57,7 +57,7 @@ class Reporter:
     """Tells what happens; an ``Observer``."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False, waits: bool = True) -> None:
-        """Begin; waiting is not shown to people where the verb does not wait (``waits``)."""
+        """Begin; ``waits`` says whether the verb waits: a single try has one reason to report, at its end."""
         self._process = os.getpid()
         self._as_json = as_json
         self._quiet = quiet

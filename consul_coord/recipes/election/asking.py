@@ -20,7 +20,7 @@ from consul_coord.errors import (
     NotHeld,
     TxnFailed,
 )
-from consul_coord.http.failures import next_step
+from consul_coord.http.failures import NOT_ANSWERED, next_step
 from consul_coord.models import Holder, LossReason, ReleaseOutcome, _validate
 from consul_coord.recipes.contend import last_look
 from consul_coord.recipes.contend.attempt import deadline_of
@@ -101,6 +101,8 @@ def _timeout(
         why = f"its last attempt was refused: {problem}"
     elif attempt is not None and not just_begun:
         why = f"{blocker.describe(attempt.cause, nodes=True)}{next_step(attempt.cause)}"
+    elif attempt is not None:
+        why = f"Consul {NOT_ANSWERED} its first request"
     else:
         why = "it does not stand at present: it just started, rests, is not healthy, or has low priority"
     message = f"not elected leader of {key!r} {within(waited)}: {why}"

@@ -24,7 +24,7 @@ REFUSED = PermissionDenied("denied to write", method="PUT", path="/v1/txn", stat
 SILENT = unreachable()
 WAITED = 2.5
 REST, LAST = "it does not stand at present", "its last attempt was refused: denied to write"
-HELD = "held by another client"
+HELD, FIRST = "held by another client", "Consul has not answered its first request"
 
 
 def attempt(kind: BlockerKind, cause: ConsulCoordError | None = None) -> SimpleNamespace:
@@ -37,7 +37,7 @@ ROWS: dict[str, tuple[SimpleNamespace | None, Exception | None, str, Exception |
     "rests after a refusal": (None, REFUSED, LAST, REFUSED),
     "waits": (attempt("held"), None, HELD, None),
     "waits after a refusal": (attempt("held"), REFUSED, HELD, REFUSED),
-    "has just begun": (attempt("unreachable"), None, REST, None),
+    "has just begun": (attempt("unreachable"), None, FIRST, None),
     "has just begun after a refusal": (attempt("unreachable"), REFUSED, LAST, REFUSED),
     "is not answered": (attempt("unreachable", SILENT), None, str(SILENT), SILENT),
     "is not answered after a refusal": (attempt("unreachable", SILENT), REFUSED, str(SILENT), SILENT),
