@@ -12,8 +12,8 @@ Rules
 
 from __future__ import annotations
 
-import os
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -28,14 +28,15 @@ from consul_coord.cli.handover import listening
 from consul_coord.cli.inbox import Granted, Inbox, Refused, Signalled
 from consul_coord.cli.output import Reporter
 from consul_coord.cli.supervise import FORWARDED, Drain, Ended, Observer, grace_of, supervise
-from consul_coord.cli.told import environ_of, shown_value
+from consul_coord.cli.told import shown_value
 from consul_coord.events import Failed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consul_coord import Hold
     from consul_coord.cli.inbox import Fact
     from consul_coord.cli.options import Agent
-    from consul_coord.cli.supervise import Grace
     from consul_coord.events import Event
 
 ASIDE = 5.0
@@ -161,13 +162,21 @@ def elect(
                 on_elected=lambda leadership: inbox.put(Granted(leadership)),
             )
             with observer.election:
-                return _lead(
+                run_under = partial(
+                    supervise,
                     command,
-                    election=observer.election,
                     client=client,
                     grace=grace_of(spec, max_hold=max_hold),
-                    once=once,
                     guard=guard,
+                    inbox=inbox,
+                    reporter=reporter,
+                    drain=inbox.drain,
+                )
+                return _lead(
+                    run_under,
+                    election=observer.election,
+                    client=client,
+                    once=once,
                     inbox=inbox,
                     reporter=reporter,
                 )
@@ -182,13 +191,11 @@ def elect(
 
 
 def _lead(
-    command: tuple[str, ...],
+    run_under: Callable[[Hold], Ended],
     *,
     election: LeaderElection,
     client: Client,
-    grace: Grace,
     once: bool,
-    guard: Guard,
     inbox: _Mail,
     reporter: Reporter,
 ) -> int:
@@ -197,17 +204,7 @@ def _lead(
         hold = _elected(inbox)
         try:
             with listening(client, hold.key, hold.session, inbox):
-                ended = supervise(
-                    command,
-                    environ=os.environ | environ_of(hold),
-                    client=client,
-                    hold=hold,
-                    grace=grace,
-                    guard=guard,
-                    inbox=inbox,
-                    reporter=reporter,
-                    drain=inbox.drain,
-                )
+                ended = run_under(hold)
             if ended.drained:
                 _hand_over(election, ended.heir, reporter=reporter)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
@@ -16,7 +16,6 @@ from consul_coord.cli.guard import Guard
 from consul_coord.cli.inbox import Inbox
 from consul_coord.cli.output import Reporter
 from consul_coord.cli.supervise import FORWARDED, Observer, grace_of, supervise
-from consul_coord.cli.told import environ_of
 from consul_coord.sync import driver
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from consul_coord import Hold, SessionSettings
     from consul_coord.cli.acquire import Holdable
     from consul_coord.cli.options import Agent
-    from consul_coord.cli.supervise import Grace
+    from consul_coord.cli.supervise import Ended
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -107,19 +106,19 @@ def run(
     def work(guard: Guard) -> int:
         spec = SessionSpec(**session)
         with errand["agent"].client(session=spec, observer=Observer(reporter, inbox)) as client:
-            hold = acquire(
-                wanted(client), timeout=errand["timeout"], max_hold=errand["max_hold"], inbox=inbox
-            )
-            return _run(
+            run_under = partial(
+                supervise,
                 errand["command"],
                 client=client,
-                hold=hold,
                 grace=grace_of(spec, max_hold=errand["max_hold"]),
                 guard=guard,
                 inbox=inbox,
                 reporter=reporter,
-                when_ended=ended,
             )
+            hold = acquire(
+                wanted(client), timeout=errand["timeout"], max_hold=errand["max_hold"], inbox=inbox
+            )
+            return _run(run_under, hold, client=client, reporter=reporter, when_ended=ended)
 
     driver.start_delay = LOOP_DELAY
     with Guard() as guard, inbox.signals(FORWARDED):
@@ -133,28 +132,16 @@ def run(
 
 
 def _run(
-    command: tuple[str, ...],
+    run_under: Callable[[Hold], Ended],
+    hold: Hold,
     *,
     client: Client,
-    hold: Hold,
-    grace: Grace,
-    guard: Guard,
-    inbox: Inbox,
     reporter: Reporter,
     when_ended: Callable[[Hold, int], object],
 ) -> int:
     """Run the command under the hold, release that, and return the exit code that both make."""
     try:
-        ended = supervise(
-            command,
-            environ=os.environ | environ_of(hold),
-            client=client,
-            hold=hold,
-            grace=grace,
-            guard=guard,
-            inbox=inbox,
-            reporter=reporter,
-        )
+        ended = run_under(hold)
         if not ended.stopped:
             when_ended(hold, ended.code)
     except CannotStart as error:

@@ -18,6 +18,7 @@ Rules
 from __future__ import annotations
 
 import math
+import os
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,10 +29,11 @@ from consul_coord.cli.codes import ExitCode
 from consul_coord.cli.guard import Limits
 from consul_coord.cli.inbox import ChildEnded, ChildStopped, Handover, Lost, Renewed, Signalled
 from consul_coord.cli.terminal import Terminal, suspend
+from consul_coord.cli.told import environ_of
 from consul_coord.models.session import effective_lock_delay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from consul_coord import Client, Hold, SessionSpec
     from consul_coord.cli.guard import Guard
@@ -108,10 +110,9 @@ class Observer:
 
 def supervise(
     command: Sequence[str],
-    *,
-    environ: Mapping[str, str],
-    client: Client,
     hold: Hold,
+    *,
+    client: Client,
     grace: Grace,
     guard: Guard,
     inbox: Inbox,
@@ -130,7 +131,7 @@ def supervise(
         with inbox.signals({signal.SIGTSTP}), heeding_children():
             child = Child(
                 command,
-                environ=environ,
+                environ=os.environ | environ_of(hold),
                 guard=guard,
                 limits=_limits(hold, grace),
                 inbox=inbox,

@@ -40,11 +40,11 @@ ENDS: dict[tuple[bool, ReleaseOutcome], tuple[int, list[tuple[str, str]], bool]]
 """Whether it was stopped, and what came of the release; its code, what is told, and if it is recorded."""
 
 
-def run(command: Ended | CannotStart, outcome: ReleaseOutcome, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(command: Ended | CannotStart, outcome: ReleaseOutcome) -> Any:
     """Run a command under a hold; returns the code, and what was done in order."""
     done: list[str] = []
 
-    def supervised(*_: object, **__: object) -> Ended:
+    def run_under(_: Hold) -> Ended:
         if isinstance(command, CannotStart):
             raise command
         return command
@@ -56,33 +56,18 @@ def run(command: Ended | CannotStart, outcome: ReleaseOutcome, monkeypatch: pyte
     def ended(_: Hold, code: int) -> None:
         done.append(f"recorded {code}")
 
-    monkeypatch.setattr(holding, "supervise", supervised)
-    monkeypatch.setattr(holding, "environ_of", lambda _: {})
-    given: Any = {
-        "client": SimpleNamespace(close=lambda *, timeout: done.append(f"closed within {timeout}")),
-        "hold": SimpleNamespace(release=release),
-        "grace": None,
-        "guard": None,
-    }
-    code = holding._run(
-        ("it",),
-        **given,
-        inbox=Inbox(),
-        reporter=Reporter(as_json=True),
-        when_ended=ended,
-    )
+    client: Any = SimpleNamespace(close=lambda *, timeout: done.append(f"closed within {timeout}"))
+    hold: Any = SimpleNamespace(release=release)
+    code = holding._run(run_under, hold, client=client, reporter=Reporter(as_json=True), when_ended=ended)
     return code, done
 
 
 @pytest.mark.parametrize(("stopped", "outcome"), ENDS)
 def test_each_end_has_its_code_and_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    stopped: bool,
-    outcome: ReleaseOutcome,
+    capsys: pytest.CaptureFixture[str], stopped: bool, outcome: ReleaseOutcome
 ) -> None:
     expected, told, recorded = ENDS[stopped, outcome]
-    code, done = run(Ended(3, stopped=stopped), outcome, monkeypatch)
+    code, done = run(Ended(3, stopped=stopped), outcome)
     assert code == expected
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(event["event"], event["message"]) for event in events] == told
@@ -90,10 +75,8 @@ def test_each_end_has_its_code_and_is_told(
     assert done == [*["recorded 3"] * recorded, "released", *closed], "a close waits for an answer once more"
 
 
-def test_a_command_that_can_not_start_gives_the_hold_back(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, done = run(CannotStart("it", FileNotFoundError(2, "No such file")), RELEASED, monkeypatch)
+def test_a_command_that_can_not_start_gives_the_hold_back(capsys: pytest.CaptureFixture[str]) -> None:
+    code, done = run(CannotStart("it", FileNotFoundError(2, "No such file")), RELEASED)
     assert (code, done) == (127, ["released"])
     assert "it: No such file" in capsys.readouterr().err
 

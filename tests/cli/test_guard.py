@@ -110,9 +110,8 @@ def test_a_hold_that_is_over_starts_no_command(key: str, client: Client, tmp_pat
     with Guard() as guard:
         ended = supervise(
             ["touch", str(tmp_path / "started")],
-            environ=os.environ,
+            hold,
             client=client,
-            hold=hold,
             grace=grace_of(SessionSpec(ttl=TTL), max_hold=None),
             guard=guard,
             inbox=Inbox(),
@@ -152,9 +151,8 @@ def test_each_renewal_moves_the_time_at_which_the_guard_steps_in(key: str, addre
         renewing.start()
         supervise(
             ["sleep", "60"],
-            environ=os.environ,
+            hold,
             client=client,
-            hold=hold,
             grace=grace_of(spec, max_hold=None),
             guard=guard,
             inbox=inbox,
