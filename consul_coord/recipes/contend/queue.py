@@ -30,7 +30,7 @@ from consul_coord.value import Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from consul_coord.models import KVPair
+    from consul_coord.models import KVPair, TxnOp
 
 DIRECTORY = "/.wait/"
 """Follows a key in the names of its contenders."""
@@ -49,14 +49,9 @@ def contender_key(key: str, session: str) -> str:
     return directory(key) + session
 
 
-def session_in(key: str) -> str:
-    """Return the session that a contender's key names."""
-    return key.rpartition("/")[2]
-
-
-def session_of(contender: KVPair) -> str:
-    """Return the session that a contender stands for."""
-    return session_in(contender.key)
+def session_of(contender: KVPair | TxnOp) -> str:
+    """Return the session that a contender, or an operation on one, stands for."""
+    return contender.key.rpartition("/")[2]
 
 
 def shown(waiters: Iterable[KVPair], value_of: Callable[[KVPair], bytes]) -> tuple[Contender, ...]:

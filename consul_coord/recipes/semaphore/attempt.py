@@ -41,7 +41,7 @@ from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.contend.attempt import FIRST_PAUSE, LONGEST_PAUSE
 from consul_coord.recipes.contend.pooled import PooledAttempt
-from consul_coord.recipes.contend.queue import session_in, session_of
+from consul_coord.recipes.contend.queue import session_of
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.kind import PermitKind
 from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Prune, TooSmall
@@ -326,7 +326,7 @@ class PermitAttempt(PooledAttempt):
         The first ``removing`` operations were to remove dead holders of ``listing``.
         """
         delayed = {
-            failure.op_index: session_in(failure.op.key)
+            failure.op_index: session_of(failure.op)
             for failure in error.failures
             if failure.op_index < removing and failure.op and failure.kind in {"lock_delay", "held"}
         }
