@@ -7,6 +7,7 @@ Rules
 - If a query ends without an answer, for whatever reason, the others get none. They ask again, after finding
   out how long a query may last from then on, because a renewal may be due. They also get none from a query
   that is overdue: an interrupt may strike its caller at any line, and then nobody says that it is over.
+- No query serves its own thread: a signal handler has interrupted it there, and would wait for itself.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ LATE = 2.0
 class _Query:
     """A blocking query, under way or about to be sent."""
 
-    __slots__ = ("consistent", "due", "name", "over", "response")
+    __slots__ = ("consistent", "due", "name", "over", "owner", "response")
 
-    def __init__(self, request: Request, now: float) -> None:
+    def __init__(self, request: Request, owner: object, now: float) -> None:
         modes = {"wait", "consistent"}
         self.name = (request.path, *(param for param in request.params if param[0] not in modes))
         """The thing that it waits for, and from which index."""
         self.consistent = any(name == "consistent" for name, _ in request.params)
         self.due = now + request.hold_open * (1 + JITTER)
         """When the agent answers at the latest."""
+        self.owner = owner
         self.over = Signal()
         self.response: Response | None = None
 
@@ -54,7 +56,7 @@ class _Query:
     def serves(self, other: _Query, now: float) -> bool:
         """Return whether its answer does for another one."""
         is_in_time = now < self.late and self.due <= other.due + ABOUT_THEN
-        return is_in_time and self.consistent >= other.consistent
+        return is_in_time and self.consistent >= other.consistent and self.owner != other.owner
 
 
 class SharedQueries:
@@ -71,7 +73,7 @@ class SharedQueries:
 
         None, too, when another's query gave no answer. Raises what a query of its own raises.
         """
-        query = _Query(call.request, io.now())
+        query = _Query(call.request, io.owner(), io.now())
 
         def decode(response: Response) -> T:
             answer = call.decode(response)

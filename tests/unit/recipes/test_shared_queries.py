@@ -35,10 +35,15 @@ def ask(
     *,
     until: Signal | None = None,
     deadline: float | None = None,
+    caller: object = None,
 ) -> bool:
-    """Return whether there was an answer."""
-    asked = queries.ask(io, call, until=until, deadline=deadline)
-    return io.run(asked) is not None
+    """Return whether there was an answer; by a thread or task of its own unless ``caller`` is given."""
+    before, io.caller = io.caller, caller or object()
+    try:
+        asked = queries.ask(io, call, until=until, deadline=deadline)
+        return io.run(asked) is not None
+    finally:
+        io.caller = before
 
 
 class Two:
@@ -67,6 +72,22 @@ class Two:
 
 def test_whoever_waits_for_the_same_from_the_same_index_sends_nothing() -> None:
     assert not Two().ask(query())
+
+
+def test_a_signal_handler_waits_for_no_query_of_the_thread_that_it_interrupts() -> None:
+    io = FakeIO()
+    queries, thread = SharedQueries(io.mutex()), object()
+
+    def interrupted(_: Request) -> Response:
+        io.expect("GET", PATH, CHANGED)
+        assert ask(io, queries, query(), caller=thread)
+        return CHANGED
+
+    io.expect("GET", PATH, interrupted)
+    began = io.now()
+    assert ask(io, queries, query(), caller=thread)
+    assert io.now() == began
+    assert not queries._running
 
 
 def test_another_index_or_key_is_asked_for() -> None:
