@@ -232,7 +232,7 @@ class ThreadHost(BaseHost):
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> Task:
         """Run a program on the loop thread."""
         loop = self._loop
-        if loop is None or not loop.started:
+        if loop is None or loop.failed or not loop.started:
             loop = self._start_loop()
             if loop is None:
                 return _Ended()
@@ -257,7 +257,7 @@ class ThreadHost(BaseHost):
     def hurry(self) -> None:
         """Start what is to run on the loop thread now: a caller waits for it."""
         loop = self._loop
-        if loop is not None:
+        if loop is not None and not loop.failed:
             loop.hurry()
 
     def contains(self, error: BaseException) -> bool:  # noqa: ARG002 - callbacks have a thread of their own
@@ -356,7 +356,7 @@ class _LoopThread:
 
     @property
     def failed(self) -> bool:
-        """Whether the loop could not be started."""
+        """Whether an error has ended the loop, or its start: the next program starts another one."""
         return self._error is not None
 
     def start(self) -> None:

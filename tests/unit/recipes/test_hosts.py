@@ -187,6 +187,27 @@ def test_a_background_that_can_not_start_fails_at_once_and_tells_the_observer() 
     assert [type(event) for event in notes.events] == [Failed]
 
 
+def test_a_wait_without_a_background_goes_on_after_that_could_not_start() -> None:
+    """As between two tries of a request, long after."""
+    troubles = [OSError("Too many open files")]
+
+    def transport() -> Any:
+        if troubles:
+            raise troubles.pop()
+        return NoTransport()
+
+    async def program(_: IO) -> None:
+        pass
+
+    host = ThreadHost(clock=SystemClock(), observer=None, background=transport)
+    io = BlockingIO(host, cast("Any", NoTransport()))
+    with pytest.raises(BackgroundFailed):
+        host.spawn(program, name="it")
+    run(io.sleep(0.01))
+    assert run(io.wait(host.spawn(program, name="it").done, deadline=io.now() + PATIENCE))
+    host.stop(timeout=PATIENCE)
+
+
 def test_a_bug_in_a_program_is_reported_and_ends_no_other(
     host: ThreadHost, caplog: pytest.LogCaptureFixture
 ) -> None:
