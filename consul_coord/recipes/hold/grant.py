@@ -343,10 +343,15 @@ class Grant:
         """
         if not self._end.settle((HoldState.LOST, reason)):
             return False
-        self.kind.ended(self)
-        self.lost.set()
-        self.over.set()
+        self.wake()
         return True
+
+    def wake(self) -> None:
+        """Tell those who wait for the end; again, as an exception may have struck amid that."""
+        self.kind.ended(self)
+        if self.reason is not None:
+            self.lost.set()
+        self.over.set()
 
     def announce_end(self) -> None:
         """Tell everybody else, once."""
@@ -357,8 +362,7 @@ class Grant:
         self.released_by.settle(by)
         if not self._end.settle((HoldState.RELEASED, None)):
             return False
-        self.kind.ended(self)
-        self.over.set()
+        self.wake()
         return True
 
     def abandon(self) -> None:

@@ -205,6 +205,7 @@ class Holds:
         by_closing = reason is LossReason.CLIENT_CLOSED and self._closing and not hold.kept.exported
         if reason is None or not (hold.reported or by_closing):
             return
+        hold.wake()
         self.call_back(hold)
         if by_closing:
             self._given_up[hold] = None
@@ -244,6 +245,7 @@ class Holds:
         if hold.begin_release():
             self._host.emit(Forgotten(hold.key, hold.session, hold.fence))
         if hold.released and hold.outcome.value is None:
+            hold.wake()
             hold.kind.abandon(hold)
             hold.finish_release(ReleaseOutcome.UNKNOWN)
         self.forget(hold)

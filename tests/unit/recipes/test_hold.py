@@ -356,6 +356,27 @@ def test_a_release_that_was_interrupted_has_an_outcome_whatever_becomes_of_the_s
     assert len(bench.core.register) == 0
 
 
+@pytest.mark.parametrize("end", [Grant.begin_release, partial(Grant.lose, reason=LossReason.EXPIRED)])
+def test_who_waits_for_an_end_is_woken_though_the_caller_that_ended_it_was_interrupted(
+    bench: Bench, end: Callable[[Grant], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = granted(bench)
+    hold = handle.grant
+
+    def interrupted(hold: Grant) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hold.kind, "ended", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        end(hold)
+    del handle
+    bench.core.holds.announce_losses()
+    bench.core.register.sweep()
+    assert hold.over.is_set()
+    assert hold.lost.is_set() is (hold.reason is not None)
+
+
 @pytest.mark.parametrize("reason", [None, LossReason.EXPIRED])
 def test_a_hold_that_has_ended_is_dropped_silently(bench: Bench, reason: LossReason | None) -> None:
     handle = granted(bench)
