@@ -135,6 +135,8 @@ class AsyncPartitioner:
                 calls = (
                     defaultdict(lambda: AsyncCallbacks(core)) if partitioning is None else partitioning.calls
                 )
+                if partitioning is not None:
+                    partitioning.stop()  # that may have been interrupted
                 partitioning = recipe.Partitioning(
                     core, self._plan, lambda: self._group.id, calls, keeps=self
                 )

@@ -134,6 +134,8 @@ class Partitioner:
             partitioning = self._current()
             if partitioning is None or partitioning.is_over:
                 calls = defaultdict(lambda: Callbacks(core)) if partitioning is None else partitioning.calls
+                if partitioning is not None:
+                    partitioning.stop()  # that may have been interrupted
                 partitioning = recipe.Partitioning(
                     core, self._plan, lambda: self._group.id, calls, keeps=self
                 )

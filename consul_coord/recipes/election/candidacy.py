@@ -350,22 +350,25 @@ class Candidacy:
                 partial(self.work_failed, hold, "on_elected"),
                 until=hold.over,
             )
-        hold.over.subscribe(partial(self._ended, hold, Once()))
+        hold.over.subscribe(partial(self._ended, hold, Once(), Once()))
         self.changes.tell()
 
-    def _ended(self, hold: Grant, told: Once[Grant]) -> None:
-        """Tell of a leadership's end, once; called by whoever ends it."""
-        if not told.settle(hold):
+    def _ended(self, hold: Grant, told: Once[Grant], called: Once[Grant]) -> None:
+        """Tell of a leadership's end, once; called by whoever ends it, and again if that was interrupted."""
+        if told:
             return
         reason = why_over(hold, self.client.host.now())
-        if reason is LossReason.RESIGNED:
-            self.client.host.emit(Resigned(hold.key, hold.session, hold.fence))
         if self.plan.on_lost is not None and reason is not None:
-            self.calls.in_order(partial(self.plan.on_lost, reason), partial(self.report, "on_lost"))
+            lost = partial(self.plan.on_lost, reason)
+            self.calls.in_order(
+                lambda: lost() if called.settle(hold) else None, partial(self.report, "on_lost")
+            )
             self.calls.in_order(partial(self._work_ended, hold), partial(self.report, "on_lost"))
         if reason is not LossReason.FORKED:
             self.term.remove(hold)
         self.rest()
+        if told.settle(hold) and reason is LossReason.RESIGNED:
+            self.client.host.emit(Resigned(hold.key, hold.session, hold.fence))
 
     def _work_ended(self, hold: Grant) -> None:
         """Take note that ``on_lost`` has returned: no work goes on, unless it is that of a block."""

@@ -74,7 +74,9 @@ class Ownership:
         self.finished = Signal()
         """Raised when ``on_released`` has ended."""
         self.told: Once[str] = Once()
-        """Settled by the one that reports the end."""
+        """Settled when its end was reported."""
+        self.called: Once[str] = Once()
+        """Settled when ``on_released`` is called."""
 
 
 class Part:
@@ -176,13 +178,17 @@ class Part:
         owned.ending.set()
 
     def _tell_end(self, owned: Ownership) -> None:
-        """Tell of the end, once: called by whoever ends the hold, or is about to."""
+        """Tell of the end, once: called by whoever ends the hold, or is about to; again if interrupted."""
         owned.ending.set()
-        if owned.told.settle(self.partition):
+        if not owned.told:
             released = partial(self._told.released, self.partition, owned.handle.grant)
             where = f"on_released of the partition {self.partition!r}"
-            self._calls.in_order(released, partial(self._told.report, where))
+            self._calls.in_order(
+                lambda: released() if owned.called.settle(self.partition) else None,
+                partial(self._told.report, where),
+            )
             self._calls.in_order(owned.finished.set, partial(self._told.report, where))
+            owned.told.settle(self.partition)
 
 
 class _Attempt(UnattendedAttempt):
