@@ -197,12 +197,13 @@ async def destroy(io: IO, client: Shared, semaphore: SemaphoreObject) -> bool:
     if not listing.dead:
         delete = kv.delete(slots.record_key(semaphore.plan.prefix), cas=listing.record.index)
         return await perform(io, delete, deadline=deadline)
-    sessions, spec = client.sessions, semaphore.with_client(client).sessions.spec
-    kept = await sessions.create(io, spec, deadline=deadline)
+    source = client.source(semaphore.with_client(client).sessions.spec)
+    client.attend()
     try:
+        kept = await source.live(io, deadline=deadline)
         return await _bury(io, semaphore, listing.record, by=kept.id, deadline=deadline)
     finally:
-        sessions.discard(kept)
+        source.give_up()
 
 
 async def _bury(io: IO, semaphore: SemaphoreObject, record: Record, *, by: str, deadline: float) -> bool:
