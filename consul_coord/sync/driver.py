@@ -258,6 +258,8 @@ class ThreadHost(BaseHost):
         """Start what is to run on the loop thread now: a caller waits for it."""
         loop = self._loop
         if loop is not None and not loop.failed:
+            if not loop.started:
+                loop.start()  # whoever was about to start it may be interrupted by this very call
             loop.hurry()
 
     def contains(self, error: BaseException) -> bool:  # noqa: ARG002 - callbacks have a thread of their own

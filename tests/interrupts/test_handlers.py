@@ -132,6 +132,26 @@ def test_closing_amid_a_hand_over_to_the_background_waits_for_nothing(
     assert site.left_behind() == []
 
 
+def test_closing_amid_the_start_of_the_background_waits_for_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Client(address=site.address, session=SPEC)
+    start = driver.start_thread
+
+    def close_and_start(run: Callable[[], object], *, name: str) -> None:
+        monkeypatch.setattr(driver, "start_thread", start)
+        own.close()
+        start(run, name=name)
+
+    monkeypatch.setattr(driver, "start_thread", close_and_start)
+    began = time.monotonic()
+    with suppress(ConsulCoordError):
+        Lock(own, site.key).acquire(timeout=5)
+    assert time.monotonic() < began + SOON
+    own.close()
+    assert site.left_behind() == []
+
+
 HANDLERS = [releases_it_too, takes_it_again, releases_another, closes]
 
 
