@@ -22,7 +22,10 @@ _FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 def check_period(period: Period) -> int:
     """Return a period in whole seconds. Raises InvalidArgument."""
-    given = period.total_seconds() if isinstance(period, timedelta) else _validate.number("period", period)
+    if isinstance(period, timedelta):
+        given = period.total_seconds()
+    else:
+        given = _validate.span("period", period, positive=True, endless=False)
     if given < 1 or given != int(given):
         message = f"period must be a whole number of seconds, 1 or more, not {period!r}"
         raise InvalidArgument(message)

@@ -108,7 +108,7 @@ class _Observer(Observer):
 )
 @click.option(
     "--lock-delay",
-    type=options.DURATION,
+    type=options.LOCK_DELAY,
     metavar="TIME",
     help="How long no candidate is elected after a leader died (default: the server's, 15 s). Give it "
     "together with --ttl: without contact to Consul a leadership lasts no longer than the shorter of both.",

@@ -48,7 +48,7 @@ _OPTIONS = (
     ),
     click.option(
         "--lock-delay",
-        type=options.DURATION,
+        type=options.LOCK_DELAY,
         metavar="TIME",
         help="How long no client gets it after a holder died (default: the server's, 15 s). Give it "
         "together with --ttl: a hold without contact to Consul lasts no longer than the shorter of both.",

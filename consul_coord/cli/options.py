@@ -82,6 +82,8 @@ class Whole(Typed[int]):
 
 
 DURATION = Duration()
+LOCK_DELAY = Duration(minimum=0.05)
+"""A shorter one is refused by ``SessionSpec``."""
 EXIT_CODE = Whole(0, 255)
 MAX_HOLD = click.option(
     "--max-hold",

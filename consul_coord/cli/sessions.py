@@ -67,7 +67,8 @@ def sessions(
             found = client.session.list().value if name is None else client.session.named(name)
             _show(found, as_json=as_json)
             if not found:
-                return reporter.fail(ExitCode.NO, "there is no such session")
+                which = "session" if name is None else f"session of the name {name!r}"
+                return reporter.fail(ExitCode.NO, f"there is no {which}")
             if not destroy:
                 return ExitCode.DONE
             if not yes and sys.stdin.isatty() and not click.confirm(f"Destroy {len(found)}?", err=True):

@@ -66,8 +66,9 @@ def seconds(name: str, value: object, *, minimum: float, maximum: float = math.i
     """Return a duration in seconds that lies within the range, which the error names."""
     given = _float(value)
     if given is None or not minimum <= given <= maximum or given == math.inf:
-        bounds = f"{minimum:.15g} to {maximum:.15g}" if maximum < math.inf else f"{minimum:.15g} or more"
-        message = f"{name} must be {bounds} seconds, not {_shown(value)}"
+        least = f"{minimum:.6f}".rstrip("0").rstrip(".")
+        bounds = f"{least} to {maximum:.15g}" if maximum < math.inf else f"{least} or more"
+        message = f"{name} must be a number of seconds, {bounds}, not {_shown(value)}"
         raise InvalidArgument(message)
     return given
 

@@ -114,7 +114,7 @@ class ReferenceServer(Generic[C]):
         self.app = App(self._host, self.faults)
         self.state = StateView(self._host)
         self._place = (host, port)
-        self._uds = Path(uds) if uds is not None else None
+        self._uds = Path(uds).absolute() if uds is not None else None
         self._tls = tls
         self._address: str | None = None
         self._thread: threading.Thread | None = None

@@ -99,6 +99,10 @@ def test_a_value_of_the_wrong_type_is_refused_by_one_sentence(
         (["serve", "--port", "-1"], "'-1' is not a whole number from 0 to 65535"),
         (["lock", "k", "--timeout", "inf"], "'inf' is not a time: give seconds"),
         (["lock", "k", "--max-hold", "99ms"], "'99ms' is not a time of at least 0.1 s: give seconds"),
+        (["elect", "k", "--lock-delay", "0"], "'0' is not a time of at least 0.05 s: give seconds"),
+        (["lock", "k", "--lock-delay", "0"], "'0' is not a time of at least 0.05 s: give seconds"),
+        (["lock", "k", "ls", "-l"], "No such option '-l': write the command and its options after --"),
+        (["sessions", "-l"], "No such option '-l'."),
     ],
     ids=" ".join,
 )

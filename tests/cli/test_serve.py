@@ -128,6 +128,7 @@ def test_permissions_come_from_a_file(tmp_path: Path) -> None:
         ('{"acl": {"anonymous": {"keys": {}}}}', "acl.anonymous: unknown field 'keys'"),
         ('{"acl": {"anonymous": {"key": {"a": {"policy": 1}}}}}', "acl.anonymous.key.a: a policy is one of"),
         ('{"acl": {"tokens": {"s3cret": {"key": {"a": "write"}}}}}', "acl.tokens (number 1)"),
+        ('{"acl": {"tokens": {"s3cret": "all"}}}', '(number 1) must be "management" or a JSON object'),
         ('{"acl": {"anonymous": {"operator": "no"}}}', "acl.anonymous.operator.: a policy is one of"),
         ('{"write_time": -1}', "write_time must be a number of 0 or more, not -1"),
         ('{"max_wait": NaN}', "max_wait must be a number of 0 or more, not nan"),

@@ -306,7 +306,7 @@ def test_destroyed_sessions_are_counted_and_named(call: Call, key: str, named: l
     told = call("sessions", "--name", f"{key} *", "--destroy", "--json")
     assert events(told) == [{"event": "destroyed", "message": "destroyed 1", "sessions": [named[1]]}]
     nobody = call("sessions", "--name", f"{key} *", "--destroy", "--yes")
-    assert (nobody.code, nobody.out, said(nobody)) == (1, "", ["there is no such session"])
+    assert (nobody.code, nobody.out, said(nobody)) == (1, "", [f"there is no session of the name '{key} *'"])
 
 
 def test_sessions_asks_with_their_number_and_leaves_them(call: Call, key: str, named: list[str]) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from consul_coord import Client
 from consul_coord.clock import VirtualClock
 from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.server.transport import Listener
@@ -217,6 +218,14 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://consul") as client:
             assert client.get("/v1/status/leader").json() == "127.0.0.1:8300"
     assert not path.exists()
+
+
+def test_a_relative_unix_socket_has_an_address_that_a_client_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ReferenceServer(uds="consul.sock") as server, Client(address=server.address) as client:
+        assert client.status.leader()
 
 
 def test_a_unix_socket_whose_path_is_taken_or_goes_away(tmp_path: Path) -> None:

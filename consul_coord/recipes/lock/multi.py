@@ -39,7 +39,8 @@ def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
     """Return the keys in their order of locking. Raises InvalidArgument."""
     found = {check_key(cast("str", each)) for each in _validate.several(keys) or ()}
     if not 1 <= len(found) <= MOST_KEYS:
-        message = f"keys must be a sequence of 1 to {MOST_KEYS} different keys, not {keys!r}"
+        given = len(found) or repr(keys)
+        message = f"keys must be a sequence of 1 to {MOST_KEYS} different keys, not {given}"
         raise InvalidArgument(message)
     return tuple(sorted(found))
 

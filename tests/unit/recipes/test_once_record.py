@@ -74,7 +74,7 @@ def test_a_slots_beginning_is_known_where_its_name_is_a_time() -> None:
 
 @pytest.mark.parametrize("period", [0, -1, 0.5, 1.5, float("nan"), float("inf"), "1h", True, timedelta(0)])
 def test_what_is_no_period_is_refused(period: Any) -> None:
-    with pytest.raises(InvalidArgument, match="period must be"):
+    with pytest.raises(InvalidArgument, match=r"period must be .* seconds"):
         period_slot(period)
 
 
