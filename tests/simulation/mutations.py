@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.http import retry
 from consul_coord.http.agents import Agent, Agents
 from consul_coord.http.retry import Failures
 from consul_coord.http.transport import pool
@@ -26,19 +27,23 @@ from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.contend import attempt
+from consul_coord.recipes.contend import attempt, refusals
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import Attempt
 from consul_coord.recipes.contend.pooled import PooledAttempt
 from consul_coord.recipes.contend.tickets import Tickets
 from consul_coord.recipes.election import asking as election_calls
-from consul_coord.recipes.election import candidate, heirs
-from consul_coord.recipes.election.candidacy import Candidacy
+from consul_coord.recipes.election import candidate, heirs, leader
+from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan
 from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.election.following import Following
+from consul_coord.recipes.election.leader import LeaderFollower
+from consul_coord.recipes.election.leadership import LeadershipView
 from consul_coord.recipes.election.sight import Sight
+from consul_coord.recipes.election.term import Term
 from consul_coord.recipes.group import members
-from consul_coord.recipes.group.membership import Membership
+from consul_coord.recipes.group.follow import MembersFollower
+from consul_coord.recipes.group.membership import MemberAttempt, Membership
 from consul_coord.recipes.hold import asking, evidence, holds
 from consul_coord.recipes.hold.grant import Grant
 from consul_coord.recipes.hold.holds import Holds
@@ -51,6 +56,7 @@ from consul_coord.recipes.lock.multi import MultiLockAttempt
 from consul_coord.recipes.once import once
 from consul_coord.recipes.partition.part import Part
 from consul_coord.recipes.partition.partitioning import Partitioning
+from consul_coord.recipes.partition.rendezvous import Rendezvous
 from consul_coord.recipes.rwlock import lock as rwlock
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.recipes.rwlock.attempt import RwAttempt
@@ -68,7 +74,9 @@ from consul_coord.testing.simulation import workload
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.plan import Pool
 from consul_coord.testing.simulation.promises import Promises
+from consul_coord.testing.simulation.sharing import Sharing
 from consul_coord.testing.simulation.worlds import (
+    LONG,
     RECIPES,
     SCENES,
     draw,
@@ -186,6 +194,47 @@ def _in_a_calm_semaphore(seed: int) -> Plan:
 def _elections(seed: int) -> Plan:
     """Return a run with an election and nothing else, in which one thing goes wrong."""
     return draw_strike(len(RECIPES) * seed + RECIPES.index("election"))
+
+
+def _kept_elections(seed: int) -> Plan:
+    """Return a run with an election and nothing else, in which leaders lead for long."""
+    return draw_keepers(len(RECIPES) * seed + RECIPES.index("election"))
+
+
+def _refused_elections(seed: int) -> Plan:
+    """Return a run with an election and nothing else, in which permissions are revoked for a while."""
+    plan = replace(draw_mixed(seed), keys=(), several=False, pools=(), elections=("lead/a",), office="")
+    return replace(plan, fates={}, chaos={"permission revoked": 4.0}, chaos_seconds=20.0)
+
+
+def _heirs(seed: int) -> Plan:
+    """Return a run with leaders that hand over to candidates at each place in the queue."""
+    plan = draw_mixed(seed)
+    return replace(plan, **SCENES[3](Dice(seed, "heirs"), plan))
+
+
+def _calm_elections(seed: int) -> Plan:
+    """Return a calm run with an election and nothing else, in which leaders lead for long."""
+    return replace(
+        _in_a_calm_semaphore(seed), pools=(), elections=("lead/a",), lingering=LONG, chaos_seconds=40.0
+    )
+
+
+def _sharing_unevenly(seed: int) -> Plan:
+    """Return a run whose members have weights, and a bound now and then."""
+    sharing = Sharing("group/a", ("0", "1", "2"), weighing=True, bound=1.25 if seed % 2 else None)
+    return replace(draw_with_members(seed), sharing=sharing)
+
+
+def _with_guests(seed: int) -> Plan:
+    """Return a run with a group whose ids several want."""
+    return replace(draw_with_members(seed), guests=Sharing("group/guests", ()), sharing=None)
+
+
+def _in_a_crowd(seed: int) -> Plan:
+    """Return a run in which users watch a large group, beside an old leader."""
+    chaos = {"strangers": 1.0, "old leader": 3.0}
+    return replace(draw_with_members(seed), strangers=("group/b",), crowd="group/b", chaos=chaos)
 
 
 def _restarting(seed: int) -> Plan:
@@ -1397,8 +1446,8 @@ MUTATIONS = (
         "a join has no end",
         Membership,
         "_try",
-        "timeout=timeout).run()",
-        "timeout=1e9).run()",
+        "attempt = self._attempt(io, timeout=timeout)",
+        "attempt = self._attempt(io, timeout=1e9)",
         breaks="in time",
         within=100,
         drawn=draw_with_members,
@@ -1690,5 +1739,234 @@ MUTATIONS = (
         breaks="told",
         within=40,
         drawn=draw_calm,
+    ),
+    Mutation(
+        "the error of a health function is not reported",
+        Candidacy,
+        "_watch_health",
+        "if answer.error is not None and self._healthy:",
+        "if False:",
+        breaks="told",
+        within=100,
+        drawn=_elections,
+    ),
+    Mutation(
+        "weights do not count",
+        Partitioning,
+        "_weights",
+        "if weight is None:",
+        "if True:",
+        breaks="sharing",
+        within=100,
+        drawn=_sharing_unevenly,
+    ),
+    Mutation(
+        "a bound does not count",
+        Rendezvous,
+        "owners",
+        "if self._bound is None",
+        "if True",
+        breaks="sharing",
+        within=200,
+        drawn=_sharing_unevenly,
+    ),
+    Mutation(
+        "a wrong weight is not reported",
+        Partitioning,
+        "_weight",
+        'self.report(f"weight of the member {name!r}", answer.error)',
+        "pass",
+        breaks="told",
+        within=50,
+        drawn=_sharing_unevenly,
+    ),
+    Mutation(
+        "partitions move before the group is quiet",
+        Partitioning,
+        "_settle",
+        "while not self.is_over and io.now() < latest:",
+        "while False:",
+        breaks="sharing",
+        within=50,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "what could not begin is taken again at once",
+        Part,
+        "run",
+        "await io.wait(self.leaving, deadline=io.now() + pause)",
+        "pass",
+        breaks="pace",
+        within=200,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "a value given amid a join is not joined with",
+        MemberAttempt,
+        "_barge",
+        "if value != self.value:",
+        "if False:",
+        breaks="sharing",
+        within=200,
+        drawn=_with_guests,
+    ),
+    Mutation(
+        "a leave does not end a join",
+        Membership,
+        "end",
+        "self.cancel(self.client)",
+        "pass",
+        breaks="in time",
+        within=50,
+        drawn=_with_guests,
+    ),
+    Mutation(
+        "a join beside another one says that it has not waited",
+        Membership,
+        "_timed_out",
+        "blocker, cause, waited=waited",
+        "blocker, cause, waited=0.0",
+        within=200,
+        drawn=_with_guests,
+    ),
+    Mutation(
+        "what has changed in a part of a large group is not read",
+        MembersFollower,
+        "_read_buckets",
+        "if look.index > self._read_at[bucket]:",
+        "if False:",
+        breaks="sight",
+        within=200,
+        drawn=_in_a_crowd,
+    ),
+    Mutation(
+        "a leadership's own callback is forgotten",
+        LeadershipView,
+        "on_lost",
+        "hold.over.subscribe(tell)",
+        "pass",
+        breaks="told",
+        within=50,
+        drawn=_elections,
+    ),
+    Mutation(
+        "a hand-over to one that does not queue is said to be done",
+        heirs,
+        "name",
+        "raise SessionNotFound(message, session=heir)",
+        "return",
+        breaks="answers",
+        within=50,
+        drawn=_heirs,
+    ),
+    Mutation(
+        "a candidate of low priority queues behind a leader",
+        Candidacy,
+        "_attempt",
+        "if self.plan.priority_delay else None",
+        "if False else None",
+        breaks="order",
+        within=200,
+        drawn=_kept_elections,
+    ),
+    Mutation(
+        "a candidate of low priority never stands",
+        Candidacy,
+        "_next_vacancy",
+        "if now.value == seen.value:",
+        "if False:",
+        breaks="progress",
+        within=100,
+        drawn=_in_short_offices,
+    ),
+    Mutation(
+        "a leader keeps the problem of a candidate",
+        Candidacy,
+        "_begin",
+        "self.refusal, self._refusals = None, 0",
+        "self._refusals = 0",
+        breaks="sight",
+        within=100,
+        drawn=_refused_elections,
+    ),
+    Mutation(
+        "a term's note is looked for at its first index",
+        Term,
+        "note",
+        "result[1][0].modify_index",
+        "result[1][0].create_index",
+        breaks="nothing left",
+        within=100,
+        drawn=draw_calm,
+    ),
+    Mutation(
+        "a leader is not confirmed within its TTL",
+        LeaderFollower,
+        "_take_session",
+        "min(self._wait",
+        "max(self._wait",
+        breaks="sight",
+        within=200,
+        drawn=_calm_elections,
+    ),
+    Mutation(
+        "a reading is not tried again",
+        retry,
+        "perform",
+        "if not may_repeat(call.request, error):",
+        "if True:",
+        breaks="answers",
+        within=300,
+        drawn=draw_with_members,
+    ),
+    Mutation(
+        "a timeout does not say what was answered",
+        refusals,
+        "timed_out",
+        "blocker.describe(cause, nodes=True)",
+        "blocker.describe(nodes=True)",
+        breaks="answers",
+        within=200,
+        drawn=draw_mixed,
+    ),
+    Mutation(
+        "a candidate that times out names nobody",
+        election_calls,
+        "_who_leads",
+        "return (Holder(info.session, node=info.node, value=info.value, fence=info.term),)",
+        "return ()",
+        breaks="answers",
+        within=200,
+        drawn=_calm_elections,
+    ),
+    Mutation(
+        "a wrong setting is accepted",
+        ElectionPlan,
+        "__post_init__",
+        "if shortest > longest:",
+        "if False:",
+        breaks="answers",
+        within=100,
+        drawn=_elections,
+    ),
+    Mutation(
+        "a candidate does not rest after a leadership",
+        Candidacy,
+        "rest",
+        "shortest + (longest - shortest)",
+        "0.0 * (longest - shortest)",
+        breaks="order",
+        within=200,
+        drawn=_calm_elections,
+    ),
+    Mutation(
+        "a leader's node is not read",
+        leader,
+        "_read",
+        "return replace(info, node=session.node)",
+        "pass",
+        breaks="answers",
+        within=100,
+        drawn=_calm_elections,
     ),
 )

@@ -49,7 +49,7 @@ class World(NamedTuple):
 WORLDS = {
     "calm": World(
         draw_calm,
-        (1, 2, 3, 5),
+        (7, 13),
         300,
         ("chaos: deregister node", "lost: key_deleted", "handed over", "job done", "partition acquired"),
     ),

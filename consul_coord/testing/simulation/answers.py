@@ -6,7 +6,8 @@ Rules
 - A call says that it could not reach the servers only if something went wrong.
 - ``AcquireTimeout`` comes when the time is over, never before. The holders that it names held while the call
   waited, and the place in the queue is one that the caller had. Where nothing goes wrong, it names the holder
-  of the last second, and its node.
+  of the last second, and its node. It says what the server or the network has said.
+- A reading is tried again until its time is over.
 - ``AcquireCancelled`` comes only after a cancellation.
 - A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong. A value
   that is said to be written is there. No call that needs a hold succeeds once that is over.
@@ -56,6 +57,8 @@ OWN = 1
 """Writes of its own that are no reason for further requests."""
 STABLE = 1.5
 """Seconds after which a waiter has read who holds."""
+LAST_PAUSE = 1.2
+"""Seconds for which it may rest before the last try of a reading, which it leaves out then."""
 AT_ONCE = 0.1
 """Seconds after which a call has waited."""
 _NODE = frozenset({"deregister node", "check critical", "check flapping", "permission revoked", "crowd"})
@@ -75,6 +78,7 @@ class Answers:
         self._ended = "destroy session" in plan.chaos
         """Whether servers refuse requests now and then, as the session has just ended."""
         self._calm = plan.calm
+        self._names_holders = plan.calm or plan.has_only_acts
         # A client may hang up before it has read a late reply, which the wire has seen.
         self._early = math.inf if plan.connections else EARLY
         self._overwritten = bool({"overwrite", "rewrite record", "overwrite contender"} & plan.chaos.keys())
@@ -183,6 +187,10 @@ class Answers:
             self._check_place(process, rules[0], error, since=since, asked=asked)
             if took >= AT_ONCE:
                 self._check_nodes(process, rules[0], error, since=since)
+        # One that queues in its own client has read nothing.
+        has_read = queued_before or blocker.kind == "held"
+        if took >= STABLE and len(rules) == 1 and self._names_holders and has_read:
+            self._check_named(process, rules[0], error, since=since)
 
     def _check_place(
         self, process: Process, rules: Rules, error: AcquireTimeout, *, since: float, asked: float
@@ -201,6 +209,23 @@ class Answers:
             text = f"{error.key} is held by {', '.join(map(short, sorted(had_it)))}"
             judge.convict("answers", f"{text}, and {process.name} names {len(named)} others")
 
+    def _check_named(self, process: Process, rules: Rules, error: AcquireTimeout, *, since: float) -> None:
+        """Judge whether a call that has waited for a while says who has been in the way lately."""
+        (session, *others) = rules.holders_since(self._judge.now - STABLE) or ("",)
+        if others or not session or process.core.sessions.get(session) is not None:
+            return
+        named = {error.blocker.session, *(one.session for one in error.blocker.holders)}
+        if session not in named and not self.excused(process, since=since):
+            text = f"{process.name} does not say that {short(session)} has {error.key}: {error}"
+            self._judge.convict("answers", text)
+
+    def read_in_vain(self, process: Process, what: str, error: Exception, *, left: float) -> None:
+        """Judge a reading that failed with so many seconds left of its time."""
+        is_simple = process.agents is None and self._judge.room is None
+        if left > LAST_PAUSE and is_simple and process.able and not process.core.closing.is_set():
+            text = f"{process.name} {what}: {error}, with {left:.2f} s left to try again"
+            self._judge.convict("answers", text)
+
     def _check_nodes(self, process: Process, rules: Rules, error: AcquireTimeout, *, since: float) -> None:
         """Judge whether a call says where the holder is that it names: it has time to read that."""
         judge = self._judge
@@ -214,6 +239,10 @@ class Answers:
     def waited(self, process: Process, error: AcquireTimeout, *, took: float, timeout: float) -> float:
         """Judge the times of a call that gave up, and return the true time at which it began."""
         since = process.clock.true(process.clock.now() - took)
+        unsaid = error.blocker.kind == "unreachable" and str(error.__cause__ or "") not in str(error)
+        if unsaid:
+            text = f"{process.name} does not say what was answered: {error.__cause__}; it says: {error}"
+            self._judge.convict("answers", text)
         if took < timeout - JUST:
             text = f"{process.name} gave up {error.key} after {took:.3f} s of {timeout:.3f}"
             self._judge.convict("answers", text)

@@ -4,6 +4,7 @@ Rules
 - A call that ends without a hold, and a hold that ends while its session goes on, leave nothing on the
   server: at once, or as soon as requests are answered again. The effect of a request that comes late goes
   with the next look of the clean-up.
+- The note of a term goes with the leadership.
 - A client has something for somebody as long as one of its calls wants that, a user may rely on it, or it
   keeps the key of a holder that is stuck, for the lock-delay.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from consul_coord.recipes.election import notes
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class Belongings:
             **{name: (f"{name}/.rw/.wait/",) for name in plan.rwlocks},
         }
         """By what users want: where on the server clients have something for them."""
+        self._elections = plan.elections
         self._is_judged = plan.calm or plan.once or plan.strike is not None
         self._within = FOUND_WITHIN if any("late" in fate for fate in plan.fates) else GONE_WITHIN
         self._since: dict[tuple[str, str, int], float] = {}
@@ -72,6 +75,8 @@ class Belongings:
             return
         self._next_look = self._judge.now + EVERY
         before, self._since = self._since, {}
+        for key in self._elections:
+            self._look_at_term(key, before)
         for name, places in self._places.items():
             for entry in (entry for place in places for entry in self._judge.cluster.under(place)):
                 process = self._judge.carer(entry.session) if entry.session else None
@@ -79,6 +84,17 @@ class Belongings:
                     mark = entry.key, entry.session, entry.modify_index
                     self._since[mark] = since = before.get(mark, self._judge.now)
                     self._check(process, entry.key, entry.session, since)
+
+    def _look_at_term(self, key: str, before: dict[tuple[str, str, int], float]) -> None:
+        """See whether a note tells the term of nobody."""
+        note = self._judge.cluster.entry(notes.term_key(key))
+        session = "" if note is None else note.value.decode().partition(" ")[0]
+        process = self._judge.carer(session)
+        if note is None or process is None or self._judge.cluster.holder(key) == session:
+            return
+        mark = note.key, session, note.modify_index
+        self._since[mark] = since = before.get(mark, self._judge.now)
+        self._check(process, note.key, session, since)
 
     def _is_wanted(self, process: Process, name: str, session: str) -> bool:
         kept, rules = process.core.sessions.get(session), self._judge.rules[name]

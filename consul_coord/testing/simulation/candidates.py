@@ -2,8 +2,12 @@
 
 Rules
 - ``on_elected`` and ``on_lost`` take turns in each candidacy; nobody is elected once its stop has returned.
-- ``on_lost`` and a wait for the end give the reason that there was. A leader whose health function fails may
-  be stuck, so it does not resign.
+- ``on_lost`` and a wait for the end give the reason that there was, and so does the leadership itself, which
+  calls back once. A leader whose health function fails may be stuck, so it does not resign.
+- Whoever asks for the present leadership gets it, or hears that it was lost, or that there is none.
+- After a leadership a candidate rests for ``retry_wait``.
+- A leader that hands over names a candidate that queues, and leads no more then. It hears that there is no
+  such candidate only if that did not queue all the time, and leads on.
 - A stop that returns before its time is complete, and returns soon when nothing goes wrong. A leader that
   resigns for a while does not queue meanwhile.
 - Once the world is healed a candidate stands until he has led once more, and then no more.
@@ -20,6 +24,7 @@ from consul_coord.errors import (
     AcquireCancelled,
     AcquireTimeout,
     ConsulCoordError,
+    LockLost,
     NotHeld,
     SessionNotFound,
 )
@@ -29,15 +34,18 @@ from consul_coord.models import LeaderInfo, LossReason, ReleaseOutcome
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import asking, leader
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
-from consul_coord.recipes.election.leadership import told_as_leadership
+from consul_coord.recipes.election.leadership import LeadershipView, told_as_leadership
 from consul_coord.recipes.lock import lock
-from consul_coord.testing.simulation.acts import JUST
+from consul_coord.testing.simulation.acts import HEARD_WITHIN, JUST
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.eyes import CandidateEyes
 from consul_coord.testing.simulation.foreign import ForeignLock
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
+from consul_coord.testing.simulation.mistakes import MAKES_MISTAKES, try_as_candidate
+from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.promises import ENDED_WITHIN, RELEASED_WITHIN
+from consul_coord.testing.simulation.trace import short
 from consul_coord.testing.simulation.views import View, queued
 from consul_coord.testing.simulation.watching import led
 
@@ -46,6 +54,7 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO
     from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
@@ -55,8 +64,23 @@ WAITS_TOO = 0.4
 """So often another task of the process waits for the leadership, too, and then for its end."""
 FAILS_SHARE = 0.1
 """Of so many looks at its health one raises an error."""
+ENDS_BADLY = 0.05
+"""Of so many calls of ``on_lost`` and ``on_change`` likewise."""
 REST = (0.0, 0.5)
 """Seconds that a candidate stays aside after a leadership."""
+LONG_REST = (0.3, 0.5)
+"""Likewise, of some."""
+ASKS_SHARE = 0.3
+"""So often a leader asks for its leadership while it works, and wants to be called back at its end."""
+WORKS_BADLY = 0.1
+"""So often its work raises an error."""
+NAMES_NOBODY = 0.15
+"""So often it hands over to one that does not queue."""
+PROCLAIMS_AT_LAST = 0.3
+"""So often one proclaims something in its last leadership, and nothing may be left of that."""
+NAMES_LATE = 0.3
+LATE_NAMING = 0.5
+"""So often it names an heir that it has chosen up to so many seconds before."""
 HEALTH_INTERVAL = 0.5
 STOPPED_WITHIN = 1.0
 """Seconds within which a candidate has stopped, when nothing goes wrong."""
@@ -83,6 +107,8 @@ class CandidateUser(Holder):
         self._resigning: PendingCall | None = None
         self._ill_since = math.inf
         """Since when its health has been bad, the true time."""
+        self._doomed: Grant | None = None
+        """The leadership that it has a reason to end by itself."""
         self._queued_then: frozenset[str] = frozenset()
         """Its contenders in the queue at that time."""
         sick = self.rng.chance(0.2)
@@ -90,7 +116,7 @@ class CandidateUser(Holder):
         self._lock = lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
         self._plan = ElectionPlan(
             key=key,
-            retry_wait=REST,
+            retry_wait=LONG_REST if self.more.chance(0.3) else REST,
             priority_delay=PRIORITY_DELAY
             if self.rng.chance(0.5 if plan.office == "short" else 0.15)
             else 0.0,
@@ -119,17 +145,31 @@ class CandidateUser(Holder):
         if not (self.healed() or self._manner) and self.rng.chance(0.1):
             promises = self.judge.promises
             self._resigning = promises.called(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
-            raise ClumsyUser
+            raise self._err("on_elected")
+
+    def _err(self, where: str) -> ClumsyUser:
+        """Return an error to be raised by one of the user's functions, which is to be reported."""
+        self.judge.news.errs(self.process, f"{where} of the election {self.key!r}")
+        return ClumsyUser()
 
     def heard_of(self, term: int) -> None:
         """Take note of the term of which it has heard, 0 for none."""
         if self._eyes is not None:
             self._eyes.heard_of = term
 
+    def rests(self) -> None:
+        """Take note that it has just led: it lets others go first for a moment."""
+        process, least = self.process, self._plan.retry_wait[0]
+        until = self.judge.now + least / (1 + self.judge.skew) - ENDED_WITHIN
+        if not process.awake_since:  # it may have learnt late of an earlier end
+            process.aside[self.key] = max(until, process.aside.get(self.key, 0.0))
+
     def lost(self) -> None:
         """Take note that it leads no more."""
         if self._resigning is not None:
             self.judge.promises.ended(self._resigning)
+        if not self.healed() and self.more.chance(ENDS_BADLY):
+            raise self._err("on_lost")
 
     def _changed(self, leader: LeaderInfo | None) -> None:
         self.judge.see("change of leadership seen")
@@ -137,6 +177,8 @@ class CandidateUser(Holder):
             self._eyes.reported(leader)
         if self._sighting is not None:
             self._sighting.told = None if leader is None else self._as_told(leader.session, leader.value)
+        if not self.healed() and self.more.chance(ENDS_BADLY):
+            raise self._err("on_change")
 
     def _leader(self) -> object:
         """Return what ``on_change`` should have reported by now."""
@@ -153,21 +195,29 @@ class CandidateUser(Holder):
             self._eyes.is_aside = math.isfinite(self._ill_since)
 
     def _health(self) -> bool:
+        return self.look_at_health(self._office)
+
+    def look_at_health(self, office: Office) -> bool:
+        """Return whether its user is well, or fail to say it."""
         fails = not self.healed() and self.more.chance(FAILS_SHARE)
         well = self._look_at_health(fails=fails)
         self._look_aside()
+        was_well, office.was_well = office.was_well, well
+        if fails and was_well:
+            raise self._err("health")
         if fails:
-            raise ClumsyUser
+            raise ClumsyUser  # which was reported when it fell ill
         return well
 
     def _look_at_health(self, *, fails: bool) -> bool:
-        well = (not fails and self.healed()) or self.rng.chance(0.7)
+        well = not fails and (self.healed() or self.rng.chance(0.7))
         if not well and self._ill_since == math.inf:
             self._queued_then = self._queued()
         self._ill_since = math.inf if well else min(self._ill_since, self.judge.now)
         candidacy, promises = self._candidacy, self.judge.promises
         if not well and candidacy is not None and candidacy.leading(self.process.clock.now()) is not None:
             self._resigning = promises.called(self.process, "resigns, as it is ill,", RESIGNED_WITHIN)
+            self._doomed = candidacy.hold
             if fails:
                 self._office.stuck_in = candidacy.hold
         ill_for = self.judge.now - max(self._ill_since, promises.troubled(self.process.name))
@@ -185,6 +235,8 @@ class CandidateUser(Holder):
 
     async def run(self, io: SimIO) -> None:
         """Stand again and again until the world is healed, then until elected once more."""
+        if self.more.chance(MAKES_MISTAKES):
+            try_as_candidate(self.process)
         while not self.healed():
             await self._stand(io, self._lead)
             await io.sleep(self.rng.uniform(0.0, 1.0))
@@ -206,7 +258,8 @@ class CandidateUser(Holder):
         self.process.aside.pop(self.key, None)
         self._office.look_back()
         office = self._office = Office(self)
-        plan = replace(self._plan, on_elected=office.elected, on_lost=office.lost)
+        health = None if self._plan.health is None else partial(self.look_at_health, office)
+        plan = replace(self._plan, on_elected=office.elected, on_lost=office.lost, health=health)
         candidacy = Candidacy(core, plan, self._lock, SimCalls(self.process.host), keeps=self)
         self._candidacy = candidacy
         promises, eyes = self.judge.promises, CandidateEyes(self.process, candidacy, self._of_run)
@@ -332,12 +385,25 @@ class CandidateUser(Holder):
         rules = self.judge.rules[self.key]
         claim = rules.claim(hold.fence)
         if claim is not None:
+            view = _View(self.process, hold)
+            if self.more.chance(ASKS_SHARE):
+                view.listen()
             if self._manner:
                 await io.wait(hold.over, deadline=io.now() + self.rng.uniform(0.0, 0.4))
             else:
                 await self.work(io, hold, claim)
+            if not self.healed() and self.more.chance(WORKS_BADLY):
+                asking.report_work(candidacy, self._err("the leader's work"))
+                asking.report_work(candidacy, self.more.choice((None, Cancelled())))
             await self._end(io, candidacy, hold)
+            view.look(candidacy)
+            await view.check_heard(io)
         return self.rng.chance(0.3)
+
+    async def _use(self, io: SimIO, hold: Grant, claim: Claim) -> None:
+        await super()._use(io, hold, claim)
+        if self._candidacy is not None and self.more.chance(ASKS_SHARE):
+            _View(self.process, hold).look(self._candidacy)
 
     async def _end(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> None:
         match 1 if self._manner == "heirs" else self.rng.randrange(4):
@@ -375,14 +441,49 @@ class CandidateUser(Holder):
         queue = waitqueue.read(self.key, (await send_once(io, call, deadline=io.now() + 2.0)).value).live
         if queue:
             heir = waitqueue.session_of(self.rng.choice(queue))
-            try:
-                await asking.transfer(io, candidacy, hold, heir)
-            except (SessionNotFound, AcquireTimeout, NotHeld):
-                self.judge.see("nobody to hand over to")
-            else:
-                self.judge.see("handed over")
+            if self.more.chance(NAMES_NOBODY):
+                heir = hold.session
+            if self.more.chance(NAMES_LATE):
+                await io.wait(hold.over, deadline=io.now() + self.more.uniform(0.0, LATE_NAMING))
+            since, was_held = self.judge.now, hold.is_held(io.now())
+            said = await self._transfer(io, candidacy, hold, heir)
+            self._check_transfer(said, hold, heir, since=since, was_held=was_held)
+
+    async def _transfer(self, io: IO, candidacy: Candidacy, hold: Grant, heir: str) -> str:
+        """Have an heir lead next; returns what is said if that is not done."""
+        try:
+            await asking.transfer(io, candidacy, hold, heir)
+        except SessionNotFound:
+            self.judge.see("nobody to hand over to")
+            return "that does not queue"
+        except AcquireTimeout:
+            self.judge.see("nobody to hand over to in time")
+            return "the queue kept changing"
+        except NotHeld:
+            return "this does not lead"
+        self.judge.see("handed over")
+        return ""
+
+    def _check_transfer(self, said: str, hold: Grant, heir: str, *, since: float, was_held: bool) -> None:
+        """Judge what was said of a hand-over that began then."""
+        rules, leads = self.judge.keys[self.key], hold.is_held(self.process.clock.now())
+        is_wrong = {
+            "": leads or (was_held and rules.heir_named_at(heir) < since),
+            "that does not queue": rules.has_queued_since(heir, since),
+            "the queue kept changing": rules.is_unchanged_since(since),
+            "this does not lead": leads,
+        }[said]
+        # Its user may have made it resign meanwhile.
+        in_vain = said in {"that does not queue", "the queue kept changing"}
+        gave_up = in_vain and was_held and hold.released and hold is not self._doomed
+        if is_wrong or gave_up:
+            text = f"{self.process.name} hands {self.key} over to {short(heir)}: {said or 'done'}, it hears"
+            self.judge.convict("answers", f"{text}, and {'has resigned' if gave_up else 'that is wrong'}")
 
     async def _lead_briefly(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> bool:  # noqa: ARG002 - as _lead
+        if self.more.chance(PROCLAIMS_AT_LAST):
+            put = partial(self.put, hold=hold, value=b"at last")
+            await self.call(io, put, what=f"proclaims for {self.key}", within=2 * self.process.core.timeout)
         await io.wait(hold.over, deadline=io.now() + self.rng.uniform(0, CALM_HOLD))
         return True
 
@@ -398,6 +499,70 @@ class CandidateUser(Holder):
             self.judge.see("proclaimed")
 
 
+class _View(LeadershipView):
+    """A leadership as its user sees it."""
+
+    _check_callbacks = staticmethod(lambda **_: None)
+
+    def __init__(self, process: Process, hold: Grant) -> None:
+        self._core = process.core
+        self._hold = hold
+        self._handle = None
+        self._process = process
+        self._heard: list[LossReason] | None = None
+
+    def _convict(self, how: str) -> None:
+        what = f"{self._process.name}'s leadership of {self.key} in term {self._hold.fence}"
+        self._process.judge.convict("answers", f"{what} {how}")
+
+    def look(self, candidacy: Candidacy) -> None:
+        """Judge what it says of itself, and what the candidate says of it."""
+        hold, now = self._hold, self._process.clock.now()
+        if self.term != hold.fence or self.is_held is not hold.is_held(now):
+            self._convict(f"says that it is of term {self.term}: {self.state}")
+        if self.reason is not (hold.loss_found or _end_of(hold)):
+            self._convict(f"is over as {self.reason}, it says, which is {hold.loss_found or _end_of(hold)}")
+        said = _what_is_said(self.check)
+        if (said == "") is not self.is_held or said not in {"", "LeadershipLost"}:
+            self._convict(f"says of itself {said or 'nothing'}, and is {self.state}")
+        if candidacy.hold is not hold:
+            return
+        asked = _what_is_said(partial(asking.leadership_of, candidacy, now, key=self.key))
+        right = "NotHeld" if hold.released else said
+        if asked != right:
+            self._convict(f"is asked for: {asked or 'there it is'} is the answer, not {right or 'itself'}")
+
+    def listen(self) -> None:
+        """Want to be called back at its end."""
+        heard = self._heard = list[LossReason]()
+        self.on_lost(heard.append)
+
+    async def check_heard(self, io: SimIO) -> None:
+        """Judge that it was called back once, if it is over."""
+        process, ended, since = self._process, self._hold.ended, self._process.judge.now
+        if self._heard is None:
+            return
+        await io.sleep(HEARD_WITHIN)
+        right = [_end_of(self._hold)] if ended else None
+        is_free = process.able and process.awake_since < since and not process.core.closing.is_set()
+        if right is not None and self._heard != right and is_free:
+            text = (
+                f"{process.name} hears of the end of its leadership of {self.key} {self._heard}, not {right}"
+            )
+            process.judge.convict("told", text)
+
+
+def _what_is_said(ask: Callable[[], object]) -> str:
+    """Return the kind of error that a question raises, if it does."""
+    try:
+        ask()
+    except LockLost as error:
+        return type(error).__name__
+    except NotHeld as error:
+        return type(error).__name__
+    return ""
+
+
 class Office:
     """The reports to one candidacy about its leaderships."""
 
@@ -407,6 +572,8 @@ class Office:
         self._hold: Grant | None = None
         self.stuck_in: Grant | None = None
         """The leadership in which a look at its health raised an error."""
+        self.was_well = False
+        """Whether the last look at its health found it good."""
         self.terms: set[int] = set()
         """Those that ``on_elected`` was called with."""
         self.stopped_at = math.inf
@@ -459,6 +626,7 @@ class Office:
             self._user.judge.convict("stuck", text)
         self._held = False
         self._user.heard_of(0)
+        self._user.rests()
         self._user.lost()
 
 

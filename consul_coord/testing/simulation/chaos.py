@@ -265,6 +265,8 @@ class Chaos:
             self._world.scheduler.after(seconds, lambda: cluster.set_health(passing=True))
             self._note("check critical", seconds=seconds)
             self._keep_sessions_out(seconds)
+            for session in cluster.sessions():
+                self._end_early(session)  # those of members have no lock-delay
             cluster.set_health(passing=False)
 
     def _keep_sessions_out(self, seconds: float) -> None:
@@ -363,7 +365,7 @@ class Chaos:
             self._world.cluster.delete(key)
 
     def _overwrite(self) -> None:
-        if key := self._key():
+        if (key := self._key()) and key not in self._world.plan.ids:
             self._note(f"operator writes {key}")
             self._world.cluster.overwrite(key, self._rng.randbytes(2).hex().encode())
 
@@ -393,13 +395,17 @@ class Chaos:
 
     def _remove_member(self) -> None:
         """Delete a member's key, or release it: its session goes on."""
-        cluster, sharing = self._world.cluster, self._world.plan.sharing
-        if sharing is None or not cluster.state.leader:
+        cluster, plan = self._world.cluster, self._world.plan
+        if not cluster.state.leader:
             return
-        members = [one for one in cluster.under(f"{sharing.group.directory}/") if one.session]
+        groups = [group for group in (plan.sharing, plan.guests) if group is not None]
+        folders = [f"{each.group.directory}/" for each in groups]
+        members = [one for folder in folders for one in cluster.under(folder) if one.session]
         if members:
             key, act = self._rng.choice(members).key, self._rng.choice(("deletes", "releases"))
             self._note(f"operator {act} {key}")
+            if (rules := self._world.judge.rules.get(key)) is not None:
+                rules.forced()
             (cluster.delete if act == "deletes" else cluster.release)(key)
 
     def _move_stranger(self) -> None:

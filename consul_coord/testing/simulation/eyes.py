@@ -6,8 +6,10 @@ Rules
 - ``on_change`` reports each leader once, and no value that never was. It reports no term after a later one,
   except where an old leader of the servers answers.
 - A candidate that says that Consul does not answer has heard nothing for a while.
-- A candidate that nothing keeps aside queues or leads, whatever has failed before. It shows the leader that
-  ``on_change`` has reported last.
+- A candidate that nothing keeps aside queues or leads, whatever has failed before; one of low priority if
+  nobody else does. It shows the leader that ``on_change`` has reported last.
+- A candidate of low priority does not queue for long behind a leader.
+- A candidate that leads has no problem, unless Consul does not answer.
 - A call that waits for the leadership, for its end, or for a membership ends as soon as that is so, and
   callbacks come as soon.
 - A member that says that it has joined is one on the servers. It shows the value that it was given last, also
@@ -50,6 +52,12 @@ TOLD_SOON = 0.1
 """Seconds after which a call that waits for something, and a callback about it, has come."""
 LAST_READ = 0.25
 """Seconds more where requests may be lost: shortly before its time is up a call reads who leads."""
+LED_FOR = 3.0
+"""Seconds after an election within which every candidate has heard of it."""
+UNHEARD = 30.0
+"""Seconds after trouble for which a candidate may not have heard of the leader again."""
+MODEST_FOR = 2.5
+"""Seconds for which a candidate of low priority queues behind a leader, at most, when nothing goes wrong."""
 STANDS_WITHIN = 3.0
 """Seconds within which a candidate that nothing keeps aside queues or leads, when nothing goes wrong."""
 JOIN_LOOK = 0.3
@@ -133,6 +141,8 @@ class CandidateEyes:
         if self._reported and _same(self._reported[0], leader):
             self._convict(f"reports twice: {leader}")
         self._reported = [leader]
+        if leader is None:
+            self._check_nobody()
         if leader is None or not self._judges_terms:
             return
         if leader.term < self._latest and self._judges_order:
@@ -140,6 +150,16 @@ class CandidateEyes:
         if not self._rules.showed(leader.session, leader.value):
             self._convict(f"reports the value {leader.value!r} of {short(leader.session)}, which never was")
         self._latest = leader.term
+
+    def _check_nobody(self) -> None:
+        """Judge a report that nobody is known to lead: not while the leader can be asked for."""
+        judge, process = self._judge, self._process
+        held = self._rules.holders_since(judge.now - LED_FOR * judge.stretch)
+        if any(process.core.sessions.get(session) is not None for session in held or ()):
+            return  # its own leadership is over, and the key not free yet
+        disturbed = max(judge.promises.troubled(process.name), process.awake_since)
+        if held is not None and "" not in held and judge.now > disturbed + UNHEARD * judge.stretch:
+            self._convict(f"reports no leader, and {short(next(iter(held)))} leads")
 
     def look(self) -> None:
         """Judge what it shows at this moment."""
@@ -186,11 +206,22 @@ class CandidateEyes:
         judge, process, key = self._judge, self._process, self._rules.name
         kept = (judge.cluster.holder(key), *self._rules.queue)
         stands = leads or any(process.core.sessions.get(session) is not None for session in kept if session)
-        is_absent = not (stands or self.is_aside or self._candidacy.plan.priority_delay)
+        is_modest = bool(self._candidacy.plan.priority_delay)
+        # Who is of low priority lets everybody else go first, also one that does nothing.
+        may_stay_aside = is_modest and (any(kept) or judge.cluster.in_lock_delay(key))
+        is_absent = not (stands or self.is_aside or may_stay_aside)
         since = self._watch.since("absence", is_so=is_absent and not process.goes_without_queue(key))
+        queues = any(process.core.sessions.get(session) is not None for session in self._rules.queue)
+        is_led = judge.cluster.holder(key) and not leads
+        presses = self._watch.since("modesty", is_so=bool(is_modest and queues and is_led))
         if judge.room is not None or judge.cluster.down:
             return
-        since = max(since, process.aside.get(key, 0.0), judge.promises.undisturbed_since(process))
+        undisturbed = judge.promises.undisturbed_since(process)
+        if judge.now > max(presses, undisturbed) + MODEST_FOR * judge.stretch:
+            judge.convict(
+                "order", f"{process.name} is of low priority, and queues behind the leader of {key}"
+            )
+        since = max(since, process.aside.get(key, 0.0), undisturbed)
         if judge.now > since + STANDS_WITHIN * judge.stretch:
             judge.convict("progress", f"{process.name} stands for {key}, and does not queue")
 
@@ -221,6 +252,9 @@ class CandidateEyes:
 
     def _check_problem(self) -> None:
         problem, process = self._candidacy.problem, self._process
+        refused = self._candidacy.leading(process.clock.now()) is not None and self._candidacy.refusal
+        if self._watch.lasts("refusal", is_so=bool(refused)) > TOLD_SOON:
+            self._convict(f"leads, and has the problem: {refused}")
         silent = process.clock.now() - self._judge.promises.heard_at(process)
         if isinstance(problem, RequestTimeout) and silent < PATIENCE - LOOK and not problem.method:
             self._convict(f"says: {problem}, and was answered {silent:.2f} s ago")
@@ -336,7 +370,7 @@ class MemberEyes:
         """Judge the value with which it has become a member: the one that it was given last."""
         judge, process = self._judge, self._process
         entry = judge.cluster.entry(self._membership.key)
-        given_long = self._given_at < judge.now - TOLD_SOON - 2 * LOOK
+        given_long = self._given_at < process.clock.true(hold.granted_at) - TOLD_SOON
         if entry is None or entry.session != hold.session or not given_long:
             return
         if entry.modify_index == hold.fence and entry.value != self._given:

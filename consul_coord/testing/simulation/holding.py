@@ -248,8 +248,9 @@ class Holder:
         for view in self.views(of):
             cluster = self.judge.cluster
             truth, index = view.truth(cluster), cluster.state.store.raft_index
+            timeout = self.process.core.timeout
             found = await self.call(
-                io, view.ask, what=view.what, within=self.process.core.timeout, most=view.requests
+                io, view.ask, what=view.what, within=timeout, most=view.requests, reads=True
             )
             self.judge.see("looked round")
             if found is FAILED or not self.judge.permits:
@@ -284,13 +285,15 @@ class Holder:
         within: float | None = None,
         claim: Claim | None = None,
         most: float = math.inf,
+        reads: bool = False,
     ) -> object:
         """Do something with a hold, and return what came of it: FAILED if it is lost, or the agent unable.
 
         ``what`` it is, and the seconds ``within`` which it has to end. ``claim``: the hold that it needs.
-        ``most``: the requests that it takes, where nothing goes wrong.
+        ``most``: the requests that it takes, where nothing goes wrong. ``reads``: it changes nothing.
         """
         promises, began, before = self.judge.promises, self.judge.now, io.task.sent
+        started = io.now()
         pending = promises.called(self.process, what, within)
         try:
             found = await self.process.call(io.task, program, closing=True)
@@ -300,6 +303,9 @@ class Holder:
                 raise
             if claim is not None:
                 self.judge.answers.refused(claim, what, error, since=began)
+            if reads and within is not None and retryable(error):
+                left = within - (io.now() - started)
+                self.judge.answers.read_in_vain(self.process, what, error, left=left)
             return FAILED
         finally:
             promises.ended(pending)

@@ -88,8 +88,6 @@ Rule = Literal[
 
 GOES_ON_WITHIN = 2.2
 """Seconds within which a release goes on at another agent, as documented, and the latter answers."""
-CLUMSY = "ClumsyUser"
-"""The name of an error that users of the simulation make on purpose."""
 _SEEN: dict[type[object], str] = {
     events.Forgotten: "hold forgotten",
     events.Overwritten: "overwritten",
@@ -103,7 +101,7 @@ _UNHEARD = {"reply lost", "reply cut off", "failed after"}
 _SILENT = {"request lost", "reply lost", "late", "fading"}
 _SLOW = {"slow", "index back", "twice"}
 _LATE = {"late", "late and cut off"}
-_EXPECTED = ("PermissionDenied", "SessionCheckFailed", CLUMSY)
+_EXPECTED = ("PermissionDenied", "SessionCheckFailed")
 _REPORTS = ("of the election", "of the partition", "taking the partition", "watching the group")
 
 
@@ -176,6 +174,10 @@ class Judge:
     def shows_terms(self) -> bool:
         """Whether everybody sees a leader's term, which a stranger's write hides for a while."""
         return self.permits and "overwrite" not in self._plan.chaos
+
+    def knows_nodes(self, session: str) -> bool:
+        """Return whether everybody may read on which node a session is."""
+        return self.permits and self.cluster.lives(session)
 
     @property
     def now(self) -> float:
@@ -355,6 +357,7 @@ class Judge:
         self.news.reported(process, event)
         self.sessions.reported(process, event)
         self.ways.reported(process, event)
+        self._look_for_ids(process, event)
         match event:
             case events.Lost(reason=reason):
                 self.see(f"lost: {reason}")
@@ -375,13 +378,22 @@ class Judge:
             case events.Resigned():
                 self.see("resigned")
                 self._tell_of(event, "resigned")
-            case events.Failed(where=where, error=error) if not _is_expected(where, error):
-                self.convict("no bugs", f"{where} of {process.name}: {error}")
+            case events.Failed():
+                self._check_failure(process, event)
             case _ if type(event) in _SEEN:
                 self.see(_SEEN[type(event)])
                 self._tell_dropped(event)
             case _:
                 pass
+
+    def _check_failure(self, process: Process, event: events.Failed) -> None:
+        if not (self.news.knows(process, event.where) or _is_expected(event.where, event.error)):
+            self.convict("no bugs", f"{event.where} of {process.name}: {event.error}")
+
+    def _look_for_ids(self, process: Process, event: Event) -> None:
+        """Take note of a member whose id others want as well."""
+        if isinstance(event, events.Joined) and event.key in self.keys:
+            self._got(process, event.key, event.index, "have joined", actor="member")
 
     def _check_ways_in(self, process: Process, key: str, reason: LossReason) -> None:
         """Convict a loss where nothing goes wrong but with one of several agents at a time."""
@@ -422,12 +434,18 @@ class Judge:
             self.tell(one, kind, until=min(one.until, self.now), detail=detail)
 
     def _elected(self, process: Process, key: str, term: int) -> None:
-        hold = next((one for one in process.core.holds.all() if one.key == key and one.fence == term), None)
+        self._got(process, key, term, "lead", actor="candidate", kind="elected")
+
+    def _got(
+        self, process: Process, key: str, fence: int, what: str, *, actor: str, kind: str = "acquired"
+    ) -> None:
+        """Take note of a hold of a program in the background, which an event has told of."""
+        hold = next((one for one in process.core.holds.all() if one.key == key and one.fence == fence), None)
         if hold is None:
-            self.convict("granted", f"{process.name} reports to lead {key} in term {term}, and has no hold")
+            self.convict("granted", f"{process.name} reports to {what} {key}, index {fence}, and has no hold")
             return
-        claim = self.granted(process, hold, of=key, actor="candidate", kind="elected")
-        # An election tells its user by callbacks of its own, which are looked at by its user.
+        claim = self.granted(process, hold, of=key, actor=actor, kind=kind)
+        # Users hear of its end by callbacks and events of their own, which are looked at besides.
         process.core.holds.on_lost(hold, lambda _: self.told(claim))
 
     def rules_of(self, key: str) -> Rules | None:
@@ -519,13 +537,14 @@ class Judge:
             self.sharing.look(written=written)
         self.promises.look()
         self.eyes.look(self.now)
+        self.news.look()
         self.belongings.look()
         if self.room is not None:
             self.room.look()
 
 
 def _is_expected(where: str, error: str) -> bool:
-    """Return whether a recipe reports what it was refused, or a user's mistake, as it should."""
+    """Return whether a recipe reports what it was refused, as it should."""
     if where.startswith("joining again"):
         return True  # also that the value could not be written which was given meanwhile
     return any(part in where for part in _REPORTS) and error.startswith(_EXPECTED)

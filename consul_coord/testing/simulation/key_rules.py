@@ -42,6 +42,7 @@ HONOURED = 5.0
 """Seconds for which an heir is let go first, as documented."""
 PRIORITY_DELAY = 0.5
 """Seconds of vacancy that a candidate of low priority waits for."""
+_SECOND = 2
 _YOUNG = 0.9
 """The part of such a time that has surely not passed on anybody's clock."""
 _REMEMBERED = 64
@@ -88,6 +89,8 @@ class KeyRules(Rules):
         """The index of the last contender that was made."""
         self._shown: set[tuple[str, bytes]] = set()
         """The sessions that had the key, each with the values that it had then."""
+        self._named_at: dict[str, float] = {}
+        """When each session was named the heir last."""
         self._named_since = self._first_since = 0.0
         """Since when that is so, and since when the first of the queue has been first."""
 
@@ -209,6 +212,21 @@ class KeyRules(Rules):
             text = f"{who} is of low priority, and queues for {self.name}, vacant for {vacant:.3f} s"
             self.judge.convict("order", text)
 
+    def has_queued_since(self, session: str, since: float) -> bool:
+        """Return whether a session has queued all the time since then."""
+        queues = [*(queue for until, queue in self._queues if until >= since), self._queue]
+        return all(session in queue for queue in queues)
+
+    def is_unchanged_since(self, since: float) -> bool:
+        """Return whether nobody has come or gone since then."""
+        return not any(until >= since for until, _ in self._queues)
+
+    def heir_named_at(self, session: str) -> float:
+        """Return when a session was named the heir last, as far as can be seen."""
+        if self._heir[1] == session:
+            return self.judge.now  # to name it again changes nothing
+        return self._named_at.get(session, -math.inf)
+
     @property
     def queue(self) -> tuple[str, ...]:
         """The sessions that wait, the first one first."""
@@ -267,7 +285,11 @@ class KeyRules(Rules):
         if len(self._queues) == _REMEMBERED and self._queues[0][0] > since:
             return True  # that is not known any more
         recent = [queue for until, queue in self._queues if until >= since]
-        return any(queue[place - 1 : place] == (session,) for queue in [*recent, self._queue])
+        recent.append(self._queue)
+        heirs = {heir for heir, at in self._named_at.items() if at >= since - HONOURED * self.judge.stretch}
+        # The first one is second while it lets an heir go first.
+        yields = place == _SECOND and any(queue[:1] == (session,) and heirs & set(queue) for queue in recent)
+        return yields or any(queue[place - 1 : place] == (session,) for queue in recent)
 
     def check_queue(self) -> None:
         """See who queues, after something was written."""
@@ -290,6 +312,7 @@ class KeyRules(Rules):
         if heir != self._heir:
             self._check_naming(heir)
             self._heir, self._named_since = heir, now
+            self._named_at[heir[1]] = now
         if before[:1] != self._queue[:1]:
             self._first_since = now
         self._stray &= set(self._queue)

@@ -6,6 +6,7 @@ Rules
 - A client's own write under its hold is not reported as the write of somebody else.
 - A waiting call reports what is in its way when that changes, and its place counted from 1.
 - An outage is reported only if something went wrong, and nothing else that this world has no cause for.
+- What a function of the user raises is reported, once.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
   waited.
 """
@@ -19,7 +20,7 @@ from consul_coord import events
 from consul_coord.testing.simulation.promises import DRIFT
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from consul_coord.errors import AcquireTimeout
     from consul_coord.events import Event
@@ -41,6 +42,8 @@ ONCE: dict[type[Event], tuple[str, str]] = {
     events.Overwritten: ("overwritten", "modify_index"),
 }
 """The events that come once: a name for each, and the number that tells one from another."""
+REPORTED_WITHIN = 0.1
+"""Seconds after which what a user's function has raised was reported."""
 UNREAD = 1.0
 """Seconds that a client may not count yet, as the reply that they are from is there, and not read."""
 
@@ -68,6 +71,10 @@ class News:
         """By process, key and index: the writes under holds that were applied."""
         self._in_the_way: dict[object, tuple[Hashable, ...]] = {}
         """By the task that waits: what stands in the way of its call, as it has said last."""
+        self._errors: list[tuple[float, Process, str, Callable[[], bool]]] = []
+        """The errors of users' functions that were not reported yet: when, where, by which function, and what
+        tells that nobody cares any more.
+        """
         self._waited: dict[tuple[str, str, int], float] = {}
         """By process, key and fence: how long a hold was waited for."""
 
@@ -119,6 +126,26 @@ class News:
     def wrote(self, who: str, key: str, index: int) -> None:
         """Take note that a write under a hold was applied."""
         self._own_writes.add((who, key, index))
+
+    def errs(self, process: Process, where: str, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """Take note that a user's function raises, or returns nonsense: that is to be reported."""
+        self._errors.append((self._judge.now, process, where, unless))
+
+    def knows(self, process: Process, where: str) -> bool:
+        """Return whether such an error was to be reported, which it is now."""
+        found = next((one for one in self._errors if one[1] is process and where.startswith(one[2])), None)
+        if found is not None:
+            self._errors.remove(found)
+        return found is not None
+
+    def look(self) -> None:
+        """Judge whether users' errors are reported."""
+        for error in list(self._errors):
+            at, process, where, is_over = error
+            if process.crashed or process.core.closing.is_set() or is_over():
+                self._errors.remove(error)
+            elif process.able and self._judge.now > max(at, process.awake_since) + REPORTED_WITHIN:
+                self._judge.convict("told", f"an error of {process.name} was not reported: {where}")
 
     def expect(self, process: Process, kind: str, key: str, *what: Hashable) -> None:
         """Judge that something is reported that should have been an event before."""

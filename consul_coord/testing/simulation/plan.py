@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from consul_coord.models import SessionSpec
     from consul_coord.testing.simulation.sharing import Sharing
 
+IDS = "one", "two"
+"""The ids of members that several want."""
 ENOUGH = 100
 """Connections that no run needs: where there is a limit, the clients' own pool carries the requests."""
 FATES = {
@@ -155,10 +157,14 @@ class Plan:
     """Keys of jobs that each process tries to run."""
     rwlocks: tuple[str, ...] = ()
     """Read-write locks."""
+    guests: Sharing | None = None
+    """The group whose members have ids that several want."""
     sharing: Sharing | None = None
     """The partitions that the processes share as members of a group."""
     strangers: tuple[str, ...] = ()
     """Other groups, whose members are strangers, and which users watch."""
+    crowd: str = ""
+    """One of these, which is large from the beginning."""
     agents: int = 1
     """Ways to the servers, of which one at a time is gone or silent; with a stray one among several."""
     connections: int = 0
@@ -174,19 +180,24 @@ class Plan:
     def all_keys(self) -> tuple[str, ...]:
         """The keys that one at a time may hold."""
         partitions = () if self.sharing is None else self.sharing.keys
-        return (*self.keys, *self.elections, *self.jobs, *partitions)
+        return (*self.keys, *self.elections, *self.jobs, *partitions, *self.ids)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The keys of the members whose ids several want."""
+        return () if self.guests is None else tuple(map(self.guests.group.key, IDS))
 
     @property
     def group_folders(self) -> set[str]:
         """The top-level folders of the groups that there are."""
-        own = () if self.sharing is None else (self.sharing.prefix,)
+        own = (group.prefix for group in (self.sharing, self.guests) if group is not None)
         return {prefix.partition("/")[0] for prefix in (*own, *self.strangers)}
 
     @property
     def has_only_acts(self) -> bool:
         """Whether there are groups, and nothing goes wrong but what operators do, and crashes."""
         acts = self.strike is None and not self.fates and self.chaos.keys() <= _ACTS
-        return self.sharing is not None and acts
+        return (self.sharing is not None or self.guests is not None) and acts
 
     @property
     def gentle(self) -> bool:
@@ -212,7 +223,12 @@ class Plan:
         fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
         groups = () if self.sharing is None else self.sharing.keys
-        kinds = (("jobs", self.jobs), ("partitions", groups), ("read-write locks", self.rwlocks))
+        kinds = (
+            ("jobs", self.jobs),
+            ("ids", self.ids),
+            ("partitions", groups),
+            ("read-write locks", self.rwlocks),
+        )
         ways = ", and all together" * self.several
         others = "".join(f"; {kind}: {', '.join(names)}" for kind, names in kinds if names)
         rows = (

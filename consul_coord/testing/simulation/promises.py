@@ -52,6 +52,8 @@ FADED_WITHIN = 0.2
 """Seconds within which a candidate says that it knows of no leader, once what it has heard counts no more."""
 SEEN_IN_TURN = 2.0
 """Seconds more, as documented, where groups are in several folders, which take turns."""
+SEEN_IN_A_CROWD = 1.0
+"""Seconds more in a large group, which is read in parts, and after a pause."""
 SEEN_WITHIN = 2.0
 """Seconds more within which a candidate learns who leads."""
 PAUSE = 0.3
@@ -197,7 +199,9 @@ class Promises:
         self._timeout = max(plan.timeout, RELEASED_WITHIN)
         """Seconds within which a request is given up that gets no answer."""
         own = len(plan.keys) + plan.several + len(plan.elections) + len(plan.jobs)
-        self._most_sessions = math.inf if plan.pools or plan.rwlocks or plan.sharing else 1 + own
+        self._most_sessions = (
+            math.inf if plan.pools or plan.rwlocks or plan.sharing or plan.guests else 1 + own
+        )
         self._confirmed: dict[tuple[str, str], float] = {}
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
         self._renewed_in_time: dict[tuple[str, str], float] = {}
@@ -205,6 +209,7 @@ class Promises:
         self._undisturbed = plan.calm or plan.has_only_acts
         """Whether nobody is held up by anything, except where that is noted."""
         self._seen_calmly = SEEN_CALMLY + SEEN_IN_TURN * (len(plan.group_folders) > 1)
+        self._seen_calmly += SEEN_IN_A_CROWD * bool(plan.crowd)
         self._contacts: dict[str, Contact] = {}
         self._all_troubled_until = 0.0
         self._sent: dict[tuple[str, str], deque[float]] = {}

@@ -7,12 +7,15 @@ Rules
 - The callback of an owner that has to hand over comes while it still holds the partition's lock. It keeps
   that until the callback has returned, or ``handover`` seconds have passed, and not much longer.
 - A member takes a partition only if the members have called for that lately, and hands it over only if they
-  have not. It takes a free partition soon.
+  have not. It does so when the group has been quiet for ``settle`` seconds, and not before. It takes a free
+  partition soon.
 - Nobody keeps what is another member's by then, once it had time to finish. A partition whose owner could
   not begin is given up.
-- The judge draws the owners by itself: processes with different versions of this package agree on them.
-- A stop or a leave that returns before its time is complete, and returns soon when nothing goes wrong.
-- A member shows the value that it was given last.
+- The judge draws the owners by itself, also by the members' weights, and with a bound on what one of them may
+  own: processes with different versions of this package agree on them.
+- A partition whose owner could not begin is taken again after a pause that grows each time.
+- What a function of the user raises, or returns wrongly, is reported once.
+- A stop that returns before its time is complete, and returns soon when nothing goes wrong.
 - Once the world is healed, a member that was lost joins again, and each partition goes to the member that the
   names of all members call for.
 """
@@ -24,26 +27,22 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from consul_coord.errors import AcquireTimeout, ConsulCoordError, PermissionDenied, SessionCheckFailed
-from consul_coord.http.failures import retryable
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.group.members import GroupPlan
-from consul_coord.recipes.group.membership import Membership, join, leave, update
-from consul_coord.recipes.group.membership import members as list_members
 from consul_coord.recipes.partition import partitioning as recipe
 from consul_coord.testing.simulation.candidates import CALLED_WITHIN, ClumsyUser
 from consul_coord.testing.simulation.driver import SimCalls
-from consul_coord.testing.simulation.eyes import MemberEyes
-from consul_coord.testing.simulation.holding import FAILED, Holder
-from consul_coord.testing.simulation.promises import ENDED_WITHIN
+from consul_coord.testing.simulation.joining import ENDED_SOON, HANDOVER, Joiner
+from consul_coord.testing.simulation.mistakes import MAKES_MISTAKES, try_as_member
 from consul_coord.testing.simulation.views import View, queued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from consul_coord.io import IO
+    from consul_coord.models import Member
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.cluster import Cluster
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
 
 SETTLE = 0.2
 """Seconds for which a group has to be quiet before partitions move."""
-HANDOVER = 2.0
-"""Seconds that an owner has to finish."""
 CALM_JOIN = 2.0
 """Seconds within which all join in a calm world."""
 CALM_STAY = 3.0
@@ -63,6 +60,10 @@ LOOK = 0.1
 """Seconds between two looks of a member at what it owns."""
 ACTED_WITHIN = 4 * SETTLE + 1.5
 """Seconds after a change of the members within which a member acts on what was so before."""
+MOST_SETTLED = 4 * SETTLE + 0.2
+"""Seconds for which changes that keep coming may be waited out, at most."""
+QUIETLY = 0.02
+"""Seconds by which a group may have been quiet for less, by clocks and timers."""
 OWNED_WITHIN = 2.5
 """Seconds within which a free partition is owned by the member that is to, once that has settled."""
 TELLS_SHARE = 0.02
@@ -71,18 +72,44 @@ GIVEN_UP_WITHIN = 0.5
 """Seconds after an owner could not begin within which it hears that the partition is given up."""
 FINISHES_SHARE = 0.4
 """Of so many callbacks before a handover the owner has still to finish something."""
-JOINS_TWICE = 0.2
-"""So often two tasks of a process join at once."""
 FAILS_SHARE = 0.04
 """Of so many partitions that it gets, its owner can't begin."""
+FAILS_AGAIN = 0.6
+"""The same right after that, up to so many times in a row:"""
+MOST_FAILURES = 4
+FIRST_PAUSE = 0.05
+"""Seconds at least until its owner gets again what it could not begin; each time in a row they double."""
+ENDS_BADLY = 0.05
+"""Of so many partitions that it owns no more, its owner fails to take note."""
 GIVES_SHARE = 0.02
 """Of so many looks a member is given another value."""
 GIVES_WITHOUT_SHARE = 0.3
 """The same while it is no member: the value counts from its next join."""
-JOINED_WITHIN = 1.0
-"""Seconds within which a member joins, when nothing goes wrong."""
-ENDED_SOON = 1.0
-"""Seconds within which a member has stopped and left, when nothing goes wrong."""
+WEIGHTS: Mapping[str, float | str] = {
+    **dict.fromkeys("01234", 1.0),
+    **dict.fromkeys("567", 2.0),
+    **dict.fromkeys("89", 0.25),
+    **dict.fromkeys("ab", 0.0),
+    "c": "none",
+    "d": 1e200,
+    "e": math.nan,
+    "f": -1.0,
+}
+"""What a member's value says of its weight, by its first digit: sometimes no number, or none that counts."""
+LEAST, GREATEST = 1e-100, 1e100
+"""The weights that count, besides 0, as documented."""
+
+
+def weighed(value: bytes) -> float | str:
+    """Return the weight that a member's value names, right or wrong."""
+    return WEIGHTS[value.decode()[:1]] if value else 1.0
+
+
+def counted(weight: float | str) -> float:
+    """Return what such a weight counts as."""
+    if isinstance(weight, str):
+        return 1.0
+    return weight if LEAST <= weight <= GREATEST else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +118,10 @@ class Sharing:
 
     prefix: str
     partitions: tuple[str, ...]
+    weighing: bool = False
+    """Whether the members' values are their weights."""
+    bound: float | None = None
+    """How many times its fair share a member owns at most."""
 
     @property
     def group(self) -> GroupPlan:
@@ -106,11 +137,31 @@ class Sharing:
         """Return the key of a partition's lock."""
         return f"{self.prefix}/partitions/{partition}"
 
-    def owners(self, members: Collection[str]) -> dict[str, str]:
+    def owners(self, cluster: Cluster) -> dict[str, str]:
         """Return the member that each partition falls to; all versions of this package agree on that."""
-        if not members:
-            return {}
-        return {one: max(members, key=lambda name: (_draw(name, one), name)) for one in self.partitions}
+        weights = {
+            name: counted(weighed(value)) if self.weighing else 1.0
+            for name, _, value in self.members(cluster)
+        }
+        weights = {name: weight for name, weight in weights.items() if weight}
+        if self.bound is not None:
+            return self._bounded(weights, self.bound)
+        names = weights or ()
+        return {
+            one: min(names, key=lambda name: (_draw(name, one) / weights[name], name))
+            for one in (self.partitions if weights else ())
+        }
+
+    def _bounded(self, weights: Mapping[str, float], bound: float) -> dict[str, str]:
+        """Return the same where no member owns more than ``bound`` times its share, rounded up."""
+        share = bound * len(self.partitions) / sum(weights.values()) if weights else 0.0
+        room = {name: math.ceil(share * weight) for name, weight in weights.items()}
+        owners: dict[str, str] = {}
+        pairs = ((name, one) for name in weights for one in self.partitions)
+        for name, one in sorted(pairs, key=lambda pair: (_draw(*pair) / weights[pair[0]], *pair[::-1])):
+            if one not in owners and room[name] > len([each for each in owners.values() if each == name]):
+                owners[one] = name
+        return owners
 
     def members(self, cluster: Cluster) -> list[tuple[str, str, bytes]]:
         """Return each member with its session and its value, the longest one first."""
@@ -131,18 +182,19 @@ class Sharing:
     def is_settled(self, judge: Judge) -> bool:
         """Return whether each partition is locked by the member that is to own it."""
         cluster = judge.cluster
-        owners = self.owners({name for name, _, _ in self.members(cluster)})
-        carers = {one: judge.carer(cluster.holder(self.key(one))) for one in owners}
-        return bool(owners) and all(
-            (carer := carers[partition]) is not None and carer.name == owner
-            for partition, owner in owners.items()
+        owners = self.owners(cluster)
+        carers = {one: judge.carer(cluster.holder(self.key(one))) for one in self.partitions}
+        return bool(self.members(cluster)) and all(
+            owners.get(partition) == (None if carer is None else carer.name)
+            for partition, carer in carers.items()
         )
 
 
 @lru_cache(maxsize=4096)
-def _draw(member: str, partition: str) -> int:
-    """Return what a member draws for a partition; the most wins, as all of them have the same weight."""
-    return int.from_bytes(hashlib.blake2b(f"{member}/{partition}".encode(), digest_size=8).digest(), "big")
+def _draw(member: str, partition: str) -> float:
+    """Return what a member draws for a partition; the least for its weight wins."""
+    digest = hashlib.blake2b(f"{member}/{partition}".encode(), digest_size=8).digest()
+    return -math.log((int.from_bytes(digest, "big") + 0.5) / 2**64)
 
 
 class SharingRules:
@@ -161,6 +213,11 @@ class SharingRules:
         """Since when a member keeps what is another's."""
         self._sharers: dict[str, float] = {}
         """The processes that share, each since when."""
+        self._members: list[tuple[str, str, bytes]] = []
+        self._changed: list[float] = []
+        """When these have changed, lately."""
+        self._moved: dict[str, list[float]] = {}
+        """When each process has taken or given away something, lately."""
 
     def look(self, *, written: bool) -> None:
         """Take note of the members, and judge whether what is free is taken."""
@@ -208,7 +265,10 @@ class SharingRules:
 
     def _look_at_members(self) -> None:
         now, sharing = self._judge.now, self._sharing
-        owners = sharing.owners({name for name, _, _ in sharing.members(self._cluster)})
+        before, self._members = self._members, sharing.members(self._cluster)
+        if before != self._members:
+            self._changed = [*(at for at in self._changed if at > now - 2 * ACTED_WITHIN), now]
+        owners = sharing.owners(self._cluster)
         if owners != self._calls_for[-1][1]:
             while len(self._calls_for) > 1 and self._calls_for[1][0] < now - 2 * ACTED_WITHIN:
                 del self._calls_for[0]
@@ -228,6 +288,13 @@ class SharingRules:
         rest = promises.contact(process.name).patience()
         return max(promises.troubled(process.name), process.awake_since, self._sharers[process.name]) + rest
 
+    def is_due_since(self, since: float, partition: str, name: str) -> bool:
+        """Return whether a partition has been a member's all the time since then, also for anybody's view."""
+        since -= ACTED_WITHIN * self._judge.stretch
+        ends = [at for at, _ in self._calls_for[1:]] + [math.inf]
+        lately = [owners for (_, owners), end in zip(self._calls_for, ends, strict=True) if end > since]
+        return self._calls_for[0][0] <= since and all(owners.get(partition) == name for owners in lately)
+
     def begins(self, process: Process) -> None:
         """Take note of a member that begins to share."""
         self._sharers[process.name] = self._judge.now
@@ -237,8 +304,27 @@ class SharingRules:
         self._sharers.pop(process.name, None)
         self._free_since.clear()
 
+    def _check_quiet(self, process: Process, partition: str, *, comes: bool) -> None:
+        """Judge that a member does not act on the only change of a group before that has been quiet."""
+        judge, now = self._judge, self._judge.now
+        changed = self._changed[-1] if self._changed else -math.inf
+        settled = changed + SETTLE / (1 + judge.skew) - QUIETLY
+        window = changed - MOST_SETTLED * judge.stretch
+        moves = self._moved.setdefault(process.name, [])
+        busy = [
+            at for at in (*self._changed[:-1], *moves, self._sharers.get(process.name, now)) if at > window
+        ]
+        self._moved[process.name] = [*(at for at in moves if at > now - 2 * ACTED_WITHIN), now]
+        (_, before), (called, owners) = self._calls_for[-2:] if len(self._calls_for) > 1 else [(0.0, {})] * 2
+        is_asked = (owners.get(partition) == process.name) is comes
+        is_new = is_asked and (before.get(partition) == process.name) is not comes
+        if now < settled and not busy and called == changed and is_new:
+            text = f"{process.name} moves {partition} {now - changed:.3f} s after a change of the group"
+            judge.convict("sharing", text)
+
     def moved(self, process: Process, partition: str, *, comes: bool) -> None:
         """Judge that a member begins to own a partition, or hands it over while it goes on."""
+        self._check_quiet(process, partition, comes=comes)
         since = self._judge.now - ACTED_WITHIN * self._judge.stretch
         if self._judge.answers.excused(process, since=since):
             return
@@ -250,72 +336,32 @@ class SharingRules:
             self._judge.convict("sharing", text)
 
 
-class MemberUser(Holder):
+class MemberUser(Joiner):
     """The member of one process."""
 
     def __init__(self, process: Process, sharing: Sharing, *, healed: Callable[[], bool]) -> None:
-        super().__init__(process, "member", healed=healed)
-        self._sharing = sharing
+        super().__init__(process, "member", sharing, healed=healed)
         process.fair = False  # as a partition's lock is
 
     async def run(self, io: SimIO) -> None:
         """Be a member now and then, until the world is healed."""
+        if self.more.chance(MAKES_MISTAKES):
+            try_as_member(self.process)
         while not self.healed():
-            if await self._join(io, timeout=self.rng.uniform(0.0, 8.0)):
+            if await self._join_as(io, timeout=self.rng.uniform(0.0, 8.0)):
                 await self._share(io, until=io.now() + self.rng.uniform(0.0, 15.0))
             await io.sleep(self.rng.uniform(0.0, 2.0))
 
     async def calm_rounds(self, io: SimIO) -> None:
         """Be a member for some time, until all partitions are with their owners."""
         await io.sleep(self.rng.uniform(0.0, CALM_JOIN))
-        if await self._join(io, timeout=None):
+        if await self._join_as(io, timeout=None):
             await self._share(io, until=io.now() + CALM_STAY)
         else:
             self.judge.convict("progress", f"{self.process.name} could not join, all being well")
 
-    async def _join(self, io: SimIO, *, timeout: float | None) -> bool:
-        core, name = self.process.core, self.process.name
-        self._member = Membership(
-            core, self._sharing.group, name, b"", evictable=self.rng.chance(0.2), keeps=self
-        )
-        self._eyes = MemberEyes(self.process, self._member)
-        call = self.judge.promises.called(self.process, f"joins {self._sharing.prefix}", timeout)
-        began, since = io.now(), self.judge.now
-        self._close_eyes = self.judge.eyes.open(self._eyes.look)
-        self._eyes.joins += 1
-        if self.more.chance(JOINS_TWICE):
-            self.process.spawn(partial(self._join_too, timeout), name="another that joins")
-        try:
-            await self.process.call(io.task, lambda io: join(io, self._member, timeout=timeout))
-        except AcquireTimeout as error:
-            took = io.now() - began
-            self.judge.answers.waited(self.process, error, took=took, timeout=timeout or 0.0)
-            if took > JOINED_WITHIN and not self.judge.answers.excused(self.process, since=since):
-                self.judge.convict("progress", f"{self.process.name} could not join: {error}")
-            return self._joined_not()
-        except (PermissionDenied, SessionCheckFailed):
-            return self._joined_not()
-        except ConsulCoordError as error:
-            if not retryable(error):
-                raise
-            return self._joined_not()
-        finally:
-            self.judge.promises.ended(call)
-            self._eyes.joins -= 1
-        self.judge.see("joined")
-        return True
-
-    def _joined_not(self) -> bool:
-        """Stop looking at a membership that did not come about."""
-        self._close_eyes()
-        return False
-
-    async def _join_too(self, timeout: float | None, io: SimIO) -> None:
-        """Join as another task of the process does at the same time."""
-        try:
-            await self.process.call(io.task, partial(join, membership=self._member, timeout=timeout))
-        except ConsulCoordError:
-            self.judge.see("joined at once in vain")
+    async def _join_as(self, io: SimIO, *, timeout: float | None) -> bool:
+        return await self._join(io, self.process.name, timeout=timeout)
 
     async def _share(self, io: SimIO, *, until: float) -> None:
         """Own partitions for a while; in a calm world, until each is with its owner, too."""
@@ -325,8 +371,8 @@ class MemberUser(Holder):
             partitions=sharing.partitions,
             settle=SETTLE,
             handover=HANDOVER,
-            bound=None,
-            weight=None,
+            bound=sharing.bound,
+            weight=partial(self._weigh, office) if sharing.weighing else None,
             on_acquired=office.acquired,
             on_released=office.released,
         )
@@ -361,6 +407,15 @@ class MemberUser(Holder):
             for close in close_eyes:
                 close()
 
+    def _weigh(self, office: Office, member: Member) -> float:
+        """Return a member's weight, as its value says it, or fail to."""
+        weight = weighed(member.value)
+        wrong = isinstance(weight, str) or (weight and counted(weight) != weight)
+        if wrong:
+            where = f"weight of the member {member.id!r}"
+            self.judge.news.errs(self.process, where, unless=lambda: office.stopping)
+        return float(weight)
+
     async def _stop(self, io: SimIO, office: Office, partitioning: recipe.Partitioning) -> None:
         """Own nothing any more, and leave."""
         office.stopping = True
@@ -368,14 +423,7 @@ class MemberUser(Holder):
             office.check_stopped(io)
         if partitioning.task is None or partitioning.task.done.is_set():
             office.stopped = io.now()
-        self._eyes.is_leaving = True
-        has_left = await self._end("leaves the group", partial(leave, membership=self._member), io)
-        if has_left and self._member.is_joined(io.now()):
-            self.judge.convict("sharing", f"{self.process.name} has left, and is a member")
-        hold, holder = self._member.hold, self.judge.cluster.holder(self._member.key)
-        is_done = has_left and hold is not None and hold.released and not self.process.core.reaper.pending
-        if is_done and hold is not None and holder == hold.session:
-            self.judge.convict("released", f"{self.process.name} has left, and the server has it")
+        await self._leave(io)
 
     async def _tell(self, io: SimIO) -> None:
         """Change the member's value, or ask about the others."""
@@ -384,25 +432,9 @@ class MemberUser(Holder):
             return
         await self._give_value(io)
 
-    async def _give_value(self, io: SimIO) -> None:
-        core, value = self.process.core, self.rng.randbytes(2).hex().encode()
-        change = partial(update, membership=self._member, key=self._member.key, value=value)
-        hold = self._member.hold
-        self._eyes.gives(value)
-        if await self.call(io, change, what="changes its value", within=core.timeout) is FAILED:
-            return
-        self._eyes.has_given()
-        entry = self.judge.cluster.entry(self._member.key)
-        if entry is not None and hold is not None and entry.session == hold.session and entry.value != value:
-            text = f"{self.process.name}'s value is said to be {value!r}, and is {entry.value!r}"
-            self.judge.convict("sharing", text)
-
     def views(self, of: str) -> Sequence[View]:
         """Ask who is a member, and who owns what."""
         core, sharing = self.process.core, self._sharing
-
-        async def ask(io: IO) -> object:
-            return [(one.id, one.session, one.value) for one in await list_members(io, core, sharing.group)]
 
         async def ask_owners(io: IO) -> object:
             found = await recipe.holders(io, core, self._partitions)
@@ -412,25 +444,9 @@ class MemberUser(Holder):
             }
 
         return (
-            View(f"asks who is in {of}", ask, sharing.members),
+            *super().views(of),
             View(f"asks who owns what in {of}", ask_owners, sharing.owned),
         )
-
-    async def _end(self, what: str, program: Callable[..., Coroutine[Any, Any, object]], io: SimIO) -> bool:
-        """Stop something, in more or less time; returns whether it has ended before its time was over."""
-        timeout = 5.0 if self.healed() else self.rng.choice((0.5, 5.0, 5.0))
-        began, since = io.now(), self.judge.now
-        call = self.judge.promises.called(self.process, f"{what} of {self._sharing.prefix}", timeout)
-        try:
-            await self.process.call(io.task, lambda io: program(io, timeout=timeout), closing=True)
-        finally:
-            self.judge.promises.ended(call)
-        took = io.now() - began
-        if took > ENDED_SOON + HANDOVER * ("sharing" in what) and not self.judge.answers.excused(
-            self.process, since=since
-        ):
-            self.judge.convict("in time", f"{self.process.name} {what}: {took:.2f} s, and all is well")
-        return took < timeout - ENDED_WITHIN
 
     def _is_enough(
         self, io: SimIO, office: Office, partitioning: recipe.Partitioning, *, until: float
@@ -453,6 +469,8 @@ class Office:
         self._owned: dict[str, tuple[Grant, Claim]] = {}
         self._failed: dict[str, float] = {}
         """The partitions whose ``on_acquired`` has raised an error, and when: they are given up."""
+        self._failures: dict[str, tuple[int, float]] = {}
+        """How often in a row that was so, of each partition, and when last by the process's clock."""
         self._finishing: dict[str, tuple[Grant, float, float]] = {}
         """The partitions to be handed over while their owners finish, since when, and until when they may."""
         self.stopping = False
@@ -479,9 +497,20 @@ class Office:
         claim = judge.granted(process, hold, of=hold.key, actor=user.actor)
         process.core.holds.on_lost(hold, lambda _: judge.told(claim))
         self._owned[partition] = hold, claim
-        if not user.healed() and user.more.chance(FAILS_SHARE):
+        failures, failed_at = self._failures.pop(partition, (0, -math.inf))
+        pause = process.clock.now() - failed_at
+        began = process.clock.true(failed_at) if failures else 0.0
+        if judge.sharing is None or not judge.sharing.is_due_since(began, partition, process.name):
+            failures = 0  # it may have begun anew
+        if failures and pause < FIRST_PAUSE * 2.0 ** (failures - 1):
+            text = f"{process.name} takes {partition} {pause:.3f} s after failure {failures} in a row"
+            judge.convict("pace", text)
+        fails = FAILS_AGAIN if 0 < failures < MOST_FAILURES else FAILS_SHARE * (failures == 0)
+        if not user.healed() and user.more.chance(fails):
             self._failed[partition] = judge.now
+            self._failures[partition] = failures + 1, process.clock.now()
             judge.see("on_acquired failed")
+            judge.news.errs(process, f"on_acquired of the partition {partition!r}")
             raise ClumsyUser
 
     def released(self, partition: str, hold: Grant) -> float | None:
@@ -503,6 +532,9 @@ class Office:
         claim.left = True
         more = self._user.more
         # What could not begin has nothing to finish.
+        if not self._user.healed() and more.chance(ENDS_BADLY):
+            judge.news.errs(process, f"on_released of the partition {partition!r}")
+            raise ClumsyUser
         if failed or hold.ended or self._user.healed() or not more.chance(FINISHES_SHARE):
             return None
         lasts, now = more.uniform(0.0, 1.5 * HANDOVER), process.clock.now()

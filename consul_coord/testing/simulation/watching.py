@@ -102,7 +102,11 @@ def led(process: Process, key: str) -> View:
     """Return the question who leads, since when, and with which value."""
 
     async def ask(io: IO) -> object:
-        found, truth = _leader(await leader.leader(io, process.core, key), rules), rules.led_by()
+        info = await leader.leader(io, process.core, key)
+        found, truth = _leader(info, rules), rules.led_by()
+        if info is not None and info.node is None and rules.judge.knows_nodes(info.session):
+            text = f"{process.name} asks who leads {key}, and does not hear on which node {info.session} is"
+            rules.judge.convict("answers", text)
         if found is not None and truth is not None and not rules.is_relied_on(found[0]):
             # A leader that knows of its end has removed the note of its term, and may have the key yet.
             return (found[0], truth[1], *found[2:])

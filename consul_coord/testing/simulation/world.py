@@ -16,7 +16,9 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.cleanup.tasks import SWEEPS, StraySession, Sweep
+from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.testing.simulation.candidates import REST, CandidateUser
 from consul_coord.testing.simulation.chaos import Chaos
 from consul_coord.testing.simulation.cluster import Cluster
@@ -26,6 +28,7 @@ from consul_coord.testing.simulation.double import fork
 from consul_coord.testing.simulation.foreign import ForeignLock, ForeignSemaphore
 from consul_coord.testing.simulation.holding import CALM_HOLD
 from consul_coord.testing.simulation.jobs import JobUser
+from consul_coord.testing.simulation.joining import Guest
 from consul_coord.testing.simulation.judge import Judge
 from consul_coord.testing.simulation.keepers import KeepingUser
 from consul_coord.testing.simulation.key_rules import PRIORITY_DELAY
@@ -56,6 +59,8 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.program import SimTask
 
+    AnyUser = LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Guest | Watcher
+
 MOST_EVENTS = 200_000
 """In one run: far more than any that goes well has."""
 LEAST_EVENTS = 200
@@ -73,6 +78,8 @@ WATCHED_SHARE = 0.2
 """The part of the processes with candidates in which somebody watches the leader; twice that for members."""
 WATCHED_SHARE_OF_STRANGERS = 0.7
 """The part of the processes that watch another group, of each."""
+CROWD, CROWD_TTL = 140, 3_600.0
+"""How many strangers are a crowd, and the TTL of their session, which nobody renews."""
 _TURN = 1.5
 """Seconds that one turn takes at most, beyond the hold itself, when nothing goes wrong."""
 
@@ -98,13 +105,17 @@ class World:
         self.processes: list[Process] = []
         self._exports: dict[tuple[str, ...], list[Export]] = {}
         """The sessions that were handed over, and wait for a user of the same things."""
-        self._users: list[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Watcher] = []
+        self._users: list[
+            LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Guest | Watcher
+        ] = []
         self._running: dict[SimTask, str] = {}
         self._healed = False
         self._idle_since = 0.0
         self._nothing_comes_after = 0.0
         self._chaos = Chaos(self, self._dice("chaos"))
         self._names = 0
+        self._crowd = ""
+        """The session of many strangers."""
         self.network.on_strike = self._chaos.strike
 
     def _dice(self, what: str) -> Dice:
@@ -157,6 +168,11 @@ class World:
             self._run_users(process, [MemberUser(process, plan.sharing, healed=self._is_healed)])
             if watches.chance(2 * WATCHED_SHARE):
                 self._run_users(process, [GroupWatcher(process, plan.sharing, healed=self._is_healed)])
+        if plan.guests is not None:
+            guests = [Guest(process, f"guest {n}", plan.guests, healed=self._is_healed) for n in range(2)]
+            self._run_users(process, guests[: 1 + watches.chance(0.3)])
+            if watches.chance(2 * WATCHED_SHARE):
+                self._run_users(process, [GroupWatcher(process, plan.guests, healed=self._is_healed)])
         others = [
             Sharing(prefix, ()) for prefix in plan.strangers if watches.chance(WATCHED_SHARE_OF_STRANGERS)
         ]
@@ -169,7 +185,9 @@ class World:
     def _run_users(
         self,
         process: Process,
-        users: Sequence[LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Watcher],
+        users: Sequence[
+            LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Guest | Watcher
+        ],
     ) -> None:
         for user in users:
             if isinstance(user, KeepingUser):
@@ -216,6 +234,7 @@ class World:
                 process.end()
 
     def _run_phases(self) -> None:
+        self._gather_crowd()
         for _ in range(self.plan.processes):
             self.add_process()
         for kind, names in (
@@ -242,6 +261,14 @@ class World:
             phase()
             if self.judge.violation is not None:
                 return
+
+    def _gather_crowd(self) -> None:
+        """Let many strangers be members of one group from the beginning."""
+        if self.plan.crowd:
+            group = GroupPlan(self.plan.crowd)
+            self._crowd = self.cluster.open_session(ttl=CROWD_TTL)
+            for number in range(CROWD):
+                self.cluster.lock(group.key(f"one of many {number}"), self._crowd, flags=GROUP_FLAGS)
 
     def advance(self, until: float, *, unless: Callable[[], bool] = lambda: False) -> bool:
         """Let events happen until a time, or until ``unless`` says so; returns whether it did."""
@@ -292,6 +319,8 @@ class World:
         self.judge.note("world", "all is healed")
         self._healed = True
         self._chaos.end()
+        if self._crowd:
+            self.cluster.destroy_session(self._crowd)
         self.network.heal()
         self.cluster.start()
         for agent in self.network.agents:

@@ -102,9 +102,28 @@ def draw(seed: int) -> Plan:
     plan = Dice(seed, "world").choice(_DRAWN)(seed)
     if not plan.connections and plan.agents == 1 and Dice(seed, "connected").chance(CONNECTED_SHARE):
         plan = replace(plan, connections=ENOUGH)
+    if plan.sharing is not None:
+        plan = replace(plan, **_group(Dice(seed, "group"), plan.sharing))
+    if plan.strangers and Dice(seed, "crowd").chance(CROWD_SHARE):
+        plan = replace(plan, **_crowd(Dice(seed, "in a crowd"), plan))
     if plan.keys and not plan.calm and Dice(seed, "keeping").chance(KEEPING_SHARE):
         plan = replace(plan, keeping=True)
     return plan
+
+
+def _crowd(rng: Dice, plan: Plan) -> dict[str, Any]:
+    """Let one of the other groups be large, also beside an old leader."""
+    old = {"old leader": 3.0} if rng.chance(0.5) else {}
+    return {"crowd": plan.strangers[0], "chaos": {**plan.chaos, **old}}
+
+
+def _group(rng: Dice, sharing: Sharing) -> dict[str, Any]:
+    """Let some groups have members of several weights, or with a bound, or those whose ids several want."""
+    if rng.chance(GUESTS_SHARE):
+        return {"guests": Sharing("group/guests", ()), "sharing": None}
+    weighing = rng.chance(0.5)
+    bound = rng.choice((1.0, 1.25, 2.0)) if rng.chance(0.4) else None
+    return {"sharing": replace(sharing, weighing=weighing, bound=bound)}
 
 
 def draw_mixed(seed: int) -> Plan:
@@ -487,6 +506,10 @@ SCENES: tuple[Callable[[Dice, Plan], dict[str, Any]], ...] = (
     _short_offices,
     _unanswered_withdrawals,
 )
+CROWD_SHARE = 0.35
+"""The part of the runs with groups of strangers in which one of these is large."""
+GUESTS_SHARE = 0.35
+"""The part of the runs with groups in which several want the same ids, and nobody shares anything."""
 PERMITS_SHARE = 0.25
 """The part of the runs with semaphores in which some take several slots at once."""
 KEEPING_SHARE = 0.15
