@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ import pytest
 from consul_coord._version import __version__
 from consul_coord.errors import ClientClosed, InvalidArgument
 from consul_coord.http.messages import Request, Retry
+from consul_coord.http.transport import dial, streams
 from tests.wire.servers import OK, PATIENCE, always, answering
 
 if TYPE_CHECKING:
@@ -145,6 +148,28 @@ def test_a_large_body_arrives_whole_both_ways(engine: MakeEngine, serve: Serve) 
     response = engine(server).send(Request("PUT", "/v1/kv/a", body=large))
     assert response.body == large
     assert server.requests[0].endswith(large)
+
+
+def test_a_body_that_is_larger_than_the_buffers_waits_for_its_reader(
+    own_engine: MakeEngine, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, body = dial.made, bytes(range(256)) * 2048
+
+    def made_small(family: int) -> socket.socket:
+        sock = made(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return sock
+
+    def handle(peer: Peer) -> None:
+        time.sleep(0.02)  # what is sent meanwhile fills the buffers
+        peer.request()
+        peer.send(OK)
+
+    monkeypatch.setattr(dial, "made", made_small)
+    monkeypatch.setattr(streams, "made", made_small)
+    server = serve(handle)
+    assert own_engine(server).send(Request("PUT", "/v1/kv/a", body=body)).body == b"true"
+    assert server.requests[0].endswith(body)
 
 
 def test_a_connection_is_used_again(engine: MakeEngine, serve: Serve) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import socket
 import threading
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from consul_coord.config import Settings
+from consul_coord.http.agents import LOOK
 from consul_coord.http.endpoints import status
+from consul_coord.http.transport.pool import KEEP
 from consul_coord.http.transport.several import Fleet, SeveralTransport, _Blocking
 from consul_coord.http.transport.several_async import AsyncSeveralTransport
 from tests.support.fake_io import run_at_once
@@ -32,6 +35,7 @@ class Way:
         several: Any = AsyncSeveralTransport(fleet) if is_async else SeveralTransport(fleet)
         several.engine = lambda _: SimpleNamespace(send=self.send)
         self.cancel: Any = SimpleNamespace(subscribe=lambda _: lambda: None)
+        self.several = several
         self.way: Any = several if is_async else _Blocking(several, self.cancel)
         monkeypatch.setattr(socket, "getaddrinfo", self.look_up)
 
@@ -94,3 +98,20 @@ def test_all_look_ups_together_take_no_longer_than_they_may(
     finally:
         hung.set()
     assert time.monotonic() - began < 1.0, "three names, and each had all the time"
+
+
+@pytest.mark.parametrize(("due", "expected"), [((), KEEP), ((3.0, 0.1, 2.0), 0.1), ((KEEP + 1.0,), KEEP)])
+def test_connections_are_looked_at_again_as_soon_as_those_of_the_first_agent_are_due(
+    way: Way, due: tuple[float, ...], expected: float
+) -> None:
+    def sweep(seconds: float) -> Any:
+        async def swept() -> float:
+            return seconds
+
+        return swept() if way.is_async else seconds
+
+    way.several._engines = {
+        str(seconds): SimpleNamespace(sweep=functools.partial(sweep, seconds)) for seconds in due
+    }
+    wait = asyncio.run(way.several.sweep()) if way.is_async else way.several.sweep()
+    assert wait == (min(expected, LOOK) if way.is_async else expected), "or for a sign of life"

@@ -106,6 +106,8 @@ def test_an_heirs_time_begins_at_the_first_look_at_its_note_and_again_at_a_newer
     handle = io.run(stands.run())
     assert handle.grant.is_held(io.now())
     assert io.time == pytest.approx(began + 4.5 + notes.HONOURED)
+    watched = [dict(request.params)["index"] for request in io.requests if request.hold_open]
+    assert watched == ["11", "21", "22", "23"], "from any index before, each query would be answered at once"
 
 
 NOTE = entry(notes.heir_key("k"), session=None, index=20, value=OTHER.encode())

@@ -16,7 +16,7 @@ from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, RemoveDea
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.lock.keys import Keys
-from tests.support.fake_io import FakeIO
+from tests.support.fake_io import FakeIO, run_at_once
 from tests.support.replies import (
     OTHER,
     SESSION,
@@ -438,3 +438,19 @@ def test_closing_gives_no_task_more_than_its_own_time(bench: Bench) -> None:
     bench.reaper.add(Curious([None]))
     bench.io.run(bench.reaper.finish(bench.io, deadline=bench.io.now() + 60.0))
     assert given == [bench.io.now() + 3.0, bench.io.now() + 10.0]
+
+
+def test_what_has_failed_is_tried_once_more_before_its_session_is_let_go() -> None:
+    bench = Bench()
+
+    def let_go() -> None:
+        run_at_once(bench.reaper.let_go(bench.io, SESSION, deadline=bench.io.time + 5.0))
+
+    bench.give_back()
+    bench.io.expect("GET", CONTENDER, refusal(403, "Permission denied"))
+    bench.io.at(bench.io.time + 0.01, let_go)
+    bench.finds()
+    bench.run()
+    assert bench.io.sent_at == [1000.0, 1000.01, 1000.01]
+    assert not bench.io.steps
+    assert not bench.reaper.tasks

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import pytest
 
 from consul_coord.errors import AcquireTimeout
-from consul_coord.models import LOCK_FLAGS, SessionSpec
+from consul_coord.models import LOCK_FLAGS, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
 from consul_coord.recipes.contend.attempt import FIRST_PAUSE
+from consul_coord.recipes.hold.holds import BUDGET, release
 from consul_coord.recipes.rwlock import lock as rwlocks
 from consul_coord.recipes.rwlock.queue import base_of, marked
-from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, txn_failed
+from tests.support.fake_io import FakeIO, Step
+from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, txn_done, txn_failed
+
+if TYPE_CHECKING:
+    from consul_coord.recipes.hold.grant import Handle
 
 FOLDER = queue.directory(base_of("k"))
 OWN = entry(FOLDER + SESSION, index=20, value=marked("read", b"")) | {"CreateIndex": 20}
@@ -83,3 +90,76 @@ def test_a_dead_contender_that_was_never_in_is_removed_as_it_is_now_and_was_not_
     io.expect("DELETE", f"/v1/kv/{dead['Key']}", ok(value=True))
     io.run_spawned("reaper")
     assert ("cas", "30") in io.requests[-1].params
+
+
+STALE = txn_failed((1, f"failed to delete key {OWN['Key']!r}, index is stale"))
+GONE = txn_failed((0, f"failed to check session, key {OWN['Key']!r} doesn't exist"))
+RELEASES: dict[str, tuple[ReleaseOutcome, LossReason | None, list[Step]]] = {
+    "ours": (ReleaseOutcome.RELEASED, None, [Step("PUT", TXN, txn_done(OWN))]),
+    "written by somebody": (
+        ReleaseOutcome.RELEASED,
+        None,
+        [
+            Step("PUT", TXN, STALE),
+            Step("GET", f"/v1/kv/{OWN['Key']}", pairs(OWN | {"ModifyIndex": 30})),
+            Step("DELETE", f"/v1/kv/{OWN['Key']}", ok(value=True)),
+            Step("PUT", f"/v1/session/destroy/{SESSION}", ok(value=True)),
+        ],
+    ),
+    "deleted by somebody": (
+        ReleaseOutcome.ALREADY_LOST,
+        LossReason.KEY_DELETED,
+        [Step("PUT", TXN, GONE), Step("GET", f"/v1/kv/{OWN['Key']}", pairs())],
+    ),
+    "deleted, perhaps by a try without an answer": (
+        ReleaseOutcome.RELEASED,
+        None,
+        [
+            Step("PUT", TXN, lost()),
+            Step("PUT", TXN, GONE),
+            Step("GET", f"/v1/kv/{OWN['Key']}", pairs()),
+        ],
+    ),
+}
+
+
+def entered(io: FakeIO) -> tuple[ClientState, Handle]:
+    """Return a client, and what keeps its place in the lock."""
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    readers, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, txn_done(OWN, OWN))
+    return client, io.run(recipe.acquire(io, client, readers, timeout=30.0))
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_place_is_given_back_however_its_contender_is_found(name: str) -> None:
+    outcome, loss, steps = RELEASES[name]
+    io = FakeIO()
+    client, handle = entered(io)
+    io.steps.extend(steps)
+    assert io.run(release(io, client.holds, handle.grant)) is outcome
+    assert handle.grant.loss(io.now()) is loss
+    assert not io.steps
+
+
+STUCK = [
+    (name, number)
+    for name, (_, _, steps) in RELEASES.items()
+    for number, step in enumerate(steps)
+    if step.method != "DELETE"  # that has a part of the time, and the end of the session does as well
+]
+
+
+@pytest.mark.parametrize(("name", "stuck"), STUCK)
+def test_a_release_takes_its_time_and_no_longer_whichever_answer_does_not_come(name: str, stuck: int) -> None:
+    io = FakeIO()
+    client, handle = entered(io)
+    began = io.time
+    steps = RELEASES[name][2][: stuck + 1]
+    io.steps.extend([*steps[:-1], replace(steps[-1], takes=100.0)])
+    io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
+    assert io.run(release(io, client.holds, handle.grant)) is ReleaseOutcome.UNKNOWN
+    assert io.time == pytest.approx(began + BUDGET)
+    assert not io.steps
+    assert client.reaper.pending, "the rest is done in the background"
