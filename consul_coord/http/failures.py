@@ -7,6 +7,7 @@ Rules
   unknown text means that the server failed and a write may or may not have been applied.
 - A message names method, path, status, Consul's own words and the way out; never the token.
 - Every status gives an error, whatever the body.
+- An error that is kept is ``bare``, and what is raised of it is a copy: ``again``.
 """
 
 from __future__ import annotations

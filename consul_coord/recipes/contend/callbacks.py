@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from consul_coord.http.failures import bare
 from consul_coord.io import Signal
 
 if TYPE_CHECKING:
@@ -53,5 +54,5 @@ class Answer:
 
     def fail(self, error: BaseException) -> None:
         """Take what it has raised."""
-        self.error = error
+        self.error = bare(error)
         self.given.set()
