@@ -1701,6 +1701,15 @@ MUTATIONS = (
         drawn=draw_calm,
     ),
     Mutation(
+        "what stands in the way of an attempt is kept with its frames",
+        Attempt,
+        "_block",
+        "cause and bare(cause)",
+        "cause",
+        breaks="nothing left",
+        within=60,
+    ),
+    Mutation(
         "an own write is taken for a stranger's",
         evidence,
         "_note_write",
