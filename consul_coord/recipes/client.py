@@ -268,7 +268,8 @@ class ClientState:
         A mutex that another thread had locked at the fork stays locked for ever here, so no inherited mutex
         is touched.
         """
-        self.host = self.sessions.host = host
+        self.host = host
+        self.sessions.forked(host)
         self.holds.forked(host)
         self.tickets = Tickets(host.mutex())
         self.calls.refuse(ClientClosed)

@@ -212,6 +212,40 @@ say(hold.release())
     assert site.left_behind() == []
 
 
+def test_a_child_waits_for_no_mutex_that_another_thread_had(site: Site) -> None:
+    program = """
+from contextlib import ExitStack
+hold = lock.acquire()
+core, host = client._runner.core, client._runner._host
+mutexes = [core.mutex, core.tickets._mutex, core.watches._mutex, core.pools._mutex]
+mutexes += [core.sessions.outages._mutex, host._counting, host._starting]
+locked, over = threading.Event(), threading.Event()
+def lock_all():
+    with ExitStack() as every:
+        for mutex in mutexes:
+            every.enter_context(mutex)
+        locked.set()
+        over.wait()
+threading.Thread(target=lock_all).start()
+locked.wait()
+pid = os.fork()
+if pid == 0:
+    say(hold.state, lock.try_acquire())
+    client.close()
+    os._exit(0)
+over.set()
+for _ in range(500):
+    if os.waitpid(pid, os.WNOHANG) != (0, 0):
+        break
+    time.sleep(0.02)
+else:
+    os.kill(pid, signal.SIGKILL)
+say(hold.verify())
+"""
+    assert programs.run(program, site) == ["lost None", "True"]
+    assert site.left_behind() == []
+
+
 def test_a_child_forked_with_no_descriptor_left_does_not_believe_in_its_parents_hold(site: Site) -> None:
     program = """
 import resource

@@ -283,6 +283,11 @@ class Sessions:
         self.spec = spec
         self.shared.use(spec)
 
+    def forked(self, host: Host) -> None:
+        """Count no more on what a forked child's parent may have locked."""
+        self.host = host
+        self.outages = Outages(host.mutex())
+
     def __iter__(self) -> Iterator[KeptSession]:
         return iter(list(self._kept.values()))
 
