@@ -86,9 +86,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         result = app.main(args=arguments, prog_name="consul-coord", standalone_mode=False)
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and _runs_a_command(error.ctx):
-            message = f"{error.message.rstrip('.')}: write the command and its options after --"
-            error = click.UsageError(message, ctx=error.ctx)
         error.show()
         return error.exit_code
     except MissingExtra as error:
@@ -111,10 +108,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         )
         return ExitCode.BUG
     return result if isinstance(result, int) else ExitCode.DONE
-
-
-def _runs_a_command(ctx: click.Context | None) -> bool:
-    return ctx is not None and any(parameter.name == "command" for parameter in ctx.command.params)
 
 
 def _drop_output() -> None:

@@ -86,7 +86,7 @@ class _Observer(Observer):
             self._inbox.put(Refused(problem))
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=options.Running, epilog=EPILOG)
 @click.argument("key")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option("--value", metavar="V", help="Text to advertise while leading (default: host:pid).")

@@ -25,7 +25,7 @@ is 76. A guard does the same when consul-coord is stopped, hangs or is killed. T
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=options.Running, epilog=EPILOG)
 @click.argument("key")
 @holding.command_options
 @holding.fair

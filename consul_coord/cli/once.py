@@ -32,7 +32,7 @@ CONSUL_ONCE_SLOT. TIME is 90, 500ms or 5m.
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=options.Running, epilog=EPILOG)
 @click.argument("key")
 @click.option("--period", type=options.DURATION, metavar="TIME", help="Run once in each such period.")
 @click.option("--slot", metavar="NAME", help="Run once for this name; later names must be greater.")

@@ -81,6 +81,27 @@ class Whole(Typed[int]):
         return number
 
 
+class Running(click.Command):
+    """A verb that runs a command: without a -- before that, its options would be taken for the verb's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments. Raises UsageError also for an option that may be meant for the command."""
+        given = list(args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            message = f"{error.message.rstrip('.')}: write the command and its options after --"
+            raise click.UsageError(message, ctx=ctx) from error
+        command: tuple[str, ...] = ctx.params.get("command") or ()  # none while a shell completes the line
+        if command and "--" not in given:
+            after = given[given.index(command[0]) + 1 :]
+            late = next((each for each in after if each.startswith("-") and each != "-"), None)
+            if late is not None:
+                message = f"{late!r} stands after the command: write -- before the command"
+                raise click.UsageError(message, ctx=ctx)
+        return rest
+
+
 DURATION = Duration()
 LOCK_DELAY = Duration(minimum=0.05)
 """A shorter one is refused by ``SessionSpec``."""

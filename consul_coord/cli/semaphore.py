@@ -27,7 +27,7 @@ consul-coord.
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=options.Running, epilog=EPILOG)
 @click.argument("prefix")
 @click.option(
     "--limit",

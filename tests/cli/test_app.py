@@ -102,6 +102,8 @@ def test_a_value_of_the_wrong_type_is_refused_by_one_sentence(
         (["elect", "k", "--lock-delay", "0"], "'0' is not a time of at least 0.05 s: give seconds"),
         (["lock", "k", "--lock-delay", "0"], "'0' is not a time of at least 0.05 s: give seconds"),
         (["lock", "k", "ls", "-l"], "No such option '-l': write the command and its options after --"),
+        (["lock", "k", "rsync", "--timeout=30"], "'--timeout=30' stands after the command: write -- before"),
+        (["elect", "k", "--quiet", "serve", "--once"], "'--once' stands after the command: write -- before"),
         (["sessions", "-l"], "No such option '-l'."),
     ],
     ids=" ".join,
