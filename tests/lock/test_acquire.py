@@ -11,6 +11,7 @@ import pytest
 
 from consul_coord import (
     LOCK_FLAGS,
+    SEMAPHORE_FLAGS,
     AcquireCancelled,
     AcquireTimeout,
     AlreadyHeld,
@@ -362,6 +363,13 @@ def test_cancel_without_anybody_waiting_does_nothing(site: Site, client: Client)
     lock = Lock(client, site.key)
     lock.cancel()
     assert lock.acquire(timeout=5).is_held
+
+
+def test_a_semaphores_record_is_called_so(site: Site, client: Client) -> None:
+    """Its flags, accepted, would have a lock overwrite it."""
+    site.operator.put(site.key, b"{}", flags=SEMAPHORE_FLAGS)
+    with pytest.raises(KeyConflict, match=r"but a semaphore's record\. Use another key$"):
+        Lock(client, site.key).acquire()
 
 
 @pytest.mark.parametrize("flags", [0, 7, 2**64 - 1])

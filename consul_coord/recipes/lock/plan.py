@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import KeyConflict
-from consul_coord.models import LOCK_FLAGS, TxnOp
+from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, TxnOp
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.contend.limits import ANY_SESSION, LONGEST
 from consul_coord.recipes.contend.queue import contender_key
@@ -47,10 +47,13 @@ class LockPlan(Value):
     def check_flags(self, pair: KVPair) -> None:
         """Raise KeyConflict when a key that exists is not a lock of ours."""
         if pair.flags != self.flags and pair.flags not in self.accept_flags:
-            message = (
-                f"{pair.key!r} is not a lock: its flags are {pair.flags:#x}, not {self.flags:#x}. "
-                f"Use another key, or accept_flags=({pair.flags:#x},) if it is a lock of another client"
-            )
+            if pair.flags == SEMAPHORE_FLAGS:
+                message = f"{pair.key!r} is not a lock, but a semaphore's record. Use another key"
+            else:
+                message = (
+                    f"{pair.key!r} is not a lock: its flags are {pair.flags:#x}, not {self.flags:#x}. "
+                    f"Use another key, or accept_flags=({pair.flags:#x},) if it is a lock of another client"
+                )
             raise KeyConflict(message, key=pair.key, flags=pair.flags)
 
     def taking(self, session: str, value: bytes, *, index: int) -> tuple[TxnOp, ...]:
