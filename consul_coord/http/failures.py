@@ -60,6 +60,15 @@ NO_LEADER = "Consul's servers have no leader"
 _NEXT_STEP = (
     ". Is an agent running there? If not, start one, or set the address of another (CONSUL_HTTP_ADDR)"
 )
+_OTHER_AUTHORITY = ". Set ca_cert (CONSUL_CACERT) to the authority that signed the agent's certificate"
+_OTHER_NAME = ". Set server_name (CONSUL_TLS_SERVER_NAME) to a name in the agent's certificate"
+_CERTIFICATE_STEPS = {
+    "issuer certificate": _OTHER_AUTHORITY,
+    "self-signed": _OTHER_AUTHORITY,
+    "self signed": _OTHER_AUTHORITY,
+    "mismatch": _OTHER_NAME,
+}
+"""By a part of OpenSSL's words."""
 _NO_REPLY_STEP = ". `consul-coord doctor` shows whether the agent hangs, or Consul's servers have no leader"
 _NEEDS_NO_LEADER = "/v1/status/"
 _NO_PATH = "no path to datacenter"
@@ -326,6 +335,8 @@ def next_step(error: BaseException | None) -> str:
 
 def _step(error: BaseException | None) -> str:
     text = str(error)
+    if isinstance(error, CertificateRefused):
+        return next((step for words, step in _CERTIFICATE_STEPS.items() if words in text), "")
     if type(error) is ConnectFailed:
         return "" if NO_TLS in text else _NEXT_STEP
     if not isinstance(error, RequestTimeout) or NO_LEADER in text:

@@ -369,6 +369,10 @@ def test_what_ends_a_call_from_outside_leaves_its_outcome_unknown(error: BaseExc
     assert outcome_unknown(error)
 
 
+def certificate(why: str) -> errors.CertificateRefused:
+    return errors.CertificateRefused(why, method="GET", path="/", outcome_unknown=False)
+
+
 def timed_out(words: str, *, path: str = "/v1/kv/k") -> errors.RequestTimeout:
     return errors.RequestTimeout(words, method="GET", path=path, outcome_unknown=False)
 
@@ -380,6 +384,11 @@ def timed_out(words: str, *, path: str = "/v1/kv/k") -> errors.RequestTimeout:
             errors.ConnectFailed("refused", method="GET", path="/", outcome_unknown=False),
             "Is an agent running there?",
         ),
+        (certificate("unable to get local issuer certificate"), "ca_cert (CONSUL_CACERT)"),
+        (certificate("self-signed certificate in certificate chain"), "ca_cert (CONSUL_CACERT)"),
+        (certificate("Hostname mismatch, certificate is not valid for 'x'"), "server_name"),
+        (certificate("IP address mismatch, certificate is not valid for '::1'"), "server_name"),
+        (certificate("certificate has expired"), ""),
         (timed_out(f"{NO_CONNECTION} from X within 1 s"), "Is an agent running there?"),
         (timed_out(f"{NO_REPLY} from X within 1 s"), "consul-coord doctor"),
         (timed_out(f"the agent {NOT_ANSWERED} the request"), "consul-coord doctor"),
