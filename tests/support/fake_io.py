@@ -5,6 +5,8 @@ Rules
   ``Unexpected``, and so is waiting for what can never come.
 - Each request has an end, and so has each wait: a deadline beyond ``LONGEST`` is ``Unexpected``. A program
   that waits without an end says so, with None, and then something else has to end it.
+- A request names an index of a key only if an answer has shown the key at that index. No query waits for a
+  change from an index before the latest one: it would be answered at once.
 - A query whose ``until`` is raised before its reply comes has ended then, without one.
 - Time passes only while the program waits or a reply takes its time. What else happens meanwhile is set with
   ``at``, and happens in order.
@@ -16,11 +18,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import json
 import math
 from collections import Counter, deque
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Response
@@ -79,6 +83,32 @@ class Spawned:
         self.cancelled = True
 
 
+def _key_of(request: Request) -> str:
+    return unquote(request.path.removeprefix("/v1/kv/"))
+
+
+def _indexes(answer: Response) -> list[tuple[str, int]]:
+    """Return the keys in an answer, each with its ModifyIndex."""
+    try:
+        found = json.loads(answer.body or b"null")
+    except ValueError:
+        return []
+    entries = found.get("Results") if isinstance(found, dict) else found
+    fields = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    pairs = [each.get("KV", each) for each in fields]
+    return [(pair["Key"], pair["ModifyIndex"]) for pair in pairs if pair and "Key" in pair]
+
+
+def _named(request: Request) -> list[tuple[str, int]]:
+    """Return the indexes at which a request expects keys to be, but 0, which stands for no key."""
+    cas = dict(request.params).get("cas")
+    named = [(_key_of(request), int(cas))] if cas else []
+    if request.path == "/v1/txn":
+        ops = [each.get("KV", {}) for each in json.loads(request.body or b"[]")]
+        named += [(op["Key"], op["Index"]) for op in ops if op.get("Index")]
+    return [(key, index) for key, index in named if index]
+
+
 def run_at_once(program: Coroutine[Any, Any, T]) -> T:
     """Return the result of a program that awaits nothing but its IO."""
     try:
@@ -103,6 +133,8 @@ class FakeIO:
         self.spawned: list[Spawned] = []
         self.counts: Counter[str] = Counter()
         self.contact = Contact(self.now)
+        self.shown: dict[str, list[int]] = {}
+        """The indexes of each key, in the order in which answers have shown them."""
         self._order = itertools.count()
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
 
@@ -202,6 +234,7 @@ class FakeIO:
         step = self.steps.popleft()
         expected = f"{step.method} {step.path}"
         expect(asked.startswith(expected), f"{asked}, where {expected} was expected")
+        self._check_indexes(request)
         self.requests.append(request)
         self.sent_at.append(self.time)
         self._advance(min(self.time + step.takes, deadline), until)
@@ -212,7 +245,21 @@ class FakeIO:
         answer = step.answer(request) if callable(step.answer) else step.answer
         if isinstance(answer, Exception):
             raise answer
+        for key, index in _indexes(answer):
+            self.shown.setdefault(key, []).append(index)
         return answer
+
+    def _check_indexes(self, request: Request) -> None:
+        """Let no request name an index of a key that no answer has shown.
+
+        Let no query wait for a change that an answer has shown: it would be answered at once, always.
+        """
+        for key, index in _named(request):
+            shown = self.shown.get(key, ())
+            expect(not shown or index in shown, f"no answer has shown {key!r} at {index}")
+        latest = self.shown.get(_key_of(request), [0])[-1]
+        since = int(dict(request.params).get("index", latest)) if request.hold_open else latest
+        expect(since >= latest, f"{request.path} at {since} is answered at once, always")
 
     async def changed(
         self, request: Request, *, until: Signal | None = None, deadline: float | None = None

@@ -219,6 +219,17 @@ def test_callbacks_are_called_though_another_thread_takes_the_last_of_them_just_
     assert bench.hold.take_lost_callbacks() == [repr, str]
 
 
+def test_a_beat_that_comes_too_late_finds_the_hold_stalled_though_nobody_has_looked(bench: Bench) -> None:
+    bench.core.holds.beat(bench.hold, 1.0)
+    bench.io.time = 0.9
+    bench.core.holds.beat(bench.hold, 1.0)
+    bench.io.time = 2.0
+    with pytest.raises(LockLost) as told:
+        bench.core.holds.beat(bench.hold, 1.0)
+    assert told.value.reason is LossReason.STALLED
+    assert bench.hold.look(0.0) == (LOST, LossReason.STALLED)
+
+
 def test_the_first_outcome_of_a_release_stays(bench: Bench) -> None:
     assert bench.hold.finish_release(ReleaseOutcome.UNKNOWN) is ReleaseOutcome.UNKNOWN
     later = bench.hold.finish_release(ReleaseOutcome.ALREADY_LOST, LossReason.TAKEN_OVER)
