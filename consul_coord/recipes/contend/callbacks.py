@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from consul_coord.http.failures import bare
 from consul_coord.io import Signal
 
 if TYPE_CHECKING:
@@ -54,5 +53,5 @@ class Answer:
 
     def fail(self, error: BaseException) -> None:
         """Take what it has raised."""
-        self.error = bare(error)
+        self.error = error
         self.given.set()

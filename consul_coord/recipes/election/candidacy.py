@@ -390,6 +390,8 @@ class Candidacy:
             if hold is not None and (answer.error is not None or not answer.given.is_set()):
                 hold.lose(LossReason.STALLED)
             self._set_healthy(healthy=bool(answer.value))
+            if answer.error is not None:
+                bare(answer.error)
             await io.wait(self.stopping, deadline=io.now() + self.plan.health_interval)
 
     def _leader_changed(self, leader: LeaderInfo | None) -> None:

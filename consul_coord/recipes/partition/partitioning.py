@@ -21,6 +21,7 @@ from consul_coord.errors import ConsulCoordError, InvalidArgument
 from consul_coord.events import Failed
 from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._keys import check_name
+from consul_coord.http.failures import bare
 from consul_coord.http.retry import ask
 from consul_coord.io import Signal
 from consul_coord.models import Holder, _validate
@@ -263,6 +264,7 @@ class Partitioning:
     def _weight(self, name: str, answer: Answer) -> float:
         if answer.error is not None:
             self.report(f"weight of the member {name!r}", answer.error)
+            bare(answer.error)
             return 1.0
         weight = cast("float", answer.value)
         if weight and not WEIGHTS[0] <= weight <= WEIGHTS[1]:
