@@ -61,7 +61,35 @@ def by_name(address: str) -> str:
     return address.replace("127.0.0.1", "localhost")
 
 
-def test_an_exit_does_not_wait_for_a_name_server_that_hangs(site: Site, proxy: FaultProxy) -> None:
+USES = {
+    "blocking": """
+hold = lock.acquire()
+say("held")
+sys.stdin.readline()
+silent.set()
+say("asked", asked.wait(10))
+client.close(timeout=0.5)
+""",
+    "async": """
+import asyncio
+async def main():
+    client = AsyncClient(ADDRESS, session=SessionSpec(ttl=10, lock_delay=0, name=NAME, allow_unbounded=True))
+    await client.__aenter__()
+    await AsyncLock(client, KEY).acquire()
+    say("held")
+    sys.stdin.readline()
+    silent.set()
+    while not asked.is_set():
+        await asyncio.sleep(0.01)
+    say("asked", True)
+    await client.close(timeout=0.5)
+asyncio.run(main())
+""",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_exit_does_not_wait_for_a_name_server_that_hangs(site: Site, proxy: FaultProxy, use: str) -> None:
     program = """
 import socket
 looked_up, silent, asked = socket.getaddrinfo, threading.Event(), threading.Event()
@@ -71,14 +99,8 @@ def look_up(*arguments, **options):
         time.sleep(20)
     return looked_up(*arguments, **options)
 socket.getaddrinfo = look_up
-hold = lock.acquire()
-say("held")
-sys.stdin.readline()
-silent.set()
-say("asked", asked.wait(10))
-client.close(timeout=0.5)
 """
-    process = programs.start(program, site, address=by_name(proxy.address))
+    process = programs.start(program + USES[use], site, address=by_name(proxy.address))
     assert process.stdout.readline() == "held\n"
     proxy.go_down()
     process.stdin.write("\n")

@@ -1,4 +1,4 @@
-"""Run a blocking call that can't be interrupted, and leave it behind when time is up.
+"""Run a blocking call that can't be interrupted, and leave it behind when time is up, or its task cancelled.
 
 Rules
 - The call runs on a daemon thread, with the caller's context variables. A caller that gives up on it does
@@ -31,6 +31,9 @@ T = TypeVar("T")
 
 PATIENCE = 4.0
 """How long a thread waits for the next call, in seconds."""
+FIRST_LOOK = 0.001
+LONGEST_LOOK = 0.02
+"""Seconds between two looks of a task at whether its call is done, at first and at most."""
 
 
 def call_bounded(function: Callable[[], T], *, timeout: float, cancel: Cancellation | None = None) -> T:
@@ -46,11 +49,23 @@ def call_bounded(function: Callable[[], T], *, timeout: float, cancel: Cancellat
     finally:
         if unsubscribe is not None:
             unsubscribe()
-    if call.error:
-        raise call.error.pop()  # so that no frame in its traceback refers to it
-    if call.result is not None:
-        return call.result[0]
-    raise Abandoned if call.cancelled else TimeoutError
+    return call.outcome()
+
+
+async def call_aside(function: Callable[[], T]) -> T:
+    """Return what ``function`` returns or raises, on an event loop. A cancelled caller leaves it behind.
+
+    A loop's own threads won't do: none can be had once the main thread has ended, and the end of the process
+    waits for them.
+    """
+    import anyio
+
+    call, pause = _Call(function), FIRST_LOOK
+    _hand_over(call)
+    while not call.latch.acquire(blocking=False):
+        await anyio.sleep(pause)
+        pause = min(2 * pause, LONGEST_LOOK)
+    return call.outcome()
 
 
 class _Call(Generic[T]):
@@ -69,6 +84,13 @@ class _Call(Generic[T]):
             self.result = (self._function(),)
         except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, whatever it is
             self.error.append(error)
+
+    def outcome(self) -> T:
+        if self.error:
+            raise self.error.pop()  # so that no frame in its traceback refers to it
+        if self.result is not None:
+            return self.result[0]
+        raise Abandoned if self.cancelled else TimeoutError
 
     def cancel(self) -> None:
         self.cancelled = True

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from consul_coord.http.agents import LOOK
+from consul_coord.http.transport.bounded import call_aside
 from consul_coord.http.transport.pool import KEEP
 from consul_coord.http.transport.several import Several, find_agents
-from consul_coord.http.transport.streams import StreamTransport, looked_up
+from consul_coord.http.transport.streams import StreamTransport
 
 if TYPE_CHECKING:
     from consul_coord.config import Settings
@@ -63,6 +64,6 @@ class AsyncSeveralTransport(Several[StreamTransport]):
 
         async def look_up(host: str, port: int) -> Infos:
             with anyio.fail_after(deadline - self.now()):
-                return await looked_up(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+                return await call_aside(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
 
         await find_agents(agents, look_up)

@@ -14,28 +14,25 @@ import os
 import socket
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from consul_coord.errors import ClientClosed
 from consul_coord.http.failures import again, bare
+from consul_coord.http.transport.bounded import call_aside
 from consul_coord.http.transport.dial import UNDER_WAY, Place, is_known, made, places_of, tls_name
 from consul_coord.http.transport.exchange import LOST, Engine
 from consul_coord.http.transport.pool import MAX_IDLE, READ_SIZE, would_block
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
 
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
     from consul_coord.http.transport.exchange import Attempt
     from consul_coord.http.transport.pool import Pool
-
-T = TypeVar("T")
 
 MAX_SHORT = 48
 """How many short requests go on at one time; the next wait for their turn, within their own timeout."""
@@ -119,7 +116,7 @@ class StreamTransport(Engine):
         if is_known(settings):
             return places_of(settings)
         with anyio.fail_after(attempt.remaining()):
-            return await looked_up(partial(places_of, settings))
+            return await call_aside(partial(places_of, settings))
 
     async def _write(self, sock: socket.socket, attempt: Attempt) -> bool:
         sock.settimeout(0)
@@ -156,18 +153,6 @@ class StreamTransport(Engine):
 
     async def _pause(self, attempt: Attempt, seconds: float) -> None:  # noqa: ARG002 - as above
         await anyio.sleep(seconds)
-
-
-async def looked_up(look_up: Callable[[], T]) -> T:
-    """Return what a look-up of a name returns; one that is cancelled is left behind.
-
-    An event loop's own threads won't do: none can be had once the main thread has ended, and the end of the
-    process waits for them.
-    """
-    try:
-        return await anyio.to_thread.run_sync(look_up, abandon_on_cancel=True)
-    except RuntimeError:  # no thread can be had
-        return look_up()
 
 
 def _nothing() -> int:
