@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -410,8 +412,9 @@ def test_a_request_over_a_kept_connection_can_be_cancelled(
     assert len(helped) == 1
 
 
-def test_what_was_cancelled_before_it_was_sent_is_not_sent_later(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", ["its cancellation", "Ctrl-C"])
+def test_what_was_ended_before_it_was_sent_is_not_sent_later(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """Its caller was told that nothing was applied."""
     server, connect = serve(always(OK)), socket.create_connection
@@ -424,11 +427,21 @@ def test_what_was_cancelled_before_it_was_sent_is_not_sent_later(
         connected.set()
         return sock
 
+    def press_ctrl_c() -> None:
+        assert connecting.wait(PATIENCE)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
     monkeypatch.setattr(socket, "create_connection", connect_slowly)
     with httpx.Client(trust_env=False) as client:
         transport = sync_transport(Settings.resolve(address=server.address, environ={}), http_client=client)
-        cancelled = cancelled_send(transport, CAS, when=connecting)
-        assert cancelled.error.outcome_unknown is False
+        if by == "Ctrl-C":
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(press_ctrl_c)
+                with pytest.raises(KeyboardInterrupt):
+                    transport.send(CAS, timeout=PATIENCE)
+        else:
+            cancelled = cancelled_send(transport, CAS, when=connecting)
+            assert cancelled.error.outcome_unknown is False
         go_on.set()
         assert connected.wait(PATIENCE)
         never(lambda: server.requests, within=0.3)

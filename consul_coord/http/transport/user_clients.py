@@ -14,8 +14,8 @@ Rules
 - Any other exchange runs on a helper thread (see ``bounded``), because nobody can end the look-up of a name,
   a new connection, or the wait for a place in the pool of httpx. The same holds for a transport, a hook or a
   login of the user's own. The thread is left behind when time is up, and ends with the read it is in.
-- Nothing was sent only if httpx failed to connect, or says that it is still connecting. A request that is
-  cancelled until then is not sent later either.
+- Nothing was sent only if httpx failed to connect, or says that it is still connecting. A call that is
+  cancelled or interrupted until then sends nothing later.
 """
 
 from __future__ import annotations
@@ -189,9 +189,11 @@ class UserClientTransport(_OverClient["httpx.Client"]):
             return call_bounded(lambda: self._fetch(attempt), timeout=attempt.remaining(), cancel=cancel)
         except TransportError:
             raise
-        except (Abandoned, TimeoutError) as error:
-            attempt.cancelled = isinstance(error, Abandoned)
-            raise errors.failed(attempt, error) from error
+        except BaseException as error:
+            attempt.cancelled = not isinstance(error, TimeoutError)
+            if isinstance(error, (Abandoned, TimeoutError)):
+                raise errors.failed(attempt, error) from error
+            raise
 
     def sweep(self) -> float:
         """Do nothing: the client's connections are its owner's."""
