@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +41,7 @@ from consul_coord.server.acl import Rule
 from consul_coord.testing import Simulation
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.plan import ENOUGH
+from consul_coord.testing.simulation.program import Wakeup
 from consul_coord.testing.simulation.world import World
 from consul_coord.testing.simulation.worlds import draw_calm, draw_mixed, draw_strike, draw_with_limit
 from tests.simulation.mutations import Mutation
@@ -677,3 +681,25 @@ def test_a_candidate_behind_one_that_does_nothing_names_no_leader_of_long_ago() 
 def test_closing_waits_for_an_election_under_way_before_it_destroys_the_session() -> None:
     # The key was granted as the client closed, and got the lock-delay: nobody led for so long.
     Simulation(seed=190000756).run()
+
+
+def test_a_reply_that_is_still_to_come_keeps_nothing_of_a_call_that_has_ended() -> None:
+    stepped: list[object] = []
+    runner = SimpleNamespace(crashed=False, soon=stepped.append)
+    wakeup = Wakeup(SimpleNamespace(runner=runner, step="step", parked_at=None))  # type: ignore[arg-type]
+    handle = a_lock()
+    kept = weakref.ref(handle)
+
+    async def call() -> None:
+        await wakeup
+
+    program = call()
+    program.send(None)
+    wakeup.fire(partial(id, handle))
+    del handle
+    with pytest.raises(StopIteration):
+        program.send(None)
+    del program
+    assert kept() is None
+    wakeup.fire(lambda: "late")
+    assert stepped == ["step"]

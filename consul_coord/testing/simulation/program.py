@@ -72,9 +72,15 @@ class Wakeup:
             self._task.parked_at = None
             while self.undo:
                 self.undo.pop(0)()
-        if self._task.runner.crashed or self._outcome is None:
+        # A reply that is still to come may refer to this, and the outcome to all that the call has.
+        outcome, self._outcome = self._outcome, _over
+        if self._task.runner.crashed or outcome is None:
             raise Crashed
-        return self._outcome()
+        return outcome()
+
+
+def _over() -> None:
+    """Stand for an outcome that the program has got."""
 
 
 class SimTask:
