@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import sys
 import time
 from functools import partial
@@ -111,8 +112,8 @@ class VirtualClock:
 
     def advance(self, seconds: float) -> None:
         """Move the clock by ``seconds`` (0 or more), setting off every alarm that falls due, in order."""
-        if seconds < 0:
-            message = f"a clock cannot go back: advance({seconds!r})"
+        if not 0 <= seconds < math.inf:
+            message = f"a clock moves by a finite time, and cannot go back: advance({seconds!r})"
             raise ValueError(message)
         target = self._now + seconds
         while (due := self._next_due(target)) is not None:

@@ -77,11 +77,11 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         """Select the table of answers; ``ConfigError`` for what no agent has."""
-        for each in fields(self):
+        for name in (each.name for each in fields(self) if type(each.default) in _NUMBERS):
+            value = getattr(self, name)
             # A negative time would be no time, and a negative size would refuse everything.
-            if type(each.default) in _NUMBERS and not 0 <= getattr(self, each.name) < math.inf:
-                message = f"{each.name} must be a number of 0 or more, not {getattr(self, each.name)!r}"
-                raise ConfigError(message)
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name} must be a number of 0 or more, not {value!r}")
         if why := problem_with_meta(tuple(self.node_meta.items())):
             message = f"node_meta: {why}"
             raise ConfigError(message)

@@ -15,7 +15,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.clock import VirtualClock
-from consul_coord.server.faults import Effect, Fault
+from consul_coord.server.faults import Fault
 from consul_coord.server.wire import JSON, Reply, text_reply
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ class Control:
         if wrong := [name for name, value in given.items() if not isinstance(value, _FIELDS[name])]:
             message = f"fields of a wrong type: {', '.join(sorted(wrong))}"
             raise ValueError(message)
-        given["effect"] = Effect(given.get("effect", "none"))
         self._faults.add(Fault(**given))
 
     def _advance(self, fields: dict[str, Any]) -> None:

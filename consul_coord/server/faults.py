@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import enum
+import math
 import re
 import threading
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ class Fault:
 
     ``path`` is a regular expression searched for in the path and query; ``client`` a peer address or a part
     of the User-Agent, so that one client can be cut off; ``matches`` any further condition. ``delay`` in
-    seconds, by the server's clock. ``body`` replaces the usual body of ``status``. Raises ``ValueError`` when
-    ``path`` is no regular expression.
+    seconds, by the server's clock. ``body`` replaces the usual body of ``status``. ``effect`` may also be
+    the effect's name. Raises ``ValueError`` for a setting that can't be.
     """
 
     effect: Effect = Effect.NONE
@@ -64,10 +65,22 @@ class Fault:
     times: int | None = None
 
     def __post_init__(self) -> None:
+        """Refuse a fault that would never hit, or not as it says."""
+        effects = {each.value: each for each in Effect} | {each: each for each in Effect}
+        if self.effect not in effects:
+            names = ", ".join(each.value for each in Effect)
+            raise ValueError(f"effect must be one of {names}, not {self.effect!r}")
+        object.__setattr__(self, "effect", effects[self.effect])
         try:
             re.compile(self.path or "")
         except re.error as error:
             raise ValueError(f"path is no regular expression: {error}") from error
+        if self.times is not None and self.times < 1:
+            raise ValueError(f"times must be 1 or more, or None for any number, not {self.times!r}")
+        if not 0 <= self.delay < math.inf:
+            raise ValueError(f"delay must be a number of seconds, 0 or more, not {self.delay!r}")
+        if not 200 <= self.status <= 599:  # noqa: PLR2004
+            raise ValueError(f"status must be from 200 to 599, not {self.status!r}")
 
     def hits(self, request: Request) -> bool:
         """Tell whether the fault concerns a request."""
@@ -113,6 +126,8 @@ class Faults:
 
     def add(self, fault: Fault) -> FaultHandle:
         """Let a fault hit from now on."""
+        if not isinstance(fault, Fault):
+            raise TypeError(f"faults.add takes a Fault, not {type(fault).__name__}")
         handle = FaultHandle(fault, self)
         with self._lock:
             self._active.append(handle)

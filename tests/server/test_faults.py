@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import math
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -217,3 +218,30 @@ def test_bad_control_requests(
 def test_control_is_off_by_default() -> None:
     with ReferenceServer() as server:
         assert control(server, "faults/clear").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"effect": "lose"}, "effect must be one of none, lose-request, .*, not 'lose'"),
+        ({"path": "["}, "path is no regular expression: "),
+        ({"times": 0}, "times must be 1 or more, or None for any number, not 0"),
+        ({"delay": -1}, "delay must be a number of seconds, 0 or more, not -1"),
+        ({"delay": math.inf}, "delay must be a number of seconds, 0 or more, not inf"),
+        ({"status": 99}, "status must be from 200 to 599, not 99"),
+    ],
+)
+def test_a_fault_that_can_not_be_is_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{told}"):
+        Fault(**settings)
+
+
+def test_an_effect_may_be_given_by_its_name() -> None:
+    fault: Any = {"effect": "lose-reply"}
+    assert Fault(**fault) == Fault(effect=Effect.LOSE_REPLY)
+
+
+def test_what_is_no_fault_is_not_added() -> None:
+    anything: Any = "lose-reply"
+    with pytest.raises(TypeError, match="takes a Fault, not str"):
+        Faults().add(anything)

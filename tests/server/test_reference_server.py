@@ -12,13 +12,14 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from consul_coord import Client
 from consul_coord.clock import VirtualClock
+from consul_coord.errors import ConfigError
 from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.server.transport import Listener
 
@@ -209,6 +210,14 @@ def test_connections_beyond_a_clients_share_are_closed_without_a_word() -> None:
         assert first.recv(1000).startswith(b"HTTP/1.1 200")
         with socket.create_connection(place(server), timeout=DEADLINE) as second:
             assert second.recv(1000) == b""
+
+
+def test_settings_of_a_wrong_type_are_named() -> None:
+    wrong: Any = {"session_ttl_min": "1"}
+    with pytest.raises(ConfigError, match="session_ttl_min must be a number of 0 or more, not '1'"):
+        ServerConfig(**wrong)
+    with pytest.raises(ConfigError, match="config must be a ServerConfig, not dict"):
+        ReferenceServer(config=wrong)
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:

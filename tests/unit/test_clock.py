@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -75,6 +76,9 @@ def test_an_alarm_that_was_withdrawn_is_waited_for_by_nobody() -> None:
 
 def test_time_does_not_go_back() -> None:
     clock = VirtualClock()
+    for endless in (math.inf, math.nan):
+        with pytest.raises(ValueError, match="finite"):
+            VirtualClock().advance(endless)
     with pytest.raises(ValueError, match="cannot go back"):
         clock.advance(-0.1)
     clock.alarm(clock.now() + 1.0, lambda: clock.advance(5.0))
