@@ -94,7 +94,7 @@ class Joiner(Holder):
             return await self._joined_not(io)
         except AcquireCancelled:
             if not self._member.is_over:
-                self.judge.convict("answers", f"{self.process.name} is told to join no more, and nobody did")
+                self.judge.convict("answers", f"{self.process.name} joins no more, and nobody cancelled that")
             return await self._joined_not(io)
         except (PermissionDenied, SessionCheckFailed, KeyConflict):
             return await self._joined_not(io)

@@ -439,7 +439,7 @@ class Judge:
     def _got(
         self, process: Process, key: str, fence: int, what: str, *, actor: str, kind: str = "acquired"
     ) -> None:
-        """Take note of a hold of a program in the background, which an event has told of."""
+        """Take note of a hold of a program in the background, which an event has reported."""
         hold = next((one for one in process.core.holds.all() if one.key == key and one.fence == fence), None)
         if hold is None:
             self.convict("granted", f"{process.name} reports to {what} {key}, index {fence}, and has no hold")

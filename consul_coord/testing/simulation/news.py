@@ -6,7 +6,7 @@ Rules
 - A client's own write under its hold is not reported as the write of somebody else.
 - A waiting call reports what is in its way when that changes, and its place counted from 1.
 - An outage is reported only if something went wrong, and nothing else that this world has no cause for.
-- What a function of the user raises is reported, once.
+- An exception in a function of the user is reported once.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
   waited.
 """

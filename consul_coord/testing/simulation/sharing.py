@@ -9,12 +9,12 @@ Rules
 - A member takes a partition only if the members have called for that lately, and hands it over only if they
   have not. It does so when the group has been quiet for ``settle`` seconds, and not before. It takes a free
   partition soon.
-- Nobody keeps what is another member's by then, once it had time to finish. A partition whose owner could
-  not begin is given up.
+- No member keeps a partition that is another one's by then, once it had time to finish. A partition whose
+  owner could not begin is given up.
 - The judge draws the owners by itself, also by the members' weights, and with a bound on what one of them may
   own: processes with different versions of this package agree on them.
 - A partition whose owner could not begin is taken again after a pause that grows each time.
-- What a function of the user raises, or returns wrongly, is reported once.
+- An exception or a wrong result of a function of the user is reported once.
 - A stop that returns before its time is complete, and returns soon when nothing goes wrong.
 - Once the world is healed, a member that was lost joins again, and each partition goes to the member that the
   names of all members call for.
@@ -95,7 +95,7 @@ WEIGHTS: Mapping[str, float | str] = {
     "e": math.nan,
     "f": -1.0,
 }
-"""What a member's value says of its weight, by its first digit: sometimes no number, or none that counts."""
+"""A member's weight, by the first digit of its value: sometimes no number, or none that counts."""
 LEAST, GREATEST = 1e-100, 1e100
 """The weights that count, besides 0, as documented."""
 
