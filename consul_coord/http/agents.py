@@ -408,7 +408,8 @@ def _none_serves(request: Request, failures: Sequence[ConnectFailed]) -> Connect
     if len(failures) == 1:
         return again(failures[0])
     start = f"{request.method} {request.path}: "
-    told = "; ".join(str(error).removeprefix(start) for error in failures) or "no time was left to try one"
+    no_time = "no time was left to try one, and looking up a name may have taken it"
+    told = "; ".join(str(error).removeprefix(start) for error in failures) or no_time
     final = bool(failures) and all(isinstance(error, CertificateRefused) for error in failures)
     error = _failed(request, f"no agent serves: {told}", CertificateRefused if final else ConnectFailed)
     error.outcome_unknown = any(each.outcome_unknown for each in failures)

@@ -240,6 +240,13 @@ def test_a_look_up_has_all_the_time_where_there_is_no_other_agent() -> None:
     assert world.time >= 1000.0 + TIMEOUT / 2
 
 
+def test_a_look_up_that_takes_all_the_time_is_named() -> None:
+    world = World(A)
+    world.lookup = TIMEOUT
+    with pytest.raises(ConnectFailed, match="looking up a name may have taken it"):
+        world.send()
+
+
 def test_a_process_that_was_paused_amid_a_failing_connect_learns_of_that_failure(world: World) -> None:
     def fails_late(*words: str, **fields: Any) -> ConnectFailed:
         world.time += 2 * TIMEOUT
