@@ -30,11 +30,11 @@ USES: dict[str, tuple[str, Callable[[Any], object]]] = {
         lambda client: cc.Semaphore(client, "k", 2).hold(cancel=True).__enter__(),  # type: ignore[arg-type]
     ),
     "an operation": (
-        "operation 1 of a transaction must be a TxnOp, such as TxnOp.set(key, value), not str",
+        "operation 1 of a transaction must be a TxnOp, such as TxnOp.get(key) or *hold.guard(), not str",
         lambda client: client.txn("x"),
     ),
     "a list of operations": (
-        "operation 2 of a transaction must be a TxnOp, such as TxnOp.set(key, value), not list",
+        "operation 2 of a transaction must be a TxnOp, such as TxnOp.get(key) or *hold.guard(), not list",
         lambda client: client.txn(cc.TxnOp.get("k"), [cc.TxnOp.get("k")]),
     ),
     "how": (

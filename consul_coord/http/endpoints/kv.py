@@ -353,7 +353,11 @@ def _check_ops(ops: tuple[object, ...]) -> None:
         raise InvalidArgument("a transaction needs at least one operation")
     for place, op in enumerate(ops, 1):
         if not isinstance(op, TxnOp):
-            refuse_kind(f"operation {place} of a transaction", op, "a TxnOp, such as TxnOp.set(key, value)")
+            refuse_kind(
+                f"operation {place} of a transaction",
+                op,
+                "a TxnOp, such as TxnOp.get(key) or *hold.guard()",
+            )
 
 
 def _decode_txn(ops: Sequence[TxnOp], request: Request, response: Response) -> TxnResult:
