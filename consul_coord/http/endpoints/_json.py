@@ -81,15 +81,10 @@ def _kind(value: object) -> str:
     return _KINDS.get(type(value), "a number")
 
 
-def is_utf8(value: str) -> bool:
-    """Return whether a string has no half of a surrogate pair."""
-    return value.isascii() or not _SURROGATE.search(value)
-
-
 def text(what: str, value: object) -> str:
     """Return a string."""
     if isinstance(value, str):
-        if not is_utf8(value):
+        if not value.isascii() and _SURROGATE.search(value):
             raise ShapeError(f"{what} is not UTF-8")
         return value
     raise _wrong(what, "a string", value)

@@ -68,8 +68,8 @@ def plain_pairs(values: Iterable[object]) -> list[KVPair] | None:
             type(key) is str
             and type(session) is str
             and (content is None or type(content) is str)
-            and _json.is_utf8(key)
-            and _json.is_utf8(session)
+            and key.isascii()
+            and session.isascii()
             and type(flags) is int
             and type(created) is int
             and type(modified) is int

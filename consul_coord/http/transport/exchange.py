@@ -434,7 +434,7 @@ class Engine(ABC):
             # It may have waited long for its turn: its reply is due all the same.
             attempt.connect_by = attempt.deadline = max(attempt.deadline, link.back_by + LATE)
         link.in_use = True
-        if self._is_given_up(attempt):  # too late to be cut off with those in use
+        if attempt.began <= self.pool.cut_at:  # given up, and too late to be cut off with those in use
             link.cut_off()
         try:
             attempt.hold(link.sock)

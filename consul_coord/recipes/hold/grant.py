@@ -362,7 +362,8 @@ class Grant:
         self.released_by.settle(by)
         if not self._end.settle((HoldState.RELEASED, None)):
             return False
-        self.wake()
+        self.kind.ended(self)
+        self.over.set()
         return True
 
     def abandon(self) -> None:
