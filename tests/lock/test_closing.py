@@ -69,6 +69,7 @@ def test_close_releases_destroys_and_is_idempotent(site: Site) -> None:
         assert Lock(other, f"{site.key}/0").try_acquire() is not None
 
 
+@pytest.mark.usefixtures("without_an_end")
 def test_a_client_may_close_without_a_limit(site: Site) -> None:
     client = Client(address=site.address, session=spec(site))
     hold = Lock(client, site.key).acquire(timeout=5)

@@ -375,6 +375,7 @@ class Endless(NoTransport):
 
 
 @pytest.mark.parametrize("ends_by", ["its deadline", "the signal", "an interrupt"])
+@pytest.mark.usefixtures("without_an_end")
 def test_a_query_that_its_caller_waits_for_no_longer_is_ended(ends_by: str) -> None:
     transport, over, interrupt, clock = Endless(), Signal(), Interrupt(), VirtualClock()
     host = ThreadHost(clock=clock, observer=None, background=lambda: cast("Any", transport))
@@ -453,6 +454,7 @@ WAITS: dict[str, tuple[Callable[[IO, Signal], Coroutine[Any, Any, None]], type[N
 
 
 @pytest.mark.parametrize("kind", WAITS)
+@pytest.mark.usefixtures("without_an_end")
 def test_what_has_ended_leaves_no_alarm_on_the_clock(kind: str) -> None:
     program, transport = WAITS[kind]
     clock, over = VirtualClock(), Signal()
@@ -467,6 +469,7 @@ def test_what_has_ended_leaves_no_alarm_on_the_clock(kind: str) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("kind", WAITS)
+@pytest.mark.usefixtures("without_an_end")
 def test_what_has_ended_on_an_event_loop_leaves_no_alarm_on_the_clock(kind: str, backend: str) -> None:
     program, transport = WAITS[kind]
     clock, over = VirtualClock(), Signal()
