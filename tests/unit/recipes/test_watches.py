@@ -479,22 +479,32 @@ def test_one_reading_ends_all_waits_whose_keys_have_changed(shared: Waits) -> No
     assert shared.io.time < 1001.0
 
 
+LASTS = 3.0
+"""Seconds until the next renewal."""
+
+
 def test_a_few_sessions_whose_holds_share_readings_have_a_query_and_make_room_for_others(
-    shared: Waits,
+    shared: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def watched() -> list[str]:
         return [each.name for each in shared.io.spawned if each.name.startswith("watch session")]
 
+    async def longest(*_: object, **__: object) -> float:
+        return LASTS
+
+    monkeypatch.setattr(shared.waits, "longest", longest)
     sessions = [SimpleNamespace(id=str(number), over=Counted()) for number in range(4)]
     for number, kept in enumerate([*sessions[:3], sessions[0]]):
         hold = KeyOfHold(f"k{number}")
         hold.kept = kept
         shared.waits.watch(shared.io, hold)
     assert watched() == ["watch session 0", "watch session 1"]
-    shared.io.expect("GET", "/v1/session/info/0", ok([session("0")]), takes=50.0)
+    shared.io.expect("GET", "/v1/session/info/0", ok([session("0")], index=7))
+    shared.io.expect("GET", "/v1/session/info/0", ok([session("0")], index=7), takes=50.0)
     shared.io.at(1010.0, sessions[0].over.set)
     shared.io.run_spawned("watch session 0")
     assert shared.io.time == 1010.0
+    assert LASTS / 2 < shared.io.requests[-1].hold_open <= LASTS
     assert not sessions[0].over.listening
     last = KeyOfHold("k9")
     last.kept = sessions[3]
